@@ -1,0 +1,1 @@
+"""Sources and sinks, one technology per file, over the formats of files."""

@@ -1,0 +1,1 @@
+"""Where records go. Each sink says which guarantee it gives in `guarantee`."""

@@ -1,0 +1,50 @@
+"""Stateless steps: a function over whole batches, and a function over rows.
+
+The row function is the one place of the data plane that touches single records in Python.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from runtime.ports import Collector, Operator
+
+ROWS_PER_BATCH: Final = 16_384  #: most rows that a flat map puts into one output batch
+
+
+class MapBatches(Operator):
+    """Applies a function to every batch. An empty result is not sent.
+
+    Args:
+        function: gets a record batch, returns one (of one schema for every input).
+    """
+
+    def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+        self._function = function
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        result = self._function(batch)
+        if not isinstance(result, pa.RecordBatch):
+            raise TypeError(f"map_batches must return a pyarrow.RecordBatch, not {type(result).__name__}")
+        if result.num_rows:
+            out.emit(result)
+
+
+class FlatMapRows(Operator):
+    """Applies a row function that gives any number of rows.
+
+    Args:
+        function: gets a row as a dict, returns rows as dicts.
+        schema: of the rows that come out; columns that a row lacks are null.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]], schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        rows = (made for row in batch.to_pylist() for made in self._function(row))
+        while chunk := list(islice(rows, ROWS_PER_BATCH)):
+            out.emit(pa.RecordBatch.from_pylist(chunk, schema=self._schema))

@@ -1,0 +1,5 @@
+"""What an operator remembers, and how it gets into a snapshot and back.
+
+Read: hashing (key -> key group), factorise (the distinct keys of a batch), keycodes and index (key -> slot), table (typed
+columns over slots), segments (bytes), chain (which segments make a state), lists, broadcast, and store, which joins them.
+"""

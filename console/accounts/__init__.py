@@ -1,0 +1,1 @@
+"""Who is asking, what they may do, and how they are told no."""

@@ -1,0 +1,39 @@
+"""What a signed-in user may do. Everybody may look; defining and operating need a permission.
+
+The permissions are Django's own, so the admin grants them to users and groups without any code here.
+"""
+
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+
+from console.accounts.refusals import Forbidden
+
+type_of_user = AbstractBaseUser | AnonymousUser
+
+_DEFINE = "jobs.add_job"
+_OPERATE = "operations.add_operation"
+
+
+def define_refusal(user: type_of_user) -> str | None:
+    """Why `user` may not create jobs and versions; None when they may."""
+    return _missing(user, _DEFINE, "define jobs")
+
+
+def operate_refusal(user: type_of_user) -> str | None:
+    """Why `user` may not start, stop or restore runs; None when they may."""
+    return _missing(user, _OPERATE, "operate jobs")
+
+
+def must_define(user: type_of_user) -> None:
+    if reason := define_refusal(user):
+        raise Forbidden(reason)
+
+
+def must_operate(user: type_of_user) -> None:
+    if reason := operate_refusal(user):
+        raise Forbidden(reason)
+
+
+def _missing(user: type_of_user, permission: str, act: str) -> str | None:
+    if getattr(user, "has_perm", None) and user.has_perm(permission):  # type: ignore[union-attr]
+        return None
+    return f"You may not {act}; this needs the permission {permission}."

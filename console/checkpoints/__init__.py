@@ -1,0 +1,1 @@
+"""Checkpoints as the operator sees them: written by the job master, reviewed by people."""

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class CheckpointsConfig(AppConfig):
+    name = "console.checkpoints"
+    label = "checkpoints"

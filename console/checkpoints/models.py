@@ -1,0 +1,99 @@
+"""Checkpoints and savepoints, one row each.
+
+The job master owns every column but the review; table and column names are spelled by `runtime/io/queries.sql` too.
+"""
+
+from enum import StrEnum
+
+from django.db import models
+from django.db.models import Q, Value
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.jobs.models import Job, Run, choices
+from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
+
+
+class Kind(StrEnum):
+    """Why a checkpoint was taken."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    STOP = "stop"
+    DRAIN = "drain"
+
+
+class Status(StrEnum):
+    """How far it came."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class ReviewState(StrEnum):
+    """What a person has said about it."""
+
+    UNREVIEWED = "unreviewed"
+    REVIEWED = "reviewed"
+    WAIVED = "waived"
+
+
+class Checkpoint(models.Model):
+    """A globally consistent snapshot of a run, or the attempt at one. `number` counts within the job."""
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey(Job, models.CASCADE, related_name="checkpoints")
+    run = models.ForeignKey(Run, models.CASCADE, related_name="checkpoints")
+    token = models.BigIntegerField()
+    number = models.BigIntegerField()
+    kind = models.TextField(choices=choices(Kind))
+    status = models.TextField(choices=choices(Status))
+    triggered_at = models.DateTimeField(db_default=Now())
+    completed_at = models.DateTimeField(null=True)
+    duration_ms = models.BigIntegerField(null=True)
+    size_bytes = models.BigIntegerField(null=True)
+    written_bytes = models.BigIntegerField(null=True)
+    acknowledged = models.IntegerField(default=0, db_default=0)
+    subtasks = models.IntegerField(default=0, db_default=0)
+    reason = models.TextField(default="", db_default="", blank=True)
+    detail = models.TextField(default="", db_default="", blank=True)
+    path = models.TextField(default="", db_default="", blank=True)
+    operators = models.JSONField(default=list, db_default=Value([], models.JSONField()))
+    finished_operators = models.JSONField(default=list, db_default=Value([], models.JSONField()))
+    max_parallelism = models.IntegerField(default=DEFAULT_MAX_PARALLELISM, db_default=DEFAULT_MAX_PARALLELISM)
+    discarded_at = models.DateTimeField(null=True)
+    review_state = models.TextField(
+        choices=choices(ReviewState), default=ReviewState.UNREVIEWED.value, db_default=ReviewState.UNREVIEWED.value
+    )
+    review_note = models.TextField(default="", db_default="", blank=True)
+    reviewer = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
+    reviewed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "weir_checkpoint"
+        ordering = ("-id",)
+        indexes = [
+            models.Index(fields=("run", "-number"), name="weir_checkpoint_of_run"),
+            models.Index(fields=("triggered_at",), name="weir_checkpoint_time"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=("job", "number"), name="weir_checkpoint_number"),
+            models.CheckConstraint(condition=Q(kind__in=[kind.value for kind in Kind]), name="weir_checkpoint_kind"),
+            models.CheckConstraint(
+                condition=Q(status__in=[status.value for status in Status]), name="weir_checkpoint_status"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"
+
+    @property
+    def is_restorable(self) -> bool:
+        """Whether its files are complete and still there."""
+        return self.status == Status.COMPLETED and self.discarded_at is None
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether a person asked for it: never removed by retention."""
+        return self.kind != Kind.CHECKPOINT

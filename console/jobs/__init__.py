@@ -1,0 +1,1 @@
+"""Pipelines, jobs, their versions, their runs, and the supervisor of a run."""

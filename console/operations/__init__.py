@@ -1,0 +1,1 @@
+"""Every acting request as a row: asked, taken, ended, or honestly unknown."""

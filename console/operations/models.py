@@ -1,0 +1,89 @@
+"""What was asked for, by whom, and what came of it. The row exists before anything happens."""
+
+import uuid
+from enum import StrEnum
+
+from django.db import models
+from django.db.models import Q, Value
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.jobs.models import Job, Run, choices
+
+
+class OperationKind(StrEnum):
+    """What can be asked of a job."""
+
+    START = "start"
+    RESTORE = "restore"
+    SAVEPOINT = "savepoint"
+    STOP = "stop"
+    DRAIN = "drain"
+    CANCEL = "cancel"
+
+
+class OperationState(StrEnum):
+    """Where an operation stands. `unknown` is honest: being reconciled."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+ACTIVE = (OperationState.QUEUED, OperationState.RUNNING)
+NEW_RUN = (OperationKind.START, OperationKind.RESTORE)
+_ACTIVE = [state.value for state in ACTIVE]
+
+
+class Operation(models.Model):
+    """One act. Those that make a run are ended by the console, the others by the job master that took them."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    job = models.ForeignKey(Job, models.CASCADE, related_name="operations")
+    run = models.ForeignKey(Run, models.CASCADE, null=True, related_name="operations")
+    kind = models.TextField(choices=choices(OperationKind))
+    params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    state = models.TextField(choices=choices(OperationState), default=OperationState.QUEUED.value, db_default="queued")
+    phase = models.TextField(default="", db_default="", blank=True)
+    reason = models.TextField(default="", db_default="", blank=True)
+    requested_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
+    request_id = models.TextField(default="", db_default="", blank=True)
+    idempotency_key = models.TextField(null=True, blank=True)
+    body_hash = models.TextField(default="", db_default="", blank=True)
+    token = models.BigIntegerField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    result = models.JSONField(null=True)
+    error = models.JSONField(null=True)
+
+    class Meta:
+        db_table = "weir_operation"
+        ordering = ("-created_at", "-id")
+        indexes = [
+            models.Index(fields=("job", "-created_at"), name="weir_operation_of_job"),
+            models.Index(fields=("run",), condition=Q(state__in=_ACTIVE), name="weir_operation_active"),
+        ]
+        constraints = [
+            # A cancel must be possible while a stop or drain is under way, so it has an index of its own.
+            models.UniqueConstraint(
+                fields=("run",), condition=Q(state__in=_ACTIVE, kind__in=["stop", "drain"]), name="weir_operation_one_end"
+            ),
+            models.UniqueConstraint(
+                fields=("run",), condition=Q(state__in=_ACTIVE, kind="cancel"), name="weir_operation_one_cancel"
+            ),
+            models.UniqueConstraint(
+                fields=("requested_by", "idempotency_key"),
+                condition=Q(idempotency_key__isnull=False),
+                name="weir_operation_idempotency",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pk}"
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE

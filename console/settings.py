@@ -1,0 +1,276 @@
+"""Settings of the console, all from the environment.
+
+A missing or malformed variable ends the process with one line that names it. There is no SQLite and no in-memory broker:
+the rows are the truth, and compare-and-set, partial indexes and triggers are Postgres'.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+from celery.schedules import schedule
+from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
+from kombu import Queue
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+# ---------------------------------------------------------------- environment readers
+
+
+def required(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise ImproperlyConfigured(f"{name} is not set; `make up` writes every variable to var/run/env")
+    return value
+
+
+def optional(name: str, default: str) -> str:
+    return os.environ.get(name) or default
+
+
+def flag(name: str) -> bool:
+    value = os.environ.get(name, "").lower()
+    if value not in {"", "0", "1", "false", "true"}:
+        raise ImproperlyConfigured(f"{name} must be 0 or 1, not {value!r}")
+    return value in {"1", "true"}
+
+
+def names(name: str, default: str) -> list[str]:
+    return [part.strip() for part in optional(name, default).split(",") if part.strip()]
+
+
+def postgres(name: str) -> dict[str, Any]:
+    """A libpq URL, over TCP or a unix socket (`postgresql://user@/db?host=/folder`)."""
+    url = required(name)
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ImproperlyConfigured(f"{name} must begin with postgresql://; there is no other database mode")
+    try:
+        parts = {key: str(value) for key, value in conninfo_to_dict(url).items()}
+    except ProgrammingError as error:
+        raise ImproperlyConfigured(f"{name} is not a Postgres URL: {error}".strip()) from error
+    if not parts.get("dbname"):
+        raise ImproperlyConfigured(f"{name} names no database")
+    named = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    known = {key: parts.pop(part, "") for key, part in named.items()}
+    # An unreachable server must be noticed within seconds, or a supervisor could not watch its child meanwhile.
+    limits = {"connect_timeout": 3, "tcp_user_timeout": 5000}
+    return {"ENGINE": "django.db.backends.postgresql", **known, "OPTIONS": {**limits, **parts}}
+
+
+def folder(name: str, default: Path | None = None) -> Path:
+    return Path(required(name) if default is None else optional(name, str(default))).absolute()
+
+
+# ---------------------------------------------------------------- what is where
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WEIR_VAR = folder("WEIR_VAR")
+WEIR_STORAGE = folder("WEIR_STORAGE", WEIR_VAR / "storage")
+WEIR_INPUTS = folder("WEIR_INPUTS", WEIR_VAR / "inputs")
+WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
+
+#: The job master of a run; run id and attempt token are added.
+WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]
+#: The PySpark stages; the verb and its options are added.
+WEIR_STAGES_COMMAND = [sys.executable, "-m", "spark_jobs"]
+WEIR_COMPILE_TIMEOUT_S = 120
+WEIR_MATERIALISE_TIMEOUT_S = 1800
+WEIR_SUSPEND_TIMEOUT_S = 10
+WEIR_LEASE_S = 5
+
+# ---------------------------------------------------------------- Django
+
+SECRET_KEY = required("DJANGO_SECRET_KEY")
+DEBUG = flag("DJANGO_DEBUG")
+ALLOWED_HOSTS = names("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1],testserver")
+CSRF_TRUSTED_ORIGINS = names("DJANGO_TRUSTED_ORIGINS", "")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.humanize",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "csp",
+    "django_htmx",
+    "django_filters",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "console.accounts",
+    "console.jobs",
+    "console.checkpoints",
+    "console.operations",
+    "console.ui",
+    "console.api",
+]
+
+MIDDLEWARE = [
+    "console.accounts.middleware.RequestIdMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+ROOT_URLCONF = "console.urls"
+ASGI_APPLICATION = "console.asgi.application"
+
+# Requests run in threads of their own under ASGI, so a kept connection would outlive its only user.
+DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_USER_MODEL = "accounts.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login/"
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "/static/"
+STATIC_ROOT = WEIR_VAR / "static"
+WHITENOISE_USE_FINDERS = True  # files are served from the packages that ship them: nothing to collect before a start
+
+# ---------------------------------------------------------------- browser security
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "object-src": [NONE],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+        "form-action": [SELF],
+    }
+}
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = flag("DJANGO_HTTPS")
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if flag("DJANGO_HTTPS") else None
+
+# ---------------------------------------------------------------- REST
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "console.api.auth.BearerAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["console.api.filters.StrictFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_VERSIONING_CLASS": None,
+    "EXCEPTION_HANDLER": "console.api.problems.handler",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Weir",
+    "DESCRIPTION": "Streaming jobs on Spark: definitions, runs, checkpoints and operations.",
+    "VERSION": "1.0.0",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SCHEMA_PATH_PREFIX": r"/api/v1",
+}
+
+# ---------------------------------------------------------------- Celery: a message is a wake-up, never a fact
+
+CELERY_BROKER_URL = required("CELERY_BROKER_URL")
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
+CELERY_TASK_QUEUES = [Queue(name) for name in ("runs", "stages", "housekeeping")]
+CELERY_TASK_ROUTES = {
+    "console.jobs.tasks.supervise_run": {"queue": "runs"},
+    "console.jobs.tasks.compile_version": {"queue": "stages"},
+    "console.jobs.tasks.prepare_run": {"queue": "stages"},
+    "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
+    "console.operations.tasks.reconcile": {"queue": "housekeeping"},
+}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next run's wake-up
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # a run outlives an outage of the broker
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3}
+CELERY_BEAT_SCHEDULE_FILENAME = str(WEIR_VAR / "run" / "beat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    # `expires`: a pass that nobody took in time is worthless, the next one sees more.
+    "reconcile": {"task": "console.operations.tasks.reconcile", "schedule": schedule(2), "options": {"expires": 4}},
+    "sync-pipelines": {"task": "console.jobs.tasks.sync_pipelines", "schedule": schedule(300), "options": {"expires": 300}},
+}
+CELERY_TIMEZONE = "UTC"
+
+# ---------------------------------------------------------------- logs: one JSON object a line, on stderr
+
+_SHARED = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+]
+structlog.configure(
+    processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
+    cache_logger_on_first_use=True,
+)
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "json": {
+            "()": structlog.stdlib.ProcessorFormatter,
+            "processor": structlog.processors.JSONRenderer(),
+            "foreign_pre_chain": _SHARED,
+        }
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+    "root": {"handlers": ["stderr"], "level": optional("WEIR_LOG_LEVEL", "INFO").upper()},
+    "loggers": {"django": {"handlers": [], "propagate": True}, "django.server": {"handlers": [], "propagate": True}},
+}

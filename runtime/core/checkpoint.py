@@ -1,0 +1,145 @@
+"""What a checkpoint is: the snapshot of a subtask, the manifest of a whole job, why one fails, and who may commit.
+
+The vocabulary here is the operator's too: `FailureReason` is shown in the console as it is named here. Manifests know
+operators and subtasks, never chains or slots, since the split into tasks may differ at the next run.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.messages import CheckpointKind
+
+FORMAT_VERSION: Final = 1
+
+
+class FailureReason(StrEnum):
+    """Why a checkpoint failed. Names follow Flink's `CheckpointFailureReason`."""
+
+    NOT_ALL_REQUIRED_TASKS_RUNNING = "not_all_required_tasks_running"
+    TOO_MANY_REQUESTS = "too_many_requests"
+    MINIMUM_PAUSE = "minimum_pause"
+    ID_UNAVAILABLE = "id_unavailable"
+    TRIGGER_FAILED = "trigger_failed"
+    DECLINED = "declined"
+    DECLINED_TASK_NOT_READY = "declined_task_not_ready"
+    DECLINED_TASK_CLOSING = "declined_task_closing"
+    DECLINED_SUBSUMED = "declined_subsumed"
+    DECLINED_CANCEL_BARRIER = "declined_cancel_barrier"
+    ASYNC_FAILED = "async_failed"
+    EXPIRED = "expired"
+    SUBSUMED = "subsumed"
+    FINALIZE_FAILED = "finalize_failed"
+    TASK_FINISHED_WHILE_TRIGGERED = "task_finished_while_triggered"
+    TASK_FAILURE = "task_failure"
+    SUSPENDED = "suspended"  #: the coordinator stopped: restart, cancel, or the end of the job
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts towards `tolerable_failed_checkpoints`."""
+        return self in _COUNTED
+
+
+_COUNTED = frozenset(
+    {FailureReason.DECLINED, FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, FailureReason.TRIGGER_FAILED}
+)
+
+
+class FinishedState(StrEnum):
+    """How far an operator's subtasks had come when the snapshot was taken (FLIP-147)."""
+
+    RUNNING = "running"
+    PARTLY = "partly"
+    FINISHED = "finished"
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One state file. `path` is relative to the checkpoint storage root of the job."""
+
+    path: str
+    rows: int
+    nbytes: int
+    checksum: str  #: "crc32c:<hex>" or "blake2b:<hex>", over the file's bytes
+    first_group: int  #: key groups that may occur in it, both ends included
+    last_group: int
+
+
+class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one subtask at one barrier, as handles.
+
+    `keyed` and `broadcast` map a state's name to its segments, base first, then deltas in order.
+    `lists` maps a name to JSON values, dealt anew on restore. `committables` are what a sink has prepared and not yet
+    seen committed, oldest first, each a JSON value that its committer understands.
+    """
+
+    finished: bool = False
+    watermark: int | None = None
+    keyed: dict[str, tuple[Segment, ...]] = {}
+    broadcast: dict[str, tuple[Segment, ...]] = {}
+    lists: dict[str, tuple[Any, ...]] = {}
+    committables: tuple[Any, ...] = ()
+
+    def segments(self) -> tuple[Segment, ...]:
+        named = (*self.keyed.values(), *self.broadcast.values())
+        return tuple(segment for segments in named for segment in segments)
+
+
+class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the phases took for one subtask, in milliseconds, and what was written."""
+
+    start_delay_ms: float = 0.0
+    alignment_ms: float = 0.0
+    pre_barrier_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    written_bytes: int = 0
+
+
+class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator in a manifest. `subtasks` holds those that contributed state, by index."""
+
+    parallelism: int
+    finished: FinishedState
+    subtasks: dict[int, SubtaskSnapshot] = {}
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a completed checkpoint is. `token` is the attempt that took it."""
+
+    format: int = FORMAT_VERSION
+    job: str
+    checkpoint: int
+    kind: CheckpointKind
+    token: int
+    triggered_at: int
+    max_parallelism: int
+    operators: dict[str, OperatorSnapshot]
+
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(s for o in self.operators.values() for t in o.subtasks.values() for s in t.segments())
+
+    def finished_operators(self) -> tuple[str, ...]:
+        return tuple(uid for uid, o in self.operators.items() if o.finished is FinishedState.FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """The right to make output visible. Only `runtime.core.commit` constructs one, from a completed checkpoint."""
+
+    job: str
+    token: Token
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Whom one checkpoint concerns."""
+
+    trigger: frozenset[SubtaskId]  #: running, and no predecessor is running
+    wait_for: frozenset[SubtaskId]  #: every running subtask must acknowledge
+    notify: frozenset[SubtaskId]  #: told of completion
+    ended: frozenset[SubtaskId]  #: had ended before the checkpoint began
+    finished: frozenset[OperatorId]  #: every subtask had ended

@@ -1,0 +1,28 @@
+"""Second phase of two-phase commit: who may make output visible, and what a restore owes and disowns.
+
+The only place that constructs a `CommitPermit`, and only from a checkpoint that has been recorded. What was prepared for a
+failed checkpoint is not aborted: sources have not rewound, so it rides with the next completed one. Abort belongs to what
+a restore disowns.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.core.checkpoint import CommitPermit, Manifest
+from runtime.core.ids import CheckpointId, OperatorId, Token
+
+
+def permit_for_recorded(manifest: Manifest, token: Token) -> CommitPermit:
+    """For a manifest that has just been recorded, or is being restored, under attempt `token`."""
+    assert manifest.token <= token, "a manifest of a newer attempt cannot be ours"
+    return CommitPermit(job=manifest.job, token=token, checkpoint=CheckpointId(manifest.checkpoint))
+
+
+def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
+    """Every committable in the manifest by operator, also of finished ones: a skipped operator's commits are not skipped."""
+    found: dict[OperatorId, tuple[Any, ...]] = {}
+    for uid, operator in manifest.operators.items():
+        pending = tuple(c for _, subtask in sorted(operator.subtasks.items()) for c in subtask.committables)
+        if pending:
+            found[OperatorId(uid)] = pending
+    return found

@@ -1,0 +1,359 @@
+"""The checkpoint coordinator of one attempt: trigger, collect, complete, expire, notify, end.
+
+It decides when a checkpoint starts, whether it completes and what follows; it does not know storage, messages or clocks.
+The laws it keeps: one checkpoint id is used once; completion is notified only after the manifest is recorded; a plain
+savepoint notifies nobody; a checkpoint that fails undoes nothing. (Flink's `CheckpointCoordinator`; S2.)
+"""
+
+from collections import OrderedDict
+
+from dataclasses import dataclass
+
+from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot
+from runtime.core.commit import permit_for_recorded
+from runtime.core.effects import (
+    CoordinatorEffect,
+    EndJob,
+    FailAttempt,
+    IssueId,
+    NotifyAborted,
+    NotifyCompleted,
+    ReportCheckpoint,
+    ResumeJob,
+    SettleOperation,
+    StoreManifest,
+    TriggerSubtask,
+    WakeAt,
+)
+from runtime.core.events import (
+    Acknowledged,
+    CheckpointDeclined,
+    CheckpointRequested,
+    CoordinatorEvent,
+    CoordinatorSuspended,
+    IdIssued,
+    IdUnavailable,
+    JobStarted,
+    LogicFinished,
+    ManifestFailed,
+    ManifestRecorded,
+    SubtaskEnded,
+    Ticked,
+)
+from runtime.core.graph import JobGraph
+from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.pending import AckResult, PendingCheckpoint
+from runtime.core.plan import plan
+from runtime.core.requests import Request, RequestQueue
+
+Effects = list[CoordinatorEffect]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """Times in milliseconds."""
+
+    interval_ms: int | None = 5_000  #: None: no periodic checkpoints
+    timeout_ms: int = 60_000
+    min_pause_ms: int = 500
+    max_concurrent: int = 1
+    tolerable_failures: int | None = None  #: None: failures never fail the job
+
+
+class Coordinator:
+    """One attempt's coordinator. `handle` is the only way in."""
+
+    def __init__(self, job: str, token: Token, graph: JobGraph, settings: CoordinatorSettings) -> None:
+        self._job, self._token, self._graph, self._settings = job, token, graph, settings
+        self._running = False
+        self._finished: set[SubtaskId] = set()
+        self._ended: set[SubtaskId] = set()
+        self._queue = RequestQueue()
+        self._issuing: Request | None = None
+        self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
+        self._manifests: dict[CheckpointId, Manifest] = {}
+        self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}  #: of finished subtasks; they ride on when they end
+        self._next_periodic: int | None = None
+        self._last_completed_at: int | None = None
+        self._failures = 0
+        self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
+        self._released = False  #: a checkpoint that began after all logic was done has completed
+        self.savepoint: Manifest | None = None  #: of a completed stop or drain
+
+    def handle(self, event: CoordinatorEvent) -> Effects:
+        match event:
+            case Acknowledged():
+                return self._acknowledged(event)
+            case Ticked(at):
+                return self._tick(at)
+            case CheckpointDeclined():
+                return self._declined(event)
+            case JobStarted(at):
+                return self._start(at)
+            case CheckpointRequested(at, kind, operation):
+                return self._requested(Request(at, kind, operation))
+            case IdIssued(at, checkpoint):
+                return self._issued(at, checkpoint)
+            case IdUnavailable(at, detail):
+                return self._id_unavailable(at, detail)
+            case LogicFinished(at, subtask):
+                return self._logic_finished(at, subtask)
+            case SubtaskEnded(at, subtask):
+                return self._subtask_ended(at, subtask)
+            case ManifestRecorded(at, checkpoint):
+                return self._recorded(at, checkpoint)
+            case ManifestFailed(at, checkpoint, detail):
+                return self._give_up(at, checkpoint, FailureReason.FINALIZE_FAILED, detail)
+            case CoordinatorSuspended(at):
+                return self._suspend(at)
+
+    @property
+    def progress(self) -> tuple[CheckpointId, CheckpointKind, int, int] | None:
+        """The oldest pending checkpoint: id, kind, acknowledged, of how many."""
+        for checkpoint, pending in self._pending.items():
+            return checkpoint, pending.barrier.kind, len(pending.acks), len(pending.plan.wait_for)
+        return None
+
+    # ------------------------------------------------------------ starting checkpoints
+
+    def _start(self, at: int) -> Effects:
+        assert not self._running, "a coordinator starts once"
+        self._running = True
+        return self._schedule(at)
+
+    def _schedule(self, at: int) -> Effects:
+        if self._settings.interval_ms is None:
+            return []
+        self._next_periodic = at + self._settings.interval_ms
+        return [WakeAt(self._next_periodic)]
+
+    def _tick(self, at: int) -> Effects:
+        effects: Effects = []
+        for checkpoint, pending in list(self._pending.items()):
+            if at >= pending.expires_at and not pending.storing:
+                late = ", ".join(str(s) for s in sorted(pending.plan.wait_for - pending.acks.keys())[:5])
+                effects += self._give_up(at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}")
+        if self._next_periodic is not None and at >= self._next_periodic and self._running and not self._released:
+            effects += self._schedule(at)
+            self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
+        return effects + self._next(at)
+
+    def _requested(self, request: Request) -> Effects:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return [_failed(request, *refusal)]
+        effects: Effects = []
+        if request.kind.ends_job:
+            self._ending = request.kind
+            self._next_periodic = None
+            effects = self._abandon_all(request.at, "a stop or drain begins")
+        displaced = self._queue.add(request)
+        if displaced is not None:
+            effects.append(_failed(displaced, FailureReason.TOO_MANY_REQUESTS, "too many requests are waiting"))
+        return effects + self._next(request.at)
+
+    def _refusal(self, request: Request) -> tuple[FailureReason, str] | None:
+        if not self._running:
+            return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer"
+        if self._ending is not None:
+            return FailureReason.SUSPENDED, f"a {self._ending} is under way"
+        return None
+
+    def _next(self, at: int) -> Effects:
+        """Starts the next waiting request if it may start."""
+        if self._issuing is not None or not self._running:
+            return []
+        request = self._queue.take(len(self._pending), self._settings.max_concurrent)
+        if request is None:
+            return []
+        earliest = (self._last_completed_at or 0) + self._settings.min_pause_ms
+        if request.periodic and self._last_completed_at is not None and at < earliest:
+            self._next_periodic = min(earliest, self._next_periodic or earliest)
+            return [WakeAt(self._next_periodic), *self._next(at)]
+        self._issuing = request
+        return [IssueId()]
+
+    def _issued(self, at: int, checkpoint: CheckpointId) -> Effects:
+        request, self._issuing = self._issuing, None
+        if request is None or not self._running:  # suspended meanwhile: the id is burnt
+            return []
+        planned = plan(self._graph, self._ended)
+        if not planned.wait_for:
+            reason = FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+            return self._failed_request(request, reason, "every subtask has ended")
+        barrier = Barrier(checkpoint, request.kind, at)
+        expires_at = at + self._settings.timeout_ms
+        pending = PendingCheckpoint(
+            barrier=barrier, plan=planned, operation=request.operation, expires_at=expires_at, final=self._all_done
+        )
+        self._pending[checkpoint] = pending
+        triggers: Effects = [TriggerSubtask(subtask, barrier) for subtask in sorted(planned.trigger)]
+        return [self._report(at, pending), WakeAt(expires_at), *triggers, *self._next(at)]
+
+    def _id_unavailable(self, at: int, detail: str) -> Effects:
+        request, self._issuing = self._issuing, None
+        if request is None:
+            return []
+        return self._failed_request(request, FailureReason.ID_UNAVAILABLE, detail) + self._next(at)
+
+    def _failed_request(self, request: Request, reason: FailureReason, detail: str) -> Effects:
+        if request.periodic:
+            return []
+        resumed: Effects = self._abandon_ending(request.at) if request.kind.ends_job else []
+        return [_failed(request, reason, detail), *resumed]
+
+    def _abandon_ending(self, at: int) -> Effects:
+        """A stop or drain failed before any subtask heard of it."""
+        self._ending = None
+        return [ResumeJob(), *self._schedule(at)]
+
+    # ------------------------------------------------------------ collecting
+
+    def _acknowledged(self, event: Acknowledged) -> Effects:
+        pending = self._pending.get(event.checkpoint)
+        if pending is None or pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED:
+            return []
+        if not pending.complete:
+            return []
+        pending.storing = True
+        manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
+        self._manifests[event.checkpoint] = manifest
+        timings = tuple((subtask, timings) for subtask, (_, timings) in sorted(pending.acks.items()))
+        return [StoreManifest(manifest, timings)]
+
+    def _declined(self, event: CheckpointDeclined) -> Effects:
+        pending = self._pending.get(event.checkpoint)
+        if pending is None or pending.storing:
+            return []
+        return self._give_up(event.at, event.checkpoint, event.reason, f"{event.subtask}: {event.detail}")
+
+    def _recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
+        pending = self._pending.pop(checkpoint)
+        manifest = self._manifests.pop(checkpoint)
+        kind = pending.barrier.kind
+        self._last_completed_at = at
+        self._failures = 0
+        effects: Effects = [self._report(at, pending)]
+        if kind.ends_job:
+            self.savepoint = manifest
+        if kind is not CheckpointKind.SAVEPOINT:
+            self._released = self._released or pending.final
+            finished = {s: snapshot for s, (snapshot, _) in pending.acks.items() if snapshot.finished}
+            self._last_snapshots.update(finished)
+            effects += self._subsume_older(at, checkpoint)
+            effects.append(NotifyCompleted(permit_for_recorded(manifest, self._token), pending.plan.notify))
+        if pending.operation is not None:
+            effects.append(SettleOperation(pending.operation, checkpoint))
+        return effects + self._final_checkpoint(at) + self._next(at)
+
+    def _subsume_older(self, at: int, checkpoint: CheckpointId) -> Effects:
+        older = [
+            other
+            for other, pending in self._pending.items()
+            if other < checkpoint and not pending.barrier.kind.is_savepoint and not pending.storing
+        ]
+        detail = f"checkpoint {checkpoint} completed first"
+        return [effect for other in older for effect in self._give_up(at, other, FailureReason.SUBSUMED, detail)]
+
+    # ------------------------------------------------------------ giving up
+
+    def _give_up(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+        pending = self._pending.pop(checkpoint)
+        self._manifests.pop(checkpoint, None)
+        effects: Effects = [
+            self._report(at, pending, reason, detail),
+            NotifyAborted(checkpoint, pending.plan.wait_for),
+        ]
+        if pending.operation is not None:
+            effects.append(SettleOperation(pending.operation, None, reason, detail))
+        if pending.barrier.kind.ends_job and reason is not FailureReason.SUSPENDED:
+            # Some subtasks may have finished their logic for it: only the last checkpoint is a state to go on from.
+            return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
+        return effects + self._count_failure(reason, detail) + self._final_checkpoint(at) + self._next(at)
+
+    def _count_failure(self, reason: FailureReason, detail: str) -> Effects:
+        self._failures += reason.counts
+        tolerable = self._settings.tolerable_failures
+        if tolerable is None or self._failures <= tolerable:
+            return []
+        self._failures = 0
+        return [FailAttempt(f"more than {tolerable} checkpoints in a row failed, the last one: {reason}: {detail}")]
+
+    def _abandon_all(self, at: int, detail: str) -> Effects:
+        effects: Effects = []
+        for checkpoint, pending in list(self._pending.items()):
+            if not pending.storing:
+                effects += self._give_up_quietly(at, checkpoint, detail)
+        for request in self._queue.clear():
+            if not request.periodic:
+                effects.append(_failed(request, FailureReason.SUSPENDED, detail))
+        return effects
+
+    def _give_up_quietly(self, at: int, checkpoint: CheckpointId, detail: str) -> Effects:
+        running, self._running = self._running, False  # nothing new may start in between
+        effects = self._give_up(at, checkpoint, FailureReason.SUSPENDED, detail)
+        self._running = running
+        return effects
+
+    def _suspend(self, at: int) -> Effects:
+        self._running = False
+        self._next_periodic = None
+        effects = self._abandon_all(at, "the attempt ended")
+        request, self._issuing = self._issuing, None
+        if request is not None and not request.periodic:
+            effects.append(_failed(request, FailureReason.SUSPENDED, "the attempt ended"))
+        return effects
+
+    # ------------------------------------------------------------ the end
+
+    @property
+    def _all_done(self) -> bool:
+        return len(self._finished) == len(self._graph.subtasks)
+
+    def _logic_finished(self, at: int, subtask: SubtaskId) -> Effects:
+        self._finished.add(subtask)
+        return self._final_checkpoint(at)
+
+    def _final_checkpoint(self, at: int) -> Effects:
+        """When the logic of all subtasks is done, one checkpoint is taken at once: it releases them all."""
+        busy = self._pending or self._issuing is not None or self._ending is not None
+        if not self._all_done or self._released or busy or not self._running:
+            return []
+        self._issuing = Request(at, CheckpointKind.CHECKPOINT)
+        return [IssueId()]
+
+    def _subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
+        self._ended.add(subtask)
+        effects: Effects = []
+        for checkpoint, pending in list(self._pending.items()):
+            if subtask in pending.plan.wait_for and subtask not in pending.acks:
+                detail = f"{subtask} ended before its snapshot"
+                effects += self._give_up(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
+        if len(self._ended) == len(self._graph.subtasks):
+            self._running = False
+            return [*effects, EndJob()]
+        return effects
+
+    # ------------------------------------------------------------ reporting
+
+    @staticmethod
+    def _report(
+        at: int, pending: PendingCheckpoint, reason: FailureReason | None = None, detail: str = ""
+    ) -> ReportCheckpoint:
+        barrier = pending.barrier
+        return ReportCheckpoint(
+            barrier.checkpoint,
+            barrier.kind,
+            barrier.triggered_at,
+            at,
+            len(pending.acks),
+            len(pending.plan.wait_for),
+            reason,
+            detail,
+        )
+
+
+def _failed(request: Request, reason: FailureReason, detail: str) -> SettleOperation:
+    assert request.operation is not None, "periodic requests are nobody's operation"
+    return SettleOperation(request.operation, None, reason, detail)

@@ -1,0 +1,229 @@
+"""What must now be done, in the imperative. A host performs a list in order before the machine's next event."""
+
+from dataclasses import dataclass
+
+from runtime.core.checkpoint import CommitPermit, FailureReason, Manifest, SnapshotTimings, SubtaskSnapshot
+from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
+from runtime.core.messages import Barrier, CheckpointKind, Control, Records
+
+# ---------------------------------------------------------------- of a subtask
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Hand the records to the operator."""
+
+    channel: ChannelId
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceWatermark:
+    """Fire event-time timers up to and including `time`."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Send on every output channel, behind all records emitted so far. Never held up by credits."""
+
+    message: Control
+
+
+@dataclass(frozen=True, slots=True)
+class PreparePreBarrier:
+    """Let the operator emit what must precede the barrier."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureState:
+    """Copy the state as it is now and store it in the background; answer SnapshotStored or SnapshotFailed."""
+
+    barrier: Barrier
+    finished: bool
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndInput:
+    """Input `input` has truly ended."""
+
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All inputs have truly ended: emit what is left; no output after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutput:
+    """Tell the operator that the checkpoint is durable; a sink commits."""
+
+    permit: CommitPermit
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCheckpoint:
+    """Tell the operator that the checkpoint was given up."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Free the operator's resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell the coordinator that this subtask's part is durable."""
+
+    checkpoint: CheckpointId
+    snapshot: SubtaskSnapshot
+    timings: SnapshotTimings
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Tell the coordinator that this subtask cannot take part."""
+
+    checkpoint: CheckpointId
+    reason: FailureReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFinished:
+    """Tell the coordinator that the logic is done and only the last checkpoint is awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEnded:
+    """Tell the coordinator that the subtask is gone."""
+
+
+SubtaskEffect = (
+    Process
+    | AdvanceWatermark
+    | Broadcast
+    | PreparePreBarrier
+    | CaptureState
+    | EndInput
+    | Finish
+    | CommitOutput
+    | ForgetCheckpoint
+    | Close
+    | Acknowledge
+    | Decline
+    | ReportFinished
+    | ReportEnded
+)
+
+# ---------------------------------------------------------------- of the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class IssueId:
+    """Get the next checkpoint id; answer IdIssued or IdUnavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send Ticked at `at` or soon after. Earlier wishes stay."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSubtask:
+    """Inject the barrier at this subtask."""
+
+    subtask: SubtaskId
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """Write the manifest durably, then record it under the attempt token; answer ManifestRecorded or ManifestFailed.
+
+    While the outcome is unknown nothing is answered: it is read back first.
+    """
+
+    manifest: Manifest
+    timings: tuple[tuple[SubtaskId, SnapshotTimings], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyCompleted:
+    """Tell these subtasks that the checkpoint is durable."""
+
+    permit: CommitPermit
+    subtasks: frozenset[SubtaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAborted:
+    """Tell these subtasks that the checkpoint is given up."""
+
+    checkpoint: CheckpointId
+    subtasks: frozenset[SubtaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCheckpoint:
+    """Record how a checkpoint stands, for people. `reason` is set when it has failed."""
+
+    checkpoint: CheckpointId
+    kind: CheckpointKind
+    triggered_at: int
+    at: int
+    acknowledged: int
+    subtasks: int
+    reason: FailureReason | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOperation:
+    """A request has come to its end. `checkpoint` is set when one was completed for it."""
+
+    operation: str
+    checkpoint: CheckpointId | None
+    reason: FailureReason | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """A stop or drain failed before any subtask heard of it: the job simply goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailAttempt:
+    """The attempt cannot go on: restart from the last completed checkpoint, if the strategy allows."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """Every subtask has ended."""
+
+
+CoordinatorEffect = (
+    IssueId
+    | WakeAt
+    | TriggerSubtask
+    | StoreManifest
+    | NotifyCompleted
+    | NotifyAborted
+    | ReportCheckpoint
+    | SettleOperation
+    | ResumeJob
+    | FailAttempt
+    | EndJob
+)

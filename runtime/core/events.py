@@ -1,0 +1,204 @@
+"""What happened, in the past tense: the only way time, randomness, ids and the outside world enter a machine."""
+
+from dataclasses import dataclass
+
+from runtime.core.checkpoint import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
+from runtime.core.messages import Barrier, CheckpointKind, Message
+
+# ---------------------------------------------------------------- to a subtask
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskStarted:
+    """The operator is open, state is restored; from now on messages may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArrived:
+    """The next message of a channel that the machine calls readable."""
+
+    channel: ChannelId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAdvanced:
+    """A source's own watermark has risen to `watermark`."""
+
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceExhausted:
+    """A bounded source has given out everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """The coordinator injects `barrier` here: a source, or a subtask whose predecessors have all ended."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStored:
+    """The background part of a snapshot is durable."""
+
+    checkpoint: CheckpointId
+    snapshot: SubtaskSnapshot
+    timings: SnapshotTimings
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The background part of a snapshot failed; what it held rides with the next one."""
+
+    checkpoint: CheckpointId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    """The checkpoint is durable and recorded."""
+
+    permit: CommitPermit
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    """The coordinator gave the checkpoint up."""
+
+    checkpoint: CheckpointId
+
+
+SubtaskEvent = (
+    SubtaskStarted
+    | MessageArrived
+    | SourceAdvanced
+    | SourceExhausted
+    | Triggered
+    | SnapshotStored
+    | SnapshotFailed
+    | CheckpointCompleted
+    | CheckpointAborted
+)
+
+# ---------------------------------------------------------------- to the coordinator; `at` is milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """Every subtask runs."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A wake-up that the coordinator asked for, or any later moment."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """A person or program wants a savepoint, stop, drain or checkpoint. `operation` names the request."""
+
+    at: int
+    kind: CheckpointKind
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdIssued:
+    """The id that was asked for. Greater than all before it."""
+
+    at: int
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class IdUnavailable:
+    """No id could be had."""
+
+    at: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A subtask's snapshot is durable."""
+
+    at: int
+    subtask: SubtaskId
+    checkpoint: CheckpointId
+    snapshot: SubtaskSnapshot
+    timings: SnapshotTimings
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDeclined:
+    """A subtask cannot take part."""
+
+    at: int
+    subtask: SubtaskId
+    checkpoint: CheckpointId
+    reason: FailureReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogicFinished:
+    """A subtask has sent EndOfData and waits for its last checkpoint."""
+
+    at: int
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskEnded:
+    """A subtask has sent EndOfPartition and closed."""
+
+    at: int
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRecorded:
+    """The manifest is durable and recorded: the checkpoint exists."""
+
+    at: int
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFailed:
+    """The manifest could not be stored or recorded, and certainly is not recorded."""
+
+    at: int
+    checkpoint: CheckpointId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSuspended:
+    """The attempt ends (failure, cancel, release): whatever is pending or queued is given up."""
+
+    at: int
+
+
+CoordinatorEvent = (
+    JobStarted
+    | Ticked
+    | CheckpointRequested
+    | IdIssued
+    | IdUnavailable
+    | Acknowledged
+    | CheckpointDeclined
+    | LogicFinished
+    | SubtaskEnded
+    | ManifestRecorded
+    | ManifestFailed
+    | CoordinatorSuspended
+)

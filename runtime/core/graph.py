@@ -1,0 +1,202 @@
+"""A job as a value: operators, edges, and their expansion into subtasks and channels.
+
+It decides whether a graph is valid and who is connected to whom. It does not know what an operator does: user code lives
+beside the graph, in `runtime.dataflow`, under the same uid.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from runtime.core.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.errors import JobRejected
+
+_UID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class Role(StrEnum):
+    """What an operator is to the graph."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    SINK = "sink"
+
+
+class Partitioning(StrEnum):
+    """How an edge deals batches to the subtasks of its target."""
+
+    FORWARD = "forward"  #: subtask i to subtask i; both ends have the same parallelism
+    HASH = "hash"  #: by key group
+    BROADCAST = "broadcast"  #: every batch to every subtask
+    REBALANCE = "rebalance"  #: batches in turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    """One operator. `parallelism` is resolved (never None)."""
+
+    uid: OperatorId
+    name: str
+    role: Role
+    parallelism: int
+    bounded: bool = False  #: for sources: it ends by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSpec:
+    """Input number `input` (from 0) of `target` is fed by `source`. `keys` are column names, for HASH only.
+
+    A `build` edge is read to its end before the target's other inputs are read at all (the build side of a join). Until
+    then the target declines checkpoints: it could not align without reading what it must not read yet.
+    """
+
+    source: OperatorId
+    target: OperatorId
+    input: int
+    partitioning: Partitioning
+    keys: tuple[str, ...] = ()
+    build: bool = False
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """A validated job graph; operators stand in topological order.
+
+    Raises:
+        JobRejected: naming the operator at fault.
+    """
+
+    operators: tuple[OperatorSpec, ...]
+    edges: tuple[EdgeSpec, ...]
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+
+    def __post_init__(self) -> None:
+        _check_operators(self)
+        _check_edges(self)
+        object.__setattr__(self, "operators", _topological(self))
+
+    @cached_property
+    def by_uid(self) -> Mapping[OperatorId, OperatorSpec]:
+        return {operator.uid: operator for operator in self.operators}
+
+    @property
+    def parallelism(self) -> int:
+        """Slots needed: the largest parallelism of any operator."""
+        return max(operator.parallelism for operator in self.operators)
+
+    @cached_property
+    def subtasks(self) -> tuple[SubtaskId, ...]:
+        """Every subtask, predecessors first."""
+        return tuple(SubtaskId(o.uid, i) for o in self.operators for i in range(o.parallelism))
+
+    def predecessors(self, uid: OperatorId) -> tuple[OperatorId, ...]:
+        return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid))
+
+    @cached_property
+    def inputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
+        """The channels that end in each subtask, by edge, then by source index."""
+        found: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
+        for channel in self.channels():
+            found[self.target(channel)].append(channel)
+        return {subtask: tuple(channels) for subtask, channels in found.items()}
+
+    @cached_property
+    def outputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
+        """The channels that start in each subtask, by edge, then by target index."""
+        found: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
+        for channel in self.channels():
+            found[self.source(channel)].append(channel)
+        return {subtask: tuple(channels) for subtask, channels in found.items()}
+
+    def channels(self) -> Iterator[ChannelId]:
+        for number, edge in enumerate(self.edges):
+            targets = self.by_uid[edge.target].parallelism
+            for source in range(self.by_uid[edge.source].parallelism):
+                if edge.partitioning is Partitioning.FORWARD:
+                    yield ChannelId(number, source, source)
+                else:
+                    yield from (ChannelId(number, source, target) for target in range(targets))
+
+    def source(self, channel: ChannelId) -> SubtaskId:
+        return SubtaskId(self.edges[channel.edge].source, channel.source)
+
+    def target(self, channel: ChannelId) -> SubtaskId:
+        return SubtaskId(self.edges[channel.edge].target, channel.target)
+
+    def input_of(self, channel: ChannelId) -> int:
+        """The number of the target's input that `channel` belongs to."""
+        return self.edges[channel.edge].input
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as the console stores and draws it."""
+        return {
+            "max_parallelism": self.max_parallelism,
+            "parallelism": self.parallelism,
+            "operators": [
+                {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded}
+                for o in self.operators
+            ],
+            "edges": [
+                {"source": e.source, "target": e.target, "input": e.input, "partitioning": e.partitioning,
+                 "keys": list(e.keys), "build": e.build}
+                for e in self.edges
+            ],
+        }  # fmt: skip
+
+
+def _check_operators(graph: JobGraph) -> None:
+    if not 0 < graph.max_parallelism <= MAX_KEY_GROUPS:
+        raise JobRejected("bad-max-parallelism", "max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}")
+    seen: set[str] = set()
+    for operator in graph.operators:
+        if not _UID.fullmatch(operator.uid):
+            raise JobRejected("bad-uid", operator.uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most")
+        if operator.uid in seen:
+            raise JobRejected("duplicate-uid", operator.uid, "two operators have this uid")
+        if not 0 < operator.parallelism <= graph.max_parallelism:
+            limit = f"must lie between 1 and max_parallelism ({graph.max_parallelism}), not {operator.parallelism}"
+            raise JobRejected("bad-parallelism", operator.uid, f"parallelism {limit}")
+        seen.add(operator.uid)
+
+
+def _check_edges(graph: JobGraph) -> None:
+    by_uid = {operator.uid: operator for operator in graph.operators}
+    fed = {edge.target for edge in graph.edges}
+    feeding = {edge.source for edge in graph.edges}
+    for edge in graph.edges:
+        for uid in (edge.source, edge.target):
+            if uid not in by_uid:
+                raise JobRejected("unknown-operator", uid, "an edge names an operator that does not exist")
+        source, target = by_uid[edge.source], by_uid[edge.target]
+        if edge.partitioning is Partitioning.FORWARD and source.parallelism != target.parallelism:
+            raise JobRejected(
+                "bad-forward", target.uid, f"a forward edge needs the parallelism of {source.uid} ({source.parallelism})"
+            )
+        if (edge.partitioning is Partitioning.HASH) != bool(edge.keys):
+            raise JobRejected("bad-keys", target.uid, "a hash edge names key columns, others do not")
+    for operator in graph.operators:
+        if (operator.role is Role.SOURCE) == (operator.uid in fed):
+            raise JobRejected("bad-input", operator.uid, "a source has no input and every other operator has one")
+        if (operator.role is Role.SINK) == (operator.uid in feeding):
+            raise JobRejected("dangling-output", operator.uid, "the stream ends here without a sink")
+    if not any(operator.role is Role.SOURCE for operator in graph.operators):
+        raise JobRejected("no-source", "job", "the job has no source")
+
+
+def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
+    """Kahn's algorithm, stable in the order of declaration."""
+    waiting = list(graph.operators)
+    done: list[OperatorSpec] = []
+    placed: set[OperatorId] = set()
+    while waiting:
+        ready = next((o for o in waiting if placed.issuperset(graph.predecessors(o.uid))), None)
+        if ready is None:
+            raise JobRejected("cycle", waiting[0].uid, "the graph has a cycle")
+        waiting.remove(ready)
+        done.append(ready)
+        placed.add(ready.uid)
+    return tuple(done)

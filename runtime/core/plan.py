@@ -1,0 +1,34 @@
+"""Whom a checkpoint concerns: which subtasks to trigger, to wait for and to notify, when some have already ended.
+
+A pure function of one consistent view of subtask states (FLIP-147; Flink's `DefaultCheckpointPlanCalculator`). The
+subtasks to trigger are the running ones all of whose predecessors have ended, not always the sources.
+"""
+
+from collections.abc import Set
+
+from runtime.core.checkpoint import FinishedState, Plan
+from runtime.core.graph import JobGraph
+from runtime.core.ids import SubtaskId
+
+
+def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
+    """The plan when `ended` have ended and all others run."""
+    running = frozenset(graph.subtasks) - ended
+    trigger = frozenset(
+        subtask
+        for subtask in running
+        if not any(graph.source(channel) in running for channel in graph.inputs[subtask])
+    )
+    finished = frozenset(
+        operator.uid
+        for operator in graph.operators
+        if all(SubtaskId(operator.uid, i) in ended for i in range(operator.parallelism))
+    )
+    return Plan(trigger=trigger, wait_for=running, notify=running, ended=frozenset(ended), finished=finished)
+
+
+def finished_state(total: int, finished: int) -> FinishedState:
+    """How far an operator of `total` subtasks is when `finished` of them are done."""
+    if finished == 0:
+        return FinishedState.RUNNING
+    return FinishedState.FINISHED if finished == total else FinishedState.PARTLY

@@ -1,0 +1,118 @@
+"""From a manifest to the next attempt: may it be restored, who gets which state, and is there another attempt at all.
+
+Pure functions of what was read. They do not know files: a `Segment` is a name here. State is dealt by operator uid and key
+group, never by slot; list state in contiguous chunks; broadcast state from any subtask that has it; an operator flagged
+finished is skipped, its pending commits never are (`commit.owed`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.graph import JobGraph, OperatorSpec
+from runtime.core.ids import SubtaskId
+from runtime.core.keygroups import range_of
+from runtime.errors import JobRejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What one subtask is given on restore."""
+
+    subtask: SubtaskId
+    snapshots: tuple[SubtaskSnapshot, ...] = ()  #: every old snapshot that overlaps its key groups
+    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: already dealt
+    broadcast: SubtaskSnapshot | None = None  #: whose broadcast state to take
+    watermark: int | None = None
+    finished: bool = False  #: skip the operator
+
+
+def check_restorable(manifest: Manifest, graph: JobGraph) -> None:
+    """Refuses a restore that would lose or misplace state, before anything starts.
+
+    Raises:
+        JobRejected: naming the operator or field at fault.
+    """
+    if manifest.format > FORMAT_VERSION:
+        detail = f"the checkpoint has format {manifest.format}, this version reads up to {FORMAT_VERSION}"
+        raise JobRejected("newer-format", "checkpoint", detail)
+    if manifest.max_parallelism != graph.max_parallelism:
+        detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {graph.max_parallelism}"
+        raise JobRejected("max-parallelism-changed", "max_parallelism", detail)
+    for uid, snapshot in manifest.operators.items():
+        if uid not in graph.by_uid and _has_state(snapshot):
+            raise JobRejected("unmapped-state", uid, "the checkpoint holds state for an operator that the job lacks")
+    _check_finished_set(manifest, graph)
+
+
+def _check_finished_set(manifest: Manifest, graph: JobGraph) -> None:
+    finished = set(manifest.finished_operators())
+    for operator in graph.operators:
+        for before in graph.predecessors(operator.uid):
+            if operator.uid in finished and before not in finished:
+                detail = f"it stands before {operator.uid!r}, which the checkpoint holds as finished"
+                raise JobRejected("operator-before-finished", str(before), detail)
+
+
+def _has_state(operator: OperatorSnapshot) -> bool:
+    return any(s.keyed or s.broadcast or s.lists or s.committables for s in operator.subtasks.values())
+
+
+def assign(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Restored]:
+    """Deals the state in `manifest` to every subtask of `graph`."""
+    dealt: dict[SubtaskId, Restored] = {}
+    for operator in graph.operators:
+        old = manifest.operators.get(operator.uid)
+        for index in range(operator.parallelism):
+            subtask = SubtaskId(operator.uid, index)
+            dealt[subtask] = Restored(subtask=subtask) if old is None else _restored(subtask, operator, old, graph)
+    return dealt
+
+
+def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph) -> Restored:
+    if old.finished is FinishedState.FINISHED:
+        return Restored(subtask=subtask, finished=True)
+    mine = range_of(subtask.index, graph.max_parallelism, operator.parallelism)
+    overlapping = tuple(
+        snapshot
+        for index, snapshot in sorted(old.subtasks.items())
+        if _overlap(mine, range_of(index, graph.max_parallelism, old.parallelism))
+    )
+    running = [snapshot.watermark for snapshot in overlapping if not snapshot.finished]
+    return Restored(
+        subtask=subtask,
+        snapshots=overlapping,
+        lists=_deal_lists(old, subtask.index, operator.parallelism),
+        broadcast=next((s for _, s in sorted(old.subtasks.items()) if s.broadcast), None),
+        watermark=min((w for w in running if w is not None), default=None),
+    )
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
+
+
+def _deal_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
+    """All entries of a name, old subtasks in order, cut into contiguous chunks (Flink's SPLIT_DISTRIBUTE)."""
+    names = sorted({name for snapshot in old.subtasks.values() for name in snapshot.lists})
+    dealt = {}
+    for name in names:
+        entries = [e for _, snapshot in sorted(old.subtasks.items()) for e in snapshot.lists.get(name, ())]
+        size, more = divmod(len(entries), parallelism)
+        start = index * size + min(index, more)
+        dealt[name] = tuple(entries[start : start + size + (index < more)])
+    return dealt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartStrategy:
+    """Fixed delay. `attempts` counts failures since the last completed checkpoint; 0 means none."""
+
+    attempts: int = 10
+    delay_ms: int = 1_000
+
+    def delay_after(self, failures: int) -> int | None:
+        """Milliseconds to wait before the next attempt, or None to give up, after `failures` failures in a row."""
+        assert failures > 0, "asked without a failure"
+        return self.delay_ms if failures <= self.attempts else None

@@ -1,0 +1,313 @@
+"""The life of one subtask: align, snapshot, acknowledge, forward, finish, wait for the last checkpoint, end.
+
+It decides what is read, what is sent and when the operator's hooks are called. It does not know records, state, time, nor
+how messages travel. The laws it keeps: a snapshot is one step towards records, watermarks and timers; nothing but end
+events follows the barrier of a stop or drain; a task ends only after the first completed checkpoint that began after its
+logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from runtime.core import alignment as align
+from runtime.core.checkpoint import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    CaptureState,
+    Close,
+    CommitOutput,
+    Decline,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    PreparePreBarrier,
+    Process,
+    ReportEnded,
+    ReportFinished,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    MessageArrived,
+    SnapshotFailed,
+    SnapshotStored,
+    SourceAdvanced,
+    SourceExhausted,
+    SubtaskEvent,
+    SubtaskStarted,
+    Triggered,
+)
+from runtime.core.graph import JobGraph, Role
+from runtime.core.ids import ChannelId, CheckpointId, OperatorId, SubtaskId
+from runtime.core.messages import (
+    MAX_WATERMARK,
+    Barrier,
+    CancelBarrier,
+    CheckpointKind,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Records,
+    Watermark,
+)
+from runtime.core.watermarks import Watermarks
+
+STORY_LENGTH: Final = 40  #: events kept for the report of a failed attempt
+
+Effects = list[SubtaskEffect]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskSpec:
+    """What a subtask must know about its place in the graph and about its past."""
+
+    id: SubtaskId
+    inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: input number of each channel
+    build: frozenset[ChannelId] = frozenset()  #: channels to be read to their end before all others
+    completes: bool = False  #: a bounded source on a build side is never stopped half-way
+    restored_watermark: int | None = None
+    finished_on_restore: bool = False  #: skip the operator; still send what successors need
+
+
+def spec_of(graph: JobGraph, subtask: SubtaskId, watermark: int | None = None, finished: bool = False) -> SubtaskSpec:
+    """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
+    channels = graph.inputs[subtask]
+    return SubtaskSpec(
+        id=subtask,
+        inputs={channel: graph.input_of(channel) for channel in channels},
+        build=frozenset(channel for channel in channels if graph.edges[channel.edge].build),
+        completes=graph.by_uid[subtask.operator].role is Role.SOURCE and feeds_build_side(graph, subtask.operator),
+        restored_watermark=watermark,
+        finished_on_restore=finished,
+    )
+
+
+def feeds_build_side(graph: JobGraph, uid: OperatorId) -> bool:
+    """Whether a path leads from `uid` to a build input."""
+    out = [edge for edge in graph.edges if edge.source == uid]
+    return any(edge.build or feeds_build_side(graph, edge.target) for edge in out)
+
+
+class Subtask:
+    """One subtask's machine. `handle` is the only way in; the properties only look."""
+
+    def __init__(self, spec: SubtaskSpec) -> None:
+        self.spec = spec
+        self.story: deque[SubtaskEvent] = deque(maxlen=STORY_LENGTH)
+        self.ended = False
+        self._started = False
+        self._alignment = align.Alignment(live=frozenset(spec.inputs))
+        self._watermarks = Watermarks(spec.inputs, spec.restored_watermark)
+        self._end_of_data: dict[ChannelId, bool] = {}
+        self._done: bool | None = None  #: the logic is done; the value is the drain flag
+        self._deferred: Barrier | None = None
+        self._release_from: CheckpointId | None = None
+        self._release_at: CheckpointId | None = None
+        self._last_notified = CheckpointId(0)
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def is_source(self) -> bool:
+        return not self.spec.inputs
+
+    @property
+    def may_poll(self) -> bool:
+        """Whether the host may take records from the source."""
+        return self.is_source and self._started and self._done is None
+
+    @property
+    def logic_done(self) -> bool:
+        return self._done is not None
+
+    @property
+    def watermark(self) -> int:
+        return self._watermarks.current
+
+    @property
+    def aligning(self) -> CheckpointId | None:
+        """The checkpoint for which some channel is blocked."""
+        return self._alignment.pending.checkpoint if self._alignment.pending else None
+
+    @property
+    def blocked(self) -> frozenset[ChannelId]:
+        return self._alignment.blocked
+
+    def readable(self, channel: ChannelId) -> bool:
+        """Whether the host may deliver the next message of `channel`."""
+        if not self._started or self.ended or channel not in self._alignment.live or channel in self._alignment.blocked:
+            return False
+        return channel in self.spec.build or not self._building
+
+    @property
+    def _building(self) -> bool:
+        return any(channel not in self._end_of_data for channel in self.spec.build)
+
+    # ------------------------------------------------------------ the one entrance
+
+    def handle(self, event: SubtaskEvent) -> Effects:
+        self.story.append(event)
+        match event:
+            case MessageArrived(channel, message):
+                return self._message(channel, message)
+            case SourceAdvanced(watermark):
+                return self._risen(self._watermarks.advance_own(watermark))
+            case SourceExhausted():
+                return self._source_done(drain=True) if self._done is None else []
+            case Triggered(barrier):
+                return self._triggered(barrier)
+            case SnapshotStored(checkpoint, snapshot, timings):
+                return [Acknowledge(checkpoint, snapshot, timings)]
+            case SnapshotFailed(checkpoint, detail):
+                return [Decline(checkpoint, FailureReason.ASYNC_FAILED, detail)]
+            case CheckpointCompleted(permit):
+                return self._completed(permit)
+            case CheckpointAborted(checkpoint):
+                return self._aborted(checkpoint)
+            case SubtaskStarted():
+                return self._start()
+
+    # ------------------------------------------------------------ messages
+
+    def _start(self) -> Effects:
+        assert not self._started, "a subtask starts once"
+        self._started = True
+        return self._source_done(drain=True) if self.is_source and self.spec.finished_on_restore else []
+
+    def _message(self, channel: ChannelId, message: object) -> Effects:
+        assert self.readable(channel), "the host delivered from a channel that may not be read"
+        match message:
+            case Records():
+                assert channel not in self._end_of_data, "records after EndOfData"
+                return [Process(channel, message)]
+            case Watermark(time):
+                return self._risen(self._watermarks.advance(channel, time))
+            case Idle():
+                risen = self._risen(self._watermarks.idle(channel))
+                return risen + ([Broadcast(Idle())] if self._watermarks.all_idle else [])
+            case Barrier():
+                return self._barrier(channel, message)
+            case CancelBarrier(checkpoint):
+                return self._settle(*align.cancel_received(self._alignment, checkpoint))
+            case EndOfData(drain):
+                return self._end_of_channel_data(channel, drain)
+            case EndOfPartition():
+                return self._settle(*align.channel_ended(self._alignment, channel))
+        raise AssertionError(f"unknown message {message!r}")
+
+    def _risen(self, time: int | None) -> Effects:
+        if time is None:
+            return []
+        forward = Broadcast(Watermark(time))
+        return [forward] if self.is_source or self.spec.finished_on_restore else [AdvanceWatermark(time), forward]
+
+    # ------------------------------------------------------------ barriers
+
+    def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
+        if self._building:
+            self._alignment, verdicts = align.cancel_received(self._alignment, barrier.checkpoint)
+            detail = "the build side is still being read"
+            return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
+        return self._settle(*align.barrier_received(self._alignment, channel, barrier))
+
+    def _triggered(self, barrier: Barrier) -> Effects:
+        checkpoint = barrier.checkpoint
+        if self.ended:
+            detail = "the subtask ended while it was being triggered"
+            return [Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
+        if not self._started:
+            return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, "the subtask is being deployed")
+        done: Effects = []
+        if self.is_source and self._done is None and barrier.kind.ends_job:
+            if self.spec.completes:
+                self._deferred = barrier
+                return []
+            done = self._source_done(drain=barrier.kind is CheckpointKind.DRAIN)
+        return done + self._settle(*align.barrier_injected(self._alignment, barrier))
+
+    def _settle(self, after: align.Alignment, verdicts: list[align.Verdict]) -> Effects:
+        self._alignment = after
+        effects: Effects = []
+        for verdict in verdicts:
+            match verdict:
+                case align.Aligned(barrier):
+                    effects += self._snapshot(barrier)
+                case align.GivenUp(checkpoint, overtaken=True):
+                    effects += self._decline(checkpoint, FailureReason.DECLINED_SUBSUMED, "a newer barrier overtook it")
+                case align.GivenUp(checkpoint):
+                    effects += self._decline(checkpoint, FailureReason.DECLINED_CANCEL_BARRIER, "given up upstream")
+        return effects
+
+    @staticmethod
+    def _decline(checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+        return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
+
+    def _snapshot(self, barrier: Barrier) -> Effects:
+        """Pre-barrier work, the barrier to all outputs, then the capture: one step, nothing in between."""
+        if self._done is not None:
+            if barrier.kind.ends_job:
+                self._release_at = barrier.checkpoint
+            self._release_from = self._release_from or barrier.checkpoint
+        if self.spec.finished_on_restore:
+            snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
+            return [Broadcast(barrier), Acknowledge(barrier.checkpoint, snapshot, SnapshotTimings())]
+        return [
+            PreparePreBarrier(barrier.checkpoint),
+            Broadcast(barrier),
+            CaptureState(barrier, finished=self._done is True, watermark=self._watermarks.current),
+        ]
+
+    # ------------------------------------------------------------ the end
+
+    def _source_done(self, *, drain: bool) -> Effects:
+        risen = self._risen(self._watermarks.advance_own(MAX_WATERMARK)) if drain else []
+        done = risen + self._logic_done(drain=drain)
+        if self._deferred is None:
+            return done
+        barrier, self._deferred = self._deferred, None
+        return done + self._settle(*align.barrier_injected(self._alignment, barrier))
+
+    def _end_of_channel_data(self, channel: ChannelId, drain: bool) -> Effects:
+        self._end_of_data[channel] = drain
+        number = self.spec.inputs[channel]
+        siblings = [other for other, n in self.spec.inputs.items() if n == number]
+        effects: Effects = []
+        if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
+            effects.append(EndInput(number))
+        if len(self._end_of_data) == len(self.spec.inputs):
+            effects += self._logic_done(drain=all(self._end_of_data.values()))
+        return effects
+
+    def _logic_done(self, *, drain: bool) -> Effects:
+        assert self._done is None, "the logic of a subtask is done once"
+        self._done = drain
+        finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
+        return [*finish, Broadcast(EndOfData(drain)), ReportFinished()]
+
+    def _completed(self, permit: CommitPermit) -> Effects:
+        if self.ended or permit.checkpoint <= self._last_notified:
+            return []
+        self._last_notified = permit.checkpoint
+        commit: Effects = [] if self.spec.finished_on_restore else [CommitOutput(permit)]
+        return commit + (self._end() if self._released_by(permit.checkpoint) else [])
+
+    def _released_by(self, checkpoint: CheckpointId) -> bool:
+        if self._release_at is not None:
+            return checkpoint == self._release_at
+        return self._release_from is not None and checkpoint >= self._release_from
+
+    def _end(self) -> Effects:
+        self.ended = True
+        close: Effects = [] if self.spec.finished_on_restore else [Close()]
+        return [*close, Broadcast(EndOfPartition()), ReportEnded()]
+
+    def _aborted(self, checkpoint: CheckpointId) -> Effects:
+        if self._deferred is not None and self._deferred.checkpoint == checkpoint:
+            self._deferred = None
+        self._alignment = align.checkpoint_aborted(self._alignment, checkpoint)
+        return [] if self.ended or self.spec.finished_on_restore else [ForgetCheckpoint(checkpoint)]

@@ -1,0 +1,280 @@
+"""The builder a job author uses: a `Dataflow` of named steps, which yields a `JobGraph` and the code beside it.
+
+It decides uids, edges and default parallelism, and refuses what cannot run. It starts nothing and knows no host.
+
+    flow = Dataflow("wordcount")
+    lines = flow.source("lines", DirectorySource("/in", LineFormat()))
+    words = lines.flat_map("words", lambda row: [{"word": w} for w in row["line"].split()], schema)
+    words.key_by("word").aggregate("counts", {"count": Count()}).sink("out", ParquetSink("/out"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import PurePosixPath
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.ids import OperatorId
+from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate
+from runtime.operators.batch import FlatMapRows, MapBatches
+from runtime.operators.join import BroadcastJoin
+from runtime.operators.running import RunningAggregate
+from runtime.operators.sink import SinkOperator
+from runtime.operators.window import TumblingWindow
+from runtime.ports import Operator, Sink, Source
+
+ENTRY_POINT_GROUP: Final = "weir.pipelines"
+
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    uid: OperatorId
+    name: str
+    role: Role
+    parallelism: int | None
+    bounded: bool = False
+    code: Any  #: Source for sources, Callable[[], Operator] for the others
+
+
+@dataclass(frozen=True)
+class CompiledJob:
+    """A graph and, by uid, what makes each operator. Survives cloudpickle: slots receive it from Spark."""
+
+    name: str
+    graph: JobGraph
+    sources: Mapping[OperatorId, Source]
+    operators: Mapping[OperatorId, Callable[[], Operator]]
+    sinks: Mapping[OperatorId, Sink]
+
+
+@dataclass
+class Dataflow:
+    """A job under construction.
+
+    Args:
+        name: shown to people; state belongs to the job, not to this name.
+        max_parallelism: number of key groups, fixed at the job's first run.
+    """
+
+    name: str
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    _steps: list[_Step] = field(default_factory=list)
+    _edges: list[EdgeSpec] = field(default_factory=list)
+    _sinks: dict[OperatorId, Sink] = field(default_factory=dict)
+
+    def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
+        """Adds a source. `parallelism` None means the job's."""
+        source.check()
+        return self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded)
+
+    def compile(self, parallelism: int) -> CompiledJob:
+        """Resolves the graph for a job parallelism (slots).
+
+        Raises:
+            JobRejected: naming the operator at fault.
+        """
+        if not 0 < parallelism <= self.max_parallelism:
+            limit = f"must lie between 1 and max_parallelism ({self.max_parallelism}), not {parallelism}"
+            raise JobRejected("bad-parallelism", "parallelism", limit)
+        specs = tuple(
+            OperatorSpec(uid=s.uid, name=s.name, role=s.role, parallelism=min(s.parallelism or parallelism, parallelism), bounded=s.bounded)
+            for s in self._steps
+        )
+        by_uid = {spec.uid: spec for spec in specs}
+        edges = tuple(_resolved(edge, by_uid) for edge in self._edges)
+        return CompiledJob(
+            name=self.name,
+            graph=JobGraph(specs, edges, self.max_parallelism),
+            sources={s.uid: s.code for s in self._steps if s.role is Role.SOURCE},
+            operators={s.uid: s.code for s in self._steps if s.role is not Role.SOURCE},
+            sinks=dict(self._sinks),
+        )
+
+    def _add(
+        self, uid: str, name: str, role: Role, parallelism: int | None, code: Any, bounded: bool = False
+    ) -> Stream:
+        step = _Step(
+            uid=OperatorId(uid), name=name or uid, role=role, parallelism=parallelism, code=code, bounded=bounded
+        )
+        self._steps.append(step)
+        return Stream(self, step.uid)
+
+    def _connect(
+        self,
+        source: OperatorId,
+        target: OperatorId,
+        partitioning: Partitioning,
+        *,
+        input: int = 0,
+        keys: tuple[str, ...] = (),
+        build: bool = False,
+    ) -> None:
+        self._edges.append(
+            EdgeSpec(source=source, target=target, input=input, partitioning=partitioning, keys=keys, build=build)
+        )
+
+
+def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
+    """A forward edge between different parallelisms deals in turn instead."""
+    if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
+        return edge
+    if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
+        return edge
+    return EdgeSpec(source=edge.source, target=edge.target, input=edge.input, partitioning=Partitioning.REBALANCE, build=edge.build)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The output of one step."""
+
+    flow: Dataflow
+    uid: OperatorId
+
+    def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
+        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
+        return self._then(uid, lambda: MapBatches(function), parallelism)
+
+    def flat_map(
+        self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None
+    ) -> Stream:
+        """Applies a row-wise Python function that gives any number of rows of `schema`."""
+        return self._then(uid, lambda: FlatMapRows(function, schema), parallelism)
+
+    def join_broadcast(
+        self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
+    ) -> Stream:
+        """Joins with a bounded stream that every subtask holds whole; it is read to its end first.
+
+        Args:
+            on: key columns, of the same name on both sides; keys of `build` must be unique.
+            take: columns of `build` to add.
+            how: "inner" or "left".
+        """
+        keys, columns = tuple(on), tuple(take)
+        joined = self._then(uid, lambda: BroadcastJoin(keys, columns, how), None)
+        self.flow._connect(build.uid, joined.uid, Partitioning.BROADCAST, input=1, build=True)
+        return joined
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Partitions by the values of `columns`."""
+        if not columns:
+            raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
+        return KeyedStream(self, columns)
+
+    def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
+        """Ends the stream."""
+        sink.check()
+        end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink))
+        self.flow._sinks[end.uid] = sink
+        self.flow._connect(self.uid, end.uid, Partitioning.FORWARD)
+
+    def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
+        after = self.flow._add(uid, "", Role.OPERATOR, parallelism, make)
+        self.flow._connect(self.uid, after.uid, Partitioning.FORWARD)
+        return after
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A stream partitioned by key group."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+
+    def window(
+        self, uid: str, size: timedelta, time: str, aggregates: Mapping[str, Aggregate], *, parallelism: int | None = None
+    ) -> Stream:
+        """Event-time tumbling windows aligned to the epoch.
+
+        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then one per aggregate.
+
+        Args:
+            time: name of the timestamp column (or int64 milliseconds).
+        """
+        keys, wanted, size_ms = self.keys, dict(aggregates), int(size / timedelta(milliseconds=1))
+        if size_ms <= 0:
+            raise JobRejected("bad-window", uid, "the window size must be at least 1 ms")
+        return self._then(uid, lambda: TumblingWindow(keys, time, size_ms, wanted), parallelism)
+
+    def aggregate(self, uid: str, aggregates: Mapping[str, Aggregate], *, parallelism: int | None = None) -> Stream:
+        """Running aggregates; each batch emits the new values of the keys it touched."""
+        keys, wanted = self.keys, dict(aggregates)
+        return self._then(uid, lambda: RunningAggregate(keys, wanted), parallelism)
+
+    def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
+        flow = self.stream.flow
+        after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
+        flow._connect(self.stream.uid, after.uid, Partitioning.HASH, keys=self.keys)
+        return after
+
+
+# ---------------------------------------------------------------- pipelines
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class PipelineContext:
+    """What a pipeline may ask its surroundings: where its materialised bounded inputs lie."""
+
+    input_root: str
+
+    def input(self, name: str) -> str:
+        return str(PurePosixPath(self.input_root) / name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(Generic[P]):
+    """A named, parameterised job, offered through the entry point group `weir.pipelines`.
+
+    Args:
+        params: a msgspec Struct; its JSON schema is what the console checks and draws a form from.
+        build: makes the dataflow; touches nothing outside.
+        inputs: bounded inputs by name; each is a function (SparkSession, params) -> DataFrame that a PySpark stage
+            materialises once per version, in a stable order, before the first run.
+    """
+
+    name: str
+    description: str
+    params: type[P]
+    build: Callable[[P, PipelineContext], Dataflow]
+    inputs: Mapping[str, Callable[[Any, P], Any]] = field(default_factory=dict)
+
+    def parse(self, raw: Mapping[str, Any]) -> P:
+        """Raises JobRejected naming the parameter."""
+        try:
+            return msgspec.convert(dict(raw), self.params, strict=True)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            where = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else "params"
+            raise JobRejected("bad-params", where, text.split(" - at")[0]) from error
+
+
+def pipelines() -> dict[str, Pipeline[Any]]:
+    """Every installed pipeline, by name."""
+    found = (point.load() for point in entry_points(group=ENTRY_POINT_GROUP))
+    return {pipeline.name: pipeline for pipeline in found}
+
+
+def pipeline(name: str) -> Pipeline[Any]:
+    """Loads one pipeline from the registry; a dotted path is never accepted.
+
+    Raises:
+        JobRejected: no installed package offers it.
+    """
+    found = pipelines()
+    if name not in found:
+        raise JobRejected("unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {', '.join(sorted(found))}")
+    return found[name]

@@ -1,0 +1,61 @@
+"""Every error of the runtime, as a tree, by who must act.
+
+    WeirError
+    ├── ProtocolViolation    our bug: the attempt ends and keeps the story
+    ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
+    │   └── CorruptState     a state file is missing or not what its manifest says: the operator chooses another checkpoint
+    ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
+    ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
+    └── JobRejected          the author's graph, parameters or restore request: shown in the form, a 4xx in the API
+
+Being superseded by a newer attempt, a late message and a lost race are not errors: they are values.
+"""
+
+from collections.abc import Sequence
+
+
+class WeirError(Exception):
+    """Base of everything that the runtime raises on purpose."""
+
+
+class ProtocolViolation(WeirError):
+    """A machine was given an event that its protocol forbids. `story` holds the last events before it."""
+
+    def __init__(self, message: str, story: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.story = tuple(story)
+
+
+class EnvironmentFailure(WeirError):
+    """Something outside failed (disk, network, database, a lost slot); trying again may help."""
+
+
+class CorruptState(EnvironmentFailure):
+    """A state file is missing, truncated or altered. The message names the file."""
+
+
+class OperatorFailure(WeirError):
+    """Code of the job raised. The message names the operator and the subtask."""
+
+    def __init__(self, operator: str, subtask: int, hook: str, cause: BaseException) -> None:
+        super().__init__(f"operator {operator!r}, subtask {subtask}, in {hook}: {type(cause).__name__}: {cause}")
+        self.operator = operator
+        self.subtask = subtask
+        self.hook = hook
+
+
+class DataRejected(WeirError):
+    """A record could not be read and the policy is `fail`. The message names file, row and column."""
+
+
+class JobRejected(WeirError):
+    """The job, its parameters or the requested restore cannot be accepted; nothing was started.
+
+    `code` is a stable machine word, `field` names the parameter, operator or file at fault.
+    """
+
+    def __init__(self, code: str, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.code = code
+        self.field = field
+        self.detail = detail

@@ -1,0 +1,274 @@
+"""The roles that the outside world plays: operators, sources, sinks, stores, channels, the clock.
+
+A port states the guarantee it needs. Every one has an in-memory twin and a contract test that runs over the twin and
+the real thing. This module knows Arrow batches, and no technology that stores or carries them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import CommitPermit, Manifest, SubtaskSnapshot
+from runtime.core.ids import ChannelId, Token
+from runtime.core.keygroups import range_of
+from runtime.core.messages import Message
+from runtime.core.recovery import Restored as Restored
+
+
+# ---------------------------------------------------------------- operators
+
+
+class Collector(Protocol):
+    """Where an operator's output goes. It refuses output while a snapshot is captured, after `finish` and in `close`."""
+
+    def emit(self, batch: pa.RecordBatch) -> None: ...
+
+
+class ListState(Protocol):
+    """Operator list state: JSON values, dealt contiguously over the subtasks on restore."""
+
+    def get(self) -> list[Any]: ...
+    def replace(self, values: Iterable[Any]) -> None: ...
+
+
+class StateStore(Protocol):
+    """All state of one operator subtask. States are declared in `open` and hold what was restored from then on."""
+
+    def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> Any: ...
+    def list_state(self, name: str) -> ListState: ...
+    def broadcast_table(self, name: str) -> Any: ...
+
+
+class Capture(Protocol):
+    """State copied at a barrier. Nothing that happens later shows in it."""
+
+    def write(self, store: "SnapshotStore", prefix: str) -> tuple[SubtaskSnapshot, int]:
+        """Encode and store it (background thread). Returns the handles and the bytes written.
+
+        `prefix` is the folder for new files, relative to the job's storage root, unique to checkpoint, token and subtask.
+        """
+
+
+@dataclass(kw_only=True)
+class OperatorContext:
+    """What an operator may know about itself and its surroundings."""
+
+    job: str
+    uid: str
+    index: int
+    parallelism: int
+    max_parallelism: int
+    token: Token
+    state: StateStore
+    now_ms: Callable[[], int]
+    restored: bool = False
+    counters: dict[str, int] = field(default_factory=dict)  #: shown in the console, e.g. "late_records"
+
+    @property
+    def key_groups(self) -> range:
+        return range_of(self.index, self.max_parallelism, self.parallelism)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self.counters[name] = self.counters.get(name, 0) + amount
+
+
+class Operator(ABC):
+    """One parallel instance of an operator. All hooks run on the subtask's own loop, one at a time.
+
+    Order of a life: open, then any of process / on_watermark / the snapshot hooks, then (at a true end of data only)
+    end_input per input and finish once, then close (always, even when open failed).
+    """
+
+    def open(self, context: OperatorContext) -> None:
+        """Declare state and get ready. `context.restored` tells whether state was restored."""
+
+    @abstractmethod
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        """Handle a batch of input number `input`."""
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        """Event time has reached `watermark` (ms): fire what is due. It is forwarded after this returns."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        """Last chance to emit what must precede the barrier. Keep it short: it delays everybody downstream."""
+
+    def snapshot(self, checkpoint: int) -> None:
+        """Put what lies in memory into declared state. There is no collector here: nothing can be emitted."""
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
+
+    def checkpoint_aborted(self, checkpoint: int) -> None:
+        """The checkpoint was given up. Nothing must be rolled back: what it prepared rides with the next one."""
+
+    def end_input(self, input: int, out: Collector) -> None:
+        """Input `input` has truly ended."""
+
+    def finish(self, out: Collector) -> None:
+        """All inputs have truly ended: emit what is left. No output after this."""
+
+    def committables(self) -> tuple[Any, ...]:
+        """What is prepared and not yet known to be committed, as JSON values (sinks only)."""
+        return ()
+
+    def close(self) -> None:
+        """Free resources. May be called after a failed open."""
+
+
+# ---------------------------------------------------------------- sources
+
+
+class SourceReader(ABC):
+    """One parallel instance of a source. Its position is state that it declares in `open`.
+
+    Beware of off-by-one: the position in state is that of the next record not yet emitted.
+    """
+
+    @abstractmethod
+    def open(self, context: OperatorContext) -> None: ...
+
+    @abstractmethod
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        """The next batch, or None when there is nothing now (or, with `exhausted`, ever). Must not wait."""
+
+    @property
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """A bounded source has given out everything."""
+
+    def watermark(self) -> int | None:
+        """The watermark (ms) that is true after the last polled batch; None when not known yet."""
+        return None
+
+    def snapshot(self, checkpoint: int) -> None:
+        """Put positions into declared state."""
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        """The checkpoint is durable: positions in it will never be read again."""
+
+    def close(self) -> None:
+        """Free resources. May be called after a failed open."""
+
+
+class Source(Protocol):
+    """What a pipeline names: describes a source and makes its readers. Must survive cloudpickle."""
+
+    @property
+    def bounded(self) -> bool: ...
+    def reader(self) -> SourceReader: ...
+    def check(self) -> None:
+        """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
+
+
+# ---------------------------------------------------------------- sinks
+
+
+class SinkWriter(ABC):
+    """First phase of two-phase commit, one per subtask."""
+
+    @abstractmethod
+    def open(self, context: OperatorContext) -> None: ...
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    @abstractmethod
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        """Close what was written since the last call: durable, invisible, ready. Returns committables (JSON values)."""
+
+    def close(self) -> None:
+        """Free resources; in-progress output may stay behind and is cleaned by a later attempt."""
+
+
+class SinkCommitter(ABC):
+    """Second phase. Every method may be called again for the same committables, by anybody who holds a permit."""
+
+    @abstractmethod
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        """Make them visible; those already visible count as success. Returns how many were newly made visible.
+
+        Raises:
+            EnvironmentFailure: a committable is neither pending nor committed, or storage failed.
+        """
+
+    def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:
+        """Remove this job's own leftovers of attempts older than `token`, except `keep`. Returns how many."""
+        return 0
+
+
+class Sink(Protocol):
+    """What a pipeline names: makes writers and committers. Must survive cloudpickle."""
+
+    def writer(self) -> SinkWriter: ...
+    def committer(self) -> SinkCommitter: ...
+    def check(self) -> None:
+        """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
+
+
+# ---------------------------------------------------------------- storage
+
+
+class SnapshotStore(Protocol):
+    """Bytes under one job's storage root. A file exists wholly and durably, or not at all."""
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        """Create `path`: temporary name, fsync, rename, fsync of the folder. Replacing an existing file is allowed."""
+
+    def get(self, path: str) -> bytes:
+        """Raises CorruptState, naming the path, if it is not there."""
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Those already gone count as success; folders left empty go too."""
+
+    def list(self, prefix: str) -> list[str]: ...
+
+
+class CheckpointStore(Protocol):
+    """The record of what has completed, linearizable and fenced by the attempt token."""
+
+    def next_checkpoint_id(self) -> int | None:
+        """A new id, greater than all before it. None: this attempt has been superseded."""
+
+    def record_completed(self, manifest: Manifest, path: str, size_bytes: int) -> bool:
+        """From this instant the checkpoint exists. False: this attempt has been superseded. Idempotent by (token, id)."""
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch."""
+
+    def monotonic_ms(self) -> float: ...
+
+
+# ---------------------------------------------------------------- channels
+
+
+class ExchangeListener(Protocol):
+    """Told by an exchange, from its own threads, about what arrives. Must not block."""
+
+    def arrived(self, channel: ChannelId, message: Message) -> None: ...
+    def credited(self, channel: ChannelId, nbytes: int) -> None:
+        """The receiver has consumed `nbytes` of `channel`, for which this slot is the sender."""
+
+    def lost(self, channel: ChannelId, reason: str) -> None:
+        """The channel broke before EndOfPartition. The attempt has failed."""
+
+
+class Exchange(Protocol):
+    """Channels between the slots of one attempt: reliable, FIFO, fenced by the attempt token.
+
+    `send` and `grant` never block; flow control is the caller's (credits). Messages are numbered per channel: a gap or a
+    close without EndOfPartition is `lost`, a repeat is dropped.
+    """
+
+    @property
+    def address(self) -> str: ...
+    def connect(self, peers: dict[int, str]) -> None:
+        """Addresses of the other slots, by slot index."""
+
+    def send(self, channel: ChannelId, target_slot: int, message: Message) -> None: ...
+    def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None: ...
+    def close(self) -> None: ...

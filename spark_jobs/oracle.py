@@ -1,0 +1,133 @@
+"""The answer that a plain Spark batch query gives from the package's own files, and how the job's output differs.
+
+    python -m spark_jobs.oracle --output DIR [--partial]
+
+It shares no code with the job beyond the output's schema: days come from the calendar columns, not from windows. The
+comparison is by rows as a multiset, without tolerance (sums of integers are exact in a double here).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs import nycflights
+from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, read_csv
+from spark_jobs.session import SparkSettings, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that only one side has. `side` is "missing" (the job lacks it) or "unexpected"."""
+
+    side: str
+    row: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.side:>10}  {', '.join(f'{name}={value}' for name, value in self.row.items())}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How the committed output compares with the answer.
+
+    Args:
+        records: flights that the answer stands for.
+        expected, committed: number of rows.
+        files: what Spark took for output, by name.
+        missing, unexpected: how many rows differ; `differences` shows the first of them.
+    """
+
+    records: int
+    expected: int
+    committed: int
+    files: tuple[str, ...]
+    missing: int
+    unexpected: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def exact(self) -> bool:
+        return self.missing == self.unexpected == 0
+
+
+def answer(flights: DataFrame, airlines: DataFrame) -> DataFrame:
+    """One row per airline, airport and day."""
+    from pyspark.sql import functions as f
+
+    day = f.make_date("year", "month", "day").cast("timestamp_ntz")
+    sums = flights.groupBy("carrier", "origin", day.alias("window_start")).agg(
+        f.count("*").alias("flights"),
+        f.avg("dep_delay").alias("mean_delay"),
+        f.max("dep_delay").alias("max_delay"),
+        f.count_if(f.isnull("dep_time")).alias("cancelled"),
+    )
+    named = sums.join(airlines, "carrier", "left")
+    return named.withColumn("window_end", f.col("window_start") + f.expr("INTERVAL 1 DAY")).select(*DAILY.names)
+
+
+def year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
+    """The number of flights in the package, and the answer for all of them."""
+    flights = read_csv(spark, nycflights.extract_flights(scratch), FLIGHTS, nycflights.NULL)
+    airlines = read_csv(spark, nycflights.locate("airlines.csv"), AIRLINES)
+    return flights.count(), answer(flights, airlines)
+
+
+def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path, limit: int = 20) -> Comparison:
+    """Reads `output` as any Spark user would and compares it with `expected`, row for row."""
+    found = spark.read.parquet(output.as_uri())
+    committed, wanted = found.select(*DAILY.names).cache(), expected.cache()
+    sides = {"missing": wanted.exceptAll(committed), "unexpected": committed.exceptAll(wanted)}
+    counts = {side: rows.count() for side, rows in sides.items()}
+    shown = tuple(Difference(side, row.asDict()) for side, rows in sides.items() for row in _first(rows, limit))
+    return Comparison(
+        records=records,
+        expected=wanted.count(),
+        committed=committed.count(),
+        files=tuple(sorted(Path(name).name for name in found.inputFiles())),
+        differences=shown,
+        **counts,
+    )
+
+
+def _first(rows: DataFrame, limit: int) -> list[Any]:
+    return rows.orderBy("carrier", "origin", "window_start").limit(limit).collect()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the comparison as one line of JSON, and the differing rows on stderr."""
+    arguments = _parser().parse_args(argv)
+    with spark_session(SparkSettings.from_environment("weir: oracle")) as spark, TemporaryDirectory() as scratch:
+        records, expected = year(spark, Path(scratch))
+        found = compare(spark, expected, records, arguments.output.absolute(), arguments.limit)
+    hidden = {"missing"} if arguments.partial else set()
+    differences = [one for one in found.differences if one.side not in hidden]
+    sys.stderr.writelines(f"{one}\n" for one in differences)
+    report = asdict(found) | {"differences": [str(one) for one in differences]}
+    sys.stdout.write(json.dumps(report) + "\n")
+    return 1 if found.unexpected or (found.missing and not arguments.partial) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_jobs.oracle", description="Compare the output with plain Spark."
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--partial", action="store_true", help="the job is under way: rows may be missing, none may be wrong"
+    )
+    parser.add_argument("--limit", type=int, default=20, help="differing rows to show per side")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Incremental word count: the file position is the source's state, the counts are the counter's."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from runtime.connectors.formats import LineFormat
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.dataflow import Dataflow, Pipeline, PipelineContext
+from runtime.operators.aggregates import Count
+
+
+class WordCountParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    lines_dir: str
+    output_dir: str
+
+
+def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return ({"word": word} for word in row["line"].lower().split())
+
+
+def build(params: WordCountParams, context: PipelineContext) -> Dataflow:
+    flow = Dataflow("wordcount")
+    lines = flow.source("lines", DirectorySource(params.lines_dir, LineFormat()))
+    each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
+    each.key_by("word").aggregate("counts", {"count": Count()}).sink("parquet", ParquetSink(params.output_dir))
+    return flow
+
+
+PIPELINE = Pipeline(
+    name="wordcount",
+    description="Counts the words of a growing folder of text files.",
+    params=WordCountParams,
+    build=build,
+)

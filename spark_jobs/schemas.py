@@ -1,0 +1,74 @@
+"""The contract of each dataset, as Arrow schemas; Spark's types are derived from them.
+
+Times are local to New York and carry no zone: a day is the day on the airport's clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+#: A row of the package's flights.csv. `dep_time` is null for a cancelled flight; times are hhmm on the local clock.
+FLIGHTS: Final = pa.schema(
+    [
+        ("year", pa.int64()),
+        ("month", pa.int64()),
+        ("day", pa.int64()),
+        ("dep_time", pa.int64()),
+        ("sched_dep_time", pa.int64()),
+        ("dep_delay", pa.int64()),
+        ("arr_time", pa.int64()),
+        ("sched_arr_time", pa.int64()),
+        ("arr_delay", pa.int64()),
+        ("carrier", pa.string()),
+        ("flight", pa.int64()),
+        ("tailnum", pa.string()),
+        ("origin", pa.string()),
+        ("dest", pa.string()),
+        ("air_time", pa.int64()),
+        ("distance", pa.int64()),
+        ("hour", pa.int64()),
+        ("minute", pa.int64()),
+        ("time_hour", pa.string()),
+    ]
+)
+
+#: A row of the files that the feeder writes: the event time first, then the row as it was.
+FLIGHT_FILES: Final = pa.schema([pa.field("scheduled", pa.timestamp("ms")), *FLIGHTS])
+
+AIRLINES: Final = pa.schema([("carrier", pa.string()), ("name", pa.string())])
+
+#: A row of the job's output: one airline at one airport on one day.
+DAILY: Final = pa.schema(
+    [
+        ("carrier", pa.string()),
+        ("name", pa.string()),
+        ("origin", pa.string()),
+        ("window_start", pa.timestamp("ms")),
+        ("window_end", pa.timestamp("ms")),
+        ("flights", pa.int64()),
+        ("mean_delay", pa.float64()),
+        ("max_delay", pa.int64()),
+        ("cancelled", pa.int64()),
+    ]
+)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The same contract in Spark's types; times without a zone stay without one."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def read_csv(spark: SparkSession, path: Path, schema: pa.Schema, null: str = "") -> DataFrame:
+    """A CSV with a header that keeps the contract; a row or a header that does not is an error."""
+    rows = spark.read.schema(spark_schema(schema))
+    return rows.csv(path.as_uri(), header=True, mode="FAILFAST", enforceSchema=False, nullValue=null)

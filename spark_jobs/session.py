@@ -1,0 +1,77 @@
+"""Typed settings → SparkSession, the one place where `spark_jobs` starts Spark.
+
+It decides where Spark runs and how quiet it is. It does not know what runs in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """How to start Spark for one stage.
+
+    Args:
+        master: a Spark master URL; `local[N]` runs inside this process's own JVM.
+        scratch_dir: where Spark spills and keeps its warehouse; nothing in it outlives the stage.
+        extra: further Spark settings, which win over ours.
+    """
+
+    app_name: str
+    master: str = "local[2]"
+    scratch_dir: str = field(default_factory=lambda: str(Path(tempfile.gettempdir()) / "weir-spark"))
+    shuffle_partitions: int = 4
+    driver_memory: str = "1g"
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(cls, app_name: str, *, cores: int = 2) -> SparkSettings:
+        """Reads `SPARK_MASTER` (empty means `local[cores]`) and `WEIR_VAR`."""
+        master = os.environ.get("SPARK_MASTER") or f"local[{cores}]"
+        root = os.environ.get("WEIR_VAR") or tempfile.gettempdir()
+        return cls(app_name=app_name, master=master, scratch_dir=str(Path(root) / "weir-spark"))
+
+    def as_conf(self) -> dict[str, str]:
+        """The Spark settings, as Spark names them."""
+        conf = {
+            "spark.driver.memory": self.driver_memory,
+            "spark.local.dir": self.scratch_dir,
+            "spark.log.level": "WARN",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": str(self.shuffle_partitions),
+            "spark.sql.warehouse.dir": str(Path(self.scratch_dir) / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        if self.master.startswith("local"):  # works without a resolvable host name, and listens to nobody else
+            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        return conf | dict(self.extra)
+
+
+@contextmanager
+def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session for one stage, stopped at the end. Python workers use this interpreter unless told otherwise."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    Path(settings.scratch_dir).mkdir(parents=True, exist_ok=True)
+    builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
+    for name, value in settings.as_conf().items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()

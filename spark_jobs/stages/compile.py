@@ -1,0 +1,43 @@
+"""Compiling a version: parameters → the graph that the console stores, checks and draws.
+
+It starts nothing and reads no data; whatever cannot run is refused here, by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from runtime.dataflow import Pipeline, PipelineContext, pipeline, pipelines
+
+_DEFINITIONS = "$defs"
+
+
+def describe() -> list[dict[str, Any]]:
+    """Every installed pipeline with the JSON schema of its parameters, by name."""
+    found = sorted(pipelines().values(), key=lambda one: one.name)
+    return [{"name": one.name, "description": one.description, "schema": schema_of(one)} for one in found]
+
+
+def schema_of(one: Pipeline[Any]) -> dict[str, Any]:
+    """The schema of the parameters with their object on top, so that a form needs to follow no reference."""
+    (top,), components = msgspec.json.schema_components((one.params,), ref_template="#/$defs/{name}")
+    schema = dict(components.pop(top["$ref"].rsplit("/", 1)[-1]))
+    return schema | {_DEFINITIONS: components} if components else schema
+
+
+def compiled(
+    name: str, raw: Mapping[str, Any], inputs_dir: str, parallelism: int, max_parallelism: int | None
+) -> dict[str, Any]:
+    """The graph of pipeline `name` and the bounded inputs that it needs.
+
+    Raises:
+        JobRejected: naming the parameter or operator at fault.
+    """
+    one = pipeline(name)
+    flow = one.build(one.parse(raw), PipelineContext(inputs_dir))
+    if max_parallelism is not None:
+        flow.max_parallelism = max_parallelism
+    return {"graph": flow.compile(parallelism).graph.to_json(), "inputs": sorted(one.inputs)}

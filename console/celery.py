@@ -1,8 +1,8 @@
 """The Celery application, and the one fact that its pool processes must learn from their parent: it is shutting down.
 
-At SIGTERM the worker waits for its tasks to end, but only its main process is told. A run's supervisor is a task that does
-not end by itself, so it looks at a byte of memory that main process and pool share since the fork. A byte, not a lock: a
-pool process that is killed while it holds a lock would make the shutdown hang.
+At SIGTERM the worker waits for its tasks to end, but only its main process is told. A run's supervisor is a task that
+does not end by itself, so it looks at a byte of memory that main process and pool share since the fork. A byte, not a
+lock: a pool process that is killed while it holds a lock would make the shutdown hang.
 """
 
 import logging.config

@@ -1,7 +1,7 @@
 """Settings of the console, all from the environment.
 
-A missing or malformed variable ends the process with one line that names it. There is no SQLite and no in-memory broker:
-the rows are the truth, and compare-and-set, partial indexes and triggers are Postgres'.
+A missing or malformed variable ends the process with one line that names it. There is no SQLite and no in-memory
+broker: the rows are the truth, and compare-and-set, partial indexes and triggers are Postgres'.
 """
 
 import os
@@ -241,7 +241,11 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(WEIR_VAR / "run" / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
     # `expires`: a pass that nobody took in time is worthless, the next one sees more.
     "reconcile": {"task": "console.operations.tasks.reconcile", "schedule": schedule(2), "options": {"expires": 4}},
-    "sync-pipelines": {"task": "console.jobs.tasks.sync_pipelines", "schedule": schedule(300), "options": {"expires": 300}},
+    "sync-pipelines": {
+        "task": "console.jobs.tasks.sync_pipelines",
+        "schedule": schedule(300),
+        "options": {"expires": 300},
+    },
 }
 CELERY_TIMEZONE = "UTC"
 

@@ -7,8 +7,8 @@ from typing import Any
 class Refused(Exception):
     """A request that was understood and not carried out. Nothing has changed.
 
-    `code` is a stable machine word, `field` names the input at fault (dotted, as in the request body), `facts` are values
-    that a program needs to go on, such as the id of the operation that stands in the way.
+    `code` is a stable machine word, `field` names the input at fault (dotted, as in the request body), `facts` are
+    values that a program needs to go on, such as the id of the operation that stands in the way.
     """
 
     def __init__(

@@ -112,7 +112,9 @@ class Run(models.Model):
     version = models.ForeignKey(JobVersion, models.PROTECT, related_name="runs")
     parallelism = models.IntegerField()
     state = models.TextField(choices=choices(RunState))
-    restore_checkpoint = models.ForeignKey("checkpoints.Checkpoint", models.PROTECT, null=True, related_name="restored_by")
+    restore_checkpoint = models.ForeignKey(
+        "checkpoints.Checkpoint", models.PROTECT, null=True, related_name="restored_by"
+    )
     token = models.BigIntegerField(default=0, db_default=0)
     lease_owner = models.TextField(default="", db_default="", blank=True)
     lease_beat = models.BigIntegerField(default=0, db_default=0)
@@ -134,7 +136,9 @@ class Run(models.Model):
         indexes = [models.Index(fields=("job", "-id"), name="weir_run_latest")]
         constraints = [
             models.UniqueConstraint(
-                fields=("job",), condition=~Q(state__in=sorted(state.value for state in TERMINAL)), name="weir_run_one_active"
+                fields=("job",),
+                condition=~Q(state__in=sorted(state.value for state in TERMINAL)),
+                name="weir_run_one_active",
             ),
             models.CheckConstraint(condition=Q(state__in=[state.value for state in RunState]), name="weir_run_state"),
         ]

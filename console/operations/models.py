@@ -69,7 +69,9 @@ class Operation(models.Model):
         constraints = [
             # A cancel must be possible while a stop or drain is under way, so it has an index of its own.
             models.UniqueConstraint(
-                fields=("run",), condition=Q(state__in=_ACTIVE, kind__in=["stop", "drain"]), name="weir_operation_one_end"
+                fields=("run",),
+                condition=Q(state__in=_ACTIVE, kind__in=["stop", "drain"]),
+                name="weir_operation_one_end",
             ),
             models.UniqueConstraint(
                 fields=("run",), condition=Q(state__in=_ACTIVE, kind="cancel"), name="weir_operation_one_cancel"

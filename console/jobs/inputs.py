@@ -1,0 +1,52 @@
+"""Turning what a caller sent into typed values, or into a refusal that names the field."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+
+from console.accounts.refusals import Refused
+
+T = TypeVar("T")
+
+_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
+
+
+def parsed(given: Any, wanted: type[T], prefix: str) -> T:
+    """`given` (JSON values) as `wanted`.
+
+    Raises:
+        Refused: naming the field below `prefix` that is unknown, missing or out of bounds.
+    """
+    try:
+        return msgspec.convert(given, wanted)
+    except msgspec.ValidationError as error:
+        message = str(error)
+    at = _AT.search(message)
+    named = _UNKNOWN.search(message) or _MISSING.search(message)
+    parts = [prefix, at["path"] if at else "", named["name"] if named else ""]
+    field = ".".join(part for part in parts if part)
+    what = message[: at.start()] if at else message
+    raise Refused("invalid-field", f"{field}: {what[0].lower()}{what[1:]}.", field=field)
+
+
+def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Check a pipeline's parameters against the JSON schema that it published.
+
+    Raises:
+        Refused: naming the parameter at fault.
+    """
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise Refused(
+            "bad-schema", f"The pipeline publishes a broken schema: {error.message}.", field="pipeline"
+        ) from error
+    worst = best_match(Draft202012Validator(schema).iter_errors(params))
+    if worst is not None:
+        field = ".".join(["params", *(str(part) for part in worst.absolute_path)])
+        raise Refused("invalid-field", f"{field}: {worst.message}.", field=field)

@@ -1,0 +1,150 @@
+"""The state of a run, moved only along the table of `runtime.core.lifecycle`, one locked row at a time.
+
+A lease belongs to whoever claimed the run (`lease_owner`), not to an attempt: the job master takes new tokens under it.
+Whenever the console takes a run away from a master it also moves the token on, so that a master which is still alive
+somewhere can write nothing more.
+"""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import BigIntegerField, F, Func, Q, Value
+from django.db.models.functions import Coalesce, Now
+
+from console.accounts.models import User
+from console.jobs import wake
+from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
+from runtime.core.lifecycle import RunEvent, RunState, after
+
+LIVE = (
+    RunState.STARTING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING, RunState.CANCELLING,
+)  # fmt: skip
+
+
+def create(
+    user: User | None, job: Job, version: JobVersion, parallelism: int, restore_checkpoint_id: int | None = None
+) -> Run:
+    """A new run, which waits for its inputs or for a worker. Call it inside a transaction.
+
+    Raises:
+        IntegrityError: the job has a run that has not ended.
+    """
+    state = RunState.PREPARING if version.needs_preparation else RunState.QUEUED
+    run = Run.objects.create(
+        job=job, version=version, parallelism=parallelism, state=state.value,
+        restore_checkpoint_id=restore_checkpoint_id, created_by=user,
+    )  # fmt: skip
+    wake.after_commit(wake.PREPARE if version.needs_preparation else wake.SUPERVISE, run.pk)
+    return run
+
+
+def latest(job: Job) -> Run | None:
+    return Run.objects.filter(job=job).order_by("-pk").first()
+
+
+def prepared(run_id: int) -> bool:
+    """Its inputs lie ready: it may be claimed."""
+    with transaction.atomic():
+        moved = _move(run_id, RunEvent.PREPARED, observed_at=None)
+        wake.after_commit(wake.SUPERVISE, run_id)
+    return moved is not None
+
+
+def claim(run_id: int, owner: str) -> int | None:
+    """Take a queued run. Returns the token of its new attempt, or None: somebody else was first, or it has ended."""
+    with transaction.atomic():
+        fresh: dict[str, Any] = {"lease_beat": 0, "observed_beat": -1, "observed_since": None, "observed_at": None}
+        started_at = Coalesce(F("started_at"), Now())
+        if _move(run_id, RunEvent.CLAIMED, started_at=started_at, token=_next_token(), **fresh) is None:
+            return None
+        Run.objects.filter(pk=run_id).update(lease_owner=owner)
+        return _open_attempt(run_id)
+
+
+def renew(run_id: int, owner: str) -> bool:
+    """Show that the supervisor lives. False: the lease is lost, and with it the right to run."""
+    return bool(Run.objects.filter(pk=run_id, lease_owner=owner).update(lease_beat=F("lease_beat") + 1))
+
+
+def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
+    """The master died and may be started again. Returns the next token; None: the run has ended or the lease is lost."""
+    with transaction.atomic():
+        state = _move(run_id, RunEvent.ATTEMPT_FAILED, owner, token=_next_token())
+        if state is None:
+            return None
+        _close_attempts(run_id, AttemptOutcome.FAILED, reason, detail)
+        return None if state.is_terminal else _open_attempt(run_id)
+
+
+def give_up(run_id: int, failure: dict[str, Any], owner: str | None = None) -> bool:
+    """No further attempt. False: the run had ended, or the lease was lost."""
+    with transaction.atomic():
+        state = _move(run_id, RunEvent.GAVE_UP, owner, token=_next_token(), failure=failure)
+        if state is not None:
+            _close_attempts(run_id, AttemptOutcome.FAILED, failure["message"], failure.get("detail"))
+    return state is not None
+
+
+def release(run_id: int, outcome: AttemptOutcome, reason: str, owner: str | None = None) -> RunState | None:
+    """Give the run back for another worker to claim (or end it, when it was being cancelled anyway)."""
+    with transaction.atomic():
+        changes: dict[str, Any] = {
+            "lease_owner": "",
+            "releases": F("releases") + 1,
+            "token": _next_token(),
+            "observed_at": None,
+        }
+        state = _move(run_id, RunEvent.RELEASED, owner, **changes)
+        if state is None:
+            return None
+        _close_attempts(run_id, outcome, reason)
+        if state is RunState.QUEUED:
+            wake.after_commit(wake.SUPERVISE, run_id)
+    return state
+
+
+def cancel_unclaimed(run_id: int) -> bool:
+    """Cancel a run that no master has. False: one has it (or it has ended), and must be asked."""
+    with transaction.atomic():
+        unclaimed = Run.objects.select_for_update(no_key=True).filter(
+            pk=run_id, state__in=[RunState.PREPARING, RunState.QUEUED]
+        )
+        return unclaimed.exists() and _move(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
+
+
+def has_ended(run_id: int) -> bool:
+    return RunState(Run.objects.values_list("state", flat=True).get(pk=run_id)).is_terminal
+
+
+def owned_and_live(run_id: int, owner: str) -> bool:
+    return Run.objects.filter(pk=run_id, lease_owner=owner, state__in=LIVE).exists()
+
+
+def _move(run_id: int, event: RunEvent, owner: str | None = None, **changes: Any) -> RunState | None:
+    """Lock, look up the table, write. None where the event is not legal now or the lease is not `owner`'s."""
+    mine = Q(pk=run_id) if owner is None else Q(pk=run_id, lease_owner=owner)
+    run = Run.objects.select_for_update(no_key=True).filter(mine).only("state").first()
+    target = None if run is None else after(run.run_state, event)
+    if target is None:
+        return None
+    if target.is_terminal:
+        changes |= {"ended_at": Now(), "lease_owner": ""}
+    Run.objects.filter(pk=run_id).update(state=target.value, **changes)
+    return target
+
+
+def _next_token() -> Func:
+    return Func(Value("weir_token_seq"), function="nextval", output_field=BigIntegerField())
+
+
+def _open_attempt(run_id: int) -> int:
+    """An attempt under the token that the run was just given."""
+    token = Run.objects.values_list("token", flat=True).get(pk=run_id)
+    Attempt.objects.create(run_id=run_id, token=token, outcome=AttemptOutcome.RUNNING.value)
+    return token
+
+
+def _close_attempts(run_id: int, outcome: AttemptOutcome, reason: str, detail: dict[str, Any] | None = None) -> None:
+    Attempt.objects.filter(run_id=run_id, ended_at=None).update(
+        ended_at=Now(), outcome=outcome.value, reason=reason, detail=detail
+    )

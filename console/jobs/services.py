@@ -1,0 +1,111 @@
+"""Definitions: jobs, and versions that a stage compiles to a graph.
+
+A version is checked here as far as values go (bounds, the pipeline's parameter schema); whether it makes a valid
+graph is decided by the compile stage, which runs the author's code in a process of its own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.conf import settings as django_settings
+from django.db import IntegrityError, transaction
+from django.db.models import Max
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Refused
+from console.accounts.rights import must_define
+from console.jobs import job_settings, wake
+from console.jobs.inputs import check_params
+from console.jobs.models import Job, JobVersion, Pipeline, VersionState
+from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+
+NAME_LENGTH_MAX = 100
+
+
+def create_job(user: User, *, name: str, pipeline: str, description: str = "") -> Job:
+    """Define a job. It has no version yet."""
+    must_define(user)
+    name = name.strip()
+    if not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise Refused("invalid-field", f"name: must have 1 to {NAME_LENGTH_MAX} characters.", field="name")
+    if not name.isprintable():
+        raise Refused("invalid-field", "name: must be one line of printable characters.", field="name")
+    _known_pipeline(pipeline)
+    try:
+        with transaction.atomic():
+            return Job.objects.create(name=name, pipeline=pipeline, description=description.strip(), created_by=user)
+    except IntegrityError as error:
+        raise Conflict("name-taken", f"name: another job is called {name!r}.", field="name") from error
+
+
+def create_version(
+    user: User,
+    job: Job,
+    *,
+    parallelism: int,
+    params: dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    max_parallelism: int | None = None,
+) -> JobVersion:
+    """Add a version in state `compiling` and ask for its compilation."""
+    must_define(user)
+    groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
+    _check_parallelism(parallelism, groups)
+    check_params(params, _known_pipeline(job.pipeline).schema)
+    checked = msgspec.to_builtins(job_settings.parse(settings or {}))
+    with transaction.atomic():
+        Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # numbers are handed out one at a time
+        newest = JobVersion.objects.filter(job=job).aggregate(Max("number"))["number__max"] or 0
+        version = JobVersion.objects.create(
+            job=job, number=newest + 1, parallelism=parallelism, max_parallelism=groups,
+            params=params, settings=checked, created_by=user,
+        )  # fmt: skip
+        wake.after_commit(wake.COMPILE, version.pk)
+    return version
+
+
+def record_compiled(version_id: int, graph: dict[str, Any], inputs: list[str]) -> bool:
+    """The compile stage found a valid graph. False when the version was not compiling any more."""
+    compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
+    return bool(compiling.update(state=VersionState.READY, graph=graph, inputs=inputs))
+
+
+def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
+    """The compile stage refused. False when the version was not compiling any more."""
+    compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
+    return bool(compiling.update(state=VersionState.REJECTED, error=error))
+
+
+def mark_prepared(version_id: int) -> None:
+    """Every bounded input of the version lies ready."""
+    JobVersion.objects.filter(pk=version_id, prepared_at=None).update(prepared_at=Now())
+
+
+def newest_ready(job: Job) -> JobVersion | None:
+    """The version that a start takes when none is named."""
+    return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
+
+
+def inputs_folder(version: JobVersion) -> Path:
+    """Where the materialised inputs of a version lie, one folder each."""
+    return Path(django_settings.WEIR_INPUTS) / str(version.job_id) / str(version.pk)
+
+
+def _known_pipeline(name: str) -> Pipeline:
+    try:
+        return Pipeline.objects.get(pk=name)
+    except Pipeline.DoesNotExist:
+        known = ", ".join(Pipeline.objects.values_list("name", flat=True)) or "none yet"
+        detail = f"pipeline: there is no pipeline {name!r}; known: {known}."
+        raise Refused("unknown-pipeline", detail, field="pipeline") from None
+
+
+def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
+    if not 0 < max_parallelism <= MAX_KEY_GROUPS:
+        detail = f"max_parallelism: must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}."
+        raise Refused("invalid-field", detail, field="max_parallelism")
+    if not 0 < parallelism <= max_parallelism:
+        detail = f"parallelism: must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}."
+        raise Refused("invalid-field", detail, field="parallelism")

@@ -1,0 +1,54 @@
+"""What each kind of operation may be asked with."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from console.accounts.refusals import Refused
+from console.jobs.inputs import parsed
+from console.operations.models import OperationKind
+
+Id = Annotated[int, Meta(ge=1, lt=2**63)]
+Parallelism = Annotated[int, Meta(ge=1, lt=2**31)]
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """savepoint, stop, drain and cancel have nothing to choose."""
+
+
+class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`version` is the id of a version of the job (default: its newest ready one)."""
+
+    version: Id | None = None
+    parallelism: Parallelism | None = None
+
+
+class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`checkpoint` is the id of a row, not its number within the job."""
+
+    checkpoint: Id
+    accept_repeated_output: bool = False
+
+
+_PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
+    OperationKind.START: StartParams,
+    OperationKind.RESTORE: RestoreParams,
+}
+
+
+def kind_of(given: object) -> OperationKind:
+    try:
+        return OperationKind(str(given))
+    except ValueError:
+        known = ", ".join(OperationKind)
+        raise Refused("unknown-kind", f"kind: must be one of {known}, not {given!r}.", field="kind") from None
+
+
+def params_of(kind: OperationKind, given: dict[str, Any]) -> Any:
+    """The typed parameters of `kind`.
+
+    Raises:
+        Refused: naming the parameter at fault.
+    """
+    return parsed(given, _PARAMS.get(kind, Nothing), "params")

@@ -1,0 +1,195 @@
+"""Acting requests. The row is written first; what it sets in motion happens after the commit.
+
+One entrance, `request`, for pages and API alike. Whether an act is legal is read from `runtime.core.lifecycle`, the
+table that the job master obeys too. It does not know how an act is carried out: a new run is claimed by a supervisor,
+everything else is taken up by the run's master.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Refused
+from console.accounts.rights import must_operate
+from console.checkpoints.models import Checkpoint
+from console.jobs import runs
+from console.jobs.models import Job, JobVersion, Run, VersionState
+from console.jobs.services import newest_ready
+from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
+from console.operations.params import RestoreParams, StartParams, kind_of, params_of
+from console.operations.restore import must_be_restorable
+from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
+
+KEY_LENGTH_MAX = 200
+REASON_LENGTH_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Who asks, and how the request can be recognised again."""
+
+    user: User
+    reason: str = ""
+    request_id: str = ""
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """`replayed`: the same request was accepted before, and this is its operation."""
+
+    operation: Operation
+    replayed: bool = False
+
+
+def request(asked: Asked, job: Job, kind: str, params: dict[str, Any] | None = None) -> Accepted:
+    """Accept an act as an operation row, or refuse it.
+
+    Raises:
+        Refused: not permitted, malformed, or not possible.
+        Conflict: not possible in the state that the job is in now.
+    """
+    must_operate(asked.user)
+    wanted = kind_of(kind)
+    given = params or {}
+    typed = params_of(wanted, given)
+    _check_words(asked)
+    row = Operation(
+        job=job, kind=wanted.value, params=given, requested_by=asked.user, reason=asked.reason,
+        request_id=asked.request_id, idempotency_key=asked.idempotency_key, body_hash=_hash(job, wanted, given),
+    )  # fmt: skip
+    if earlier := _earlier(row):
+        return earlier
+    try:
+        with transaction.atomic():
+            return Accepted(_accept(row, typed))
+    except IntegrityError:
+        # Somebody was faster by a moment: with the same key, with another run, or with another stop or drain.
+        if earlier := _earlier(row):
+            return earlier
+        raise _in_the_way(job, "Another request was faster.") from None
+
+
+def _accept(row: Operation, typed: Any) -> Operation:
+    match typed:
+        case RestoreParams():
+            return _restore(row, typed)
+        case StartParams():
+            return _new_run(row, typed, None)
+        case _:
+            return _ask(row, RunAct(row.kind))
+
+
+def _restore(row: Operation, wanted: RestoreParams) -> Operation:
+    checkpoint = Checkpoint.objects.filter(pk=wanted.checkpoint, job=row.job).first()
+    if checkpoint is None:
+        detail = f"params.checkpoint: this job has no checkpoint with the id {wanted.checkpoint}."
+        raise Refused("unknown-checkpoint", detail, field="params.checkpoint")
+    return _new_run(row, wanted, checkpoint)
+
+
+def _new_run(row: Operation, wanted: StartParams, checkpoint: Checkpoint | None) -> Operation:
+    """Make the run that is to start; a supervisor will claim it."""
+    version = _version(row.job, wanted.version)
+    parallelism = wanted.parallelism or version.parallelism
+    _check_parallelism(parallelism, version)
+    _must_be_startable(row.job)
+    if checkpoint is not None and isinstance(wanted, RestoreParams):
+        must_be_restorable(checkpoint, version, parallelism, accept_repeated=wanted.accept_repeated_output)
+    row.run = runs.create(row.requested_by, row.job, version, parallelism, checkpoint.pk if checkpoint else None)
+    row.save(force_insert=True)
+    return row
+
+
+def _ask(row: Operation, act: RunAct) -> Operation:
+    """Leave a savepoint, stop, drain or cancel to the run's master; where no master has the run yet, cancel it here."""
+    run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
+    if run is None:
+        raise Conflict("never-run", "The job has never run.")
+    if reason := refusal(run.run_state, act):
+        raise _in_the_way(row.job, reason, "illegal-state")
+    row.run = run
+    if act is RunAct.CANCEL and runs.cancel_unclaimed(run.pk):
+        row.state = OperationState.SUCCEEDED.value
+        row.phase = "cancelled before it started"
+    row.save(force_insert=True)
+    if not row.is_active:
+        Operation.objects.filter(pk=row.pk).update(started_at=Now(), ended_at=Now())
+        row.refresh_from_db()
+    return row
+
+
+def _version(job: Job, version_id: int | None) -> JobVersion:
+    if version_id is None:
+        version = newest_ready(job)
+        if version is None:
+            raise Conflict("no-ready-version", "The job has no version that is ready.", field="params.version")
+        return version
+    version = JobVersion.objects.filter(pk=version_id, job=job).first()
+    if version is None:
+        detail = f"params.version: this job has no version with the id {version_id}."
+        raise Refused("unknown-version", detail, field="params.version")
+    if version.state != VersionState.READY:
+        detail = f"params.version: version {version.number} is {version.state}."
+        raise Conflict("version-not-ready", detail, field="params.version")
+    return version
+
+
+def _check_parallelism(parallelism: int, version: JobVersion) -> None:
+    if parallelism > version.max_parallelism:
+        limit = f"max_parallelism ({version.max_parallelism})"
+        detail = f"params.parallelism: must lie between 1 and {limit}, not {parallelism}."
+        raise Refused("invalid-field", detail, field="params.parallelism")
+
+
+def _must_be_startable(job: Job) -> None:
+    run = runs.latest(job)
+    if not may_start(RunState(run.state) if run else None):
+        assert run is not None, "a job that never ran may start"
+        raise _in_the_way(job, f"Run {run.pk} is {run.state}; a job has one run at a time.", "run-active")
+
+
+def _in_the_way(job: Job, detail: str, code: str = "conflict") -> Conflict:
+    """A conflict that names the run and the newest active operation of the job, where there are any."""
+    run = runs.latest(job)
+    active = Operation.objects.filter(job=job, state__in=ACTIVE).order_by("-created_at").first()
+    facts: dict[str, Any] = {}
+    if run is not None and not run.is_terminal:
+        facts["run"] = run.pk
+    if active is not None:
+        facts["operation"] = str(active.pk)
+        detail = f"{detail} Operation {active.pk} ({active.kind}) is {active.state}."
+    return Conflict(code, detail, **facts)
+
+
+def _earlier(row: Operation) -> Accepted | None:
+    """The operation that this user's idempotency key named before."""
+    if row.idempotency_key is None:
+        return None
+    same_key = Operation.objects.filter(requested_by=row.requested_by, idempotency_key=row.idempotency_key)
+    found = same_key.first()
+    if found is None:
+        return None
+    if found.body_hash != row.body_hash:
+        detail = f"This idempotency key was used for another request, operation {found.pk}."
+        raise Refused("idempotency-key-reused", detail, operation=str(found.pk))
+    return Accepted(found, replayed=True)
+
+
+def _check_words(asked: Asked) -> None:
+    key = asked.idempotency_key
+    if key is not None and not (0 < len(key) <= KEY_LENGTH_MAX and key.isprintable()):
+        detail = f"Idempotency-Key: must be 1 to {KEY_LENGTH_MAX} printable characters."
+        raise Refused("invalid-field", detail, field="Idempotency-Key")
+    if len(asked.reason) > REASON_LENGTH_MAX:
+        raise Refused("invalid-field", f"reason: at most {REASON_LENGTH_MAX} characters.", field="reason")
+
+
+def _hash(job: Job, kind: OperationKind, params: dict[str, Any]) -> str:
+    body = msgspec.json.encode([job.pk, kind.value, params], order="deterministic")
+    return hashlib.sha256(body).hexdigest()

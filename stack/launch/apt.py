@@ -1,0 +1,34 @@
+"""Installs Debian packages when we may. Output goes to a log; people see one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Sequence
+
+from stack.launch.machine import can_install
+
+
+def install(alternatives: Sequence[Sequence[str]], log: str) -> bool:
+    """Installs the first alternative that apt can, after one update of its lists. False if none could be."""
+    if not can_install():
+        return False
+    os.makedirs(os.path.dirname(log), exist_ok=True)
+    with open(log, "ab") as sink:
+        if any(_run(["install", "-y", "--no-install-recommends", *packages], sink) for packages in alternatives):
+            return True
+        _run(["update"], sink)
+        return any(_run(["install", "-y", "--no-install-recommends", *packages], sink) for packages in alternatives)
+
+
+def _run(arguments: list[str], sink: object) -> bool:
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    done = subprocess.run(
+        ["apt-get", "-o", "DPkg::Lock::Timeout=120", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=sink,  # type: ignore[arg-type]
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.returncode == 0

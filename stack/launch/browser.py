@@ -1,0 +1,28 @@
+"""Finds a system Chromium for the browser tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import Optional
+
+NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+PACKAGES = (("chromium",), ("chromium-browser",))
+ADVICE = "no Chromium found, so browser tests are skipped; install it: apt-get install chromium"
+
+
+def find_chromium() -> Optional[str]:
+    """WEIR_CHROMIUM, or the first known name on PATH."""
+    given = os.environ.get("WEIR_CHROMIUM")
+    if given:
+        return given if _runs(given) else None
+    return next((found for found in map(shutil.which, NAMES) if found and _runs(found)), None)
+
+
+def _runs(path: str) -> bool:
+    """Ubuntu's package is a stub that only asks for snap."""
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False

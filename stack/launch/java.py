@@ -1,0 +1,54 @@
+"""Finds a Java runtime that Spark accepts. Installs nothing."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+from typing import Iterator, Mapping, Optional
+
+OLDEST = 17
+PACKAGES = (("openjdk-17-jre-headless",), ("default-jre-headless",))
+ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install openjdk-17-jre-headless (or set JAVA_HOME)"
+
+
+def find_java(environment: Mapping[str, str]) -> Optional[str]:
+    """JAVA_HOME of the first fitting runtime: the variable, then PATH, then the oldest fitting one under /usr/lib/jvm."""
+    for home in _homes(environment):
+        if major_version(home) >= OLDEST:
+            return home
+    return None
+
+
+def major_version(home: str) -> int:
+    """0 where there is no Java. Reads the `release` file; only without one it starts a JVM."""
+    program = os.path.join(home, "bin", "java")
+    if not os.access(program, os.X_OK):
+        return 0
+    try:
+        with open(os.path.join(home, "release"), encoding="utf-8") as release:
+            text = release.read()
+    except OSError:
+        text = _ask(program)
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(found.group(1)) if found else 0
+
+
+def _ask(program: str) -> str:
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stderr + done.stdout
+
+
+def _homes(environment: Mapping[str, str]) -> Iterator[str]:
+    if environment.get("JAVA_HOME"):
+        yield environment["JAVA_HOME"]
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path:
+        yield os.path.dirname(os.path.dirname(os.path.realpath(on_path)))
+    installed = {os.path.realpath(folder) for folder in glob.glob("/usr/lib/jvm/*")}
+    yield from sorted(installed, key=lambda home: (major_version(home), home))

@@ -1,0 +1,79 @@
+"""Looks at the machine: interpreters, installed servers, rights. It decides nothing (see `choice.py`)."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from typing import Iterator, Mapping, Optional
+
+from stack.launch.choice import Interpreter, Machine
+
+_PROBE = """
+import importlib.util as u, json, sys
+has = bool(u.find_spec("venv") and u.find_spec("ensurepip"))
+base = getattr(sys, "_base_executable", "") or sys.executable
+print(json.dumps([base, list(sys.version_info[:2]), has, sys.implementation.name]))
+"""
+_NAMES = ("python3.11", "python3.12", "python3", "python3.13", "python3.14")
+
+
+def look(environment: Mapping[str, str]) -> Machine:
+    """Everything that the choice depends on."""
+    return Machine(
+        interpreters=tuple(_interpreters()),
+        has_wheels=sys.platform == "linux" and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc",
+        has_urls=bool(environment.get("DATABASE_URL") and environment.get("CELERY_BROKER_URL")),
+        postgres=system_postgres(),
+        redis=shutil.which("redis-server"),
+        can_install=can_install(),
+    )
+
+
+def can_install() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def system_postgres() -> Optional[str]:
+    """Folder of the newest installed Postgres server, or None."""
+    folders = glob.glob("/usr/lib/postgresql/*/bin")
+    newest = sorted(folders, key=lambda folder: int("0" + "".join(filter(str.isdigit, folder.split("/")[4]))))
+    on_path = [os.path.dirname(os.path.realpath(found)) for found in (shutil.which("initdb"),) if found]
+    for folder in [*reversed(newest), *on_path]:
+        if all(os.access(os.path.join(folder, name), os.X_OK) for name in ("initdb", "postgres")):
+            return folder
+    return None
+
+
+def _interpreters() -> Iterator[Interpreter]:
+    seen = set()
+    for path in _candidates():
+        found = _probe(path)
+        if found and os.path.realpath(found.path) not in seen:
+            seen.add(os.path.realpath(found.path))
+            yield found
+
+
+def _candidates() -> Iterator[str]:
+    yield sys.executable
+    for name in _NAMES:
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            path = os.path.join(folder, name)
+            if os.access(path, os.X_OK):
+                yield path
+    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    yield from sorted(glob.glob(os.path.join(root, "versions", "3.1[1-9]*", "bin", "python3")))
+
+
+def _probe(path: str) -> Optional[Interpreter]:
+    """None for what does not run (a pyenv shim without a version, say) or is no CPython."""
+    try:
+        done = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=20, check=True)
+        real, version, has_venv, name = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return Interpreter(real, (version[0], version[1]), has_venv) if name == "cpython" else None

@@ -1,0 +1,175 @@
+"""Processes as the kernel knows them: identity that survives pid re-use, signals, and what belongs to this checkout.
+
+It knows nothing of what a process does. A process of ours carries `WEIR_SUPERVISED=<var>` in its environment, given by
+the supervisor and inherited by everything below: workers, job masters, JVMs, Python workers of Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MARK: Final = "WEIR_SUPERVISED"
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A pid together with its start time in clock ticks since boot: a re-used pid is somebody else."""
+
+    pid: int
+    started_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """None when there is no such process, or it is a zombie."""
+        fields = _stat(pid)
+        return cls(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
+
+    def is_alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    def send(self, number: signal.Signals) -> None:
+        """Signals it; nothing happens if it is gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.is_alive():
+                os.kill(self.pid, number)
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields from `state` on; the command before may hold spaces and brackets."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def session_members(session: int) -> list[ProcessId]:
+    """Every living process of a session, whoever its parent is by now."""
+    found = ((pid, _stat(pid)) for pid in all_pids())
+    return [ProcessId(pid, int(s[19])) for pid, s in found if s and s[0] not in "ZX" and int(s[3]) == session]
+
+
+def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
+    """Living processes below `parents`, at any depth."""
+    tree = {pid: (int(s[1]), int(s[19])) for pid in all_pids() if (s := _stat(pid)) and s[0] not in "ZX"}
+    below = {parent.pid for parent in parents}
+    while more := {pid for pid, (parent, _) in tree.items() if parent in below and pid not in below}:
+        below |= more
+    return [ProcessId(pid, tree[pid][1]) for pid in below if pid in tree]
+
+
+def marked(var: Path) -> list[ProcessId]:
+    """Processes that carry this checkout's mark, without ourselves and those we stand on."""
+    wanted = f"{MARK}={var}".encode()
+    spared = set(_ancestors())
+    found = (ProcessId.of(pid) for pid in all_pids() if pid not in spared and wanted in _environment(pid))
+    return [process for process in found if process]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _ancestors() -> Iterator[int]:
+    pid = os.getpid()
+    while pid > 1 and (fields := _stat(pid)):
+        yield pid
+        pid = int(fields[1])
+
+
+def end(find: Callable[[], list[ProcessId]], grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
+    """Ends whatever `find` gives, again and again until it gives nothing. Returns how many there were.
+
+    A process that starts another while it dies is caught by the next look.
+    """
+    seen: set[ProcessId] = set()
+    deadline = time.monotonic() + grace_s
+    while found := find():
+        late = time.monotonic() > deadline
+        for process in found:
+            if late or process not in seen:
+                process.send(signal.SIGKILL if late else first)
+        seen.update(found)
+        time.sleep(0.05)
+    return len(seen)
+
+
+def die_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """A function to run between fork and exec: the kernel sends `number` when the parent is gone, however it went."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    return prepare
+
+
+def save(path: Path, process: ProcessId) -> None:
+    """Writes an identity that `load` trusts only on this boot."""
+    text = json.dumps({"pid": process.pid, "started_ticks": process.started_ticks, "boot": _boot()})
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def load(path: Path) -> ProcessId | None:
+    """The process recorded in `path`, if it still lives."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        process = ProcessId(int(record["pid"]), int(record["started_ticks"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return process if record.get("boot") == _boot() and process.is_alive() else None
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def serving(folder: Path, programs: tuple[str, ...] = ("postgres", "redis-server")) -> list[ProcessId]:
+    """Servers at work in `folder`. They write titles over their own environment, so the mark cannot be relied on."""
+    real = folder.resolve()
+    found = (ProcessId.of(pid) for pid in all_pids() if _works_in(pid, real, programs))
+    return [process for process in found if process]
+
+
+def _works_in(pid: int, folder: Path, programs: tuple[str, ...]) -> bool:
+    try:
+        program = Path(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")).name
+        return program in programs and Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(folder)
+    except OSError:
+        return False
+
+
+def adopt_orphans() -> None:
+    """From now on processes whose parent dies become our children, not those of pid 1, so none gets out of sight."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans(known: set[int]) -> None:
+    """Clears away adopted children that have ended; those in `known` are waited for elsewhere."""
+    for pid in all_pids():
+        fields = _stat(pid)
+        if pid not in known and fields and fields[0] == "Z" and int(fields[1]) == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)

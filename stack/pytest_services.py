@@ -1,0 +1,123 @@
+"""A pytest plugin: the real Postgres and Redis for a test session, started when a test first asks for one.
+
+Loaded by `-p stack.pytest_services`, because pytest-django reads the settings (and so DATABASE_URL) before any
+conftest. Addresses and folders are fixed here; the servers start later, so that `pytest tests/core` starts none.
+With WEIR_TEST_EXTERNAL=1 the addresses in the environment are used and nothing is started.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from stack import folders
+from stack.launch.browser import ADVICE, find_chromium
+from stack.launch.java import find_java
+from stack.processes import ProcessId, load, save
+from stack.services import Running, free_port, start_postgres, start_redis
+
+_PREFIX: Final = "weir-test-"
+_EXTERNAL: Final = os.environ.get("WEIR_TEST_EXTERNAL") == "1"
+
+
+def _make_home() -> Path:
+    """A folder that the service account can pass through, in place of `var/`."""
+    home = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+    home.chmod(0o711)
+    this = ProcessId.of(os.getpid())
+    assert this is not None
+    save(home / "owner.json", this)
+    return home
+
+
+def _set_environment(home: Path) -> tuple[int, int]:
+    """Gives Django's settings what they read at import. Returns the ports of Postgres and Redis."""
+    folder = {"WEIR_VAR": "", "WEIR_STORAGE": "storage", "WEIR_INPUTS": "inputs", "WEIR_LOGS": "log"}
+    os.environ.update({name: str(home / part) for name, part in folder.items()})
+    os.environ.setdefault("DJANGO_SECRET_KEY", secrets.token_hex(32))
+    os.environ.setdefault("JAVA_HOME", find_java(os.environ) or "")
+    os.environ.update({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return free_port(), free_port()
+
+
+def _remove_dead_homes() -> None:
+    """A session that was killed could not clear up after itself."""
+    for home in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if (home / "owner.json").exists() and load(home / "owner.json") is None:
+            _remove(home)
+
+
+def _remove(home: Path) -> None:
+    for name in ("pg", "redis", "programs"):
+        folders.remove(home / name)
+    folders.remove_socket_folder(home / "run/pg")
+    shutil.rmtree(home, ignore_errors=True)
+
+
+_HOME: Final = _make_home()
+_POSTGRES_PORT, _REDIS_PORT = _set_environment(_HOME)
+_PASSWORD: Final = secrets.token_hex(16)
+if not _EXTERNAL:
+    os.environ["DATABASE_URL"] = f"postgresql://weir:{_PASSWORD}@127.0.0.1:{_POSTGRES_PORT}/weir"
+    os.environ["CELERY_BROKER_URL"] = f"redis://:{_PASSWORD}@127.0.0.1:{_REDIS_PORT}/0"
+
+
+def pytest_unconfigure() -> None:
+    _remove(_HOME)
+    _remove_dead_homes()
+
+
+@pytest.fixture(scope="session")
+def weir_var() -> Path:
+    """What WEIR_VAR names in this session; removed at its end."""
+    return _HOME
+
+
+@pytest.fixture(scope="session")
+def postgres_server(weir_var: Path) -> Iterator[Running | None]:
+    """The Postgres that DATABASE_URL names; None when it is somebody else's."""
+    if _EXTERNAL:
+        yield None
+        return
+    with start_postgres(weir_var, port=_POSTGRES_PORT, password=_PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def redis_server(weir_var: Path) -> Iterator[Running | None]:
+    """The Redis that CELERY_BROKER_URL names; None when it is somebody else's."""
+    if _EXTERNAL:
+        yield None
+        return
+    with start_redis(weir_var, port=_REDIS_PORT, password=_PASSWORD) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def database_url(postgres_server: Running | None) -> str:
+    """A Postgres that answers. Django's tests use the database `test_weir` in it, not `weir`."""
+    return os.environ["DATABASE_URL"]
+
+
+@pytest.fixture(scope="session")
+def broker_url(redis_server: Running | None) -> str:
+    """A Redis that answers."""
+    return os.environ["CELERY_BROKER_URL"]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a system Chromium that runs; skips with what to do where there is none."""
+    found = find_chromium()
+    if found is None:
+        pytest.skip(ADVICE)
+    return found

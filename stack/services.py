@@ -1,0 +1,268 @@
+"""Postgres and Redis as foreground processes: prepared folders, a command line, and how to see that they answer.
+
+The supervisor runs them for `make up`; `start_postgres` and `start_redis` run one for the length of a `with` block.
+It starts nothing else and knows neither Django nor Celery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import redis
+
+from stack.folders import Account, private_folder, service_account, socket_folder
+from stack.processes import ProcessId, die_with_parent, end, serving
+from stack.programs import postgres_programs, reachable_redis
+
+_FIRST_PORT: Final = 20_000  #: below the range that outgoing connections take theirs from,
+_LAST_PORT: Final = 32_000  #: so that a port stays free while its server restarts
+_READY_S: Final = 60.0
+
+
+class ServiceFailed(Exception):
+    """A server did not come up; the text ends with its last log lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One server, ready to be started in the foreground."""
+
+    name: str
+    argv: tuple[str, ...]
+    url: str
+    folder: Path
+    account: Account | None
+    is_ready: Callable[[], bool] = field(repr=False)
+    stop_signal: signal.Signals = signal.SIGTERM
+    environment: dict[str, str] = field(default_factory=lambda: {"LANG": "C", "LC_ALL": "C", "PATH": os.defpath})
+
+
+def free_port(preferred: int = 0) -> int:
+    """`preferred` if nobody listens there, else a random free one on the loopback interface."""
+    candidates = [preferred] if preferred else []
+    candidates += random.SystemRandom().sample(range(_FIRST_PORT, _LAST_PORT), 200)
+    for port in candidates:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServiceFailed(f"no free port between {_FIRST_PORT} and {_LAST_PORT}")
+
+
+# ---------------------------------------------------------------- Postgres
+
+
+def postgres(home: Path, port: int, *, durable: bool = True, password: str = "") -> Service:
+    """Prepares a cluster with an empty database `weir` under `home/pg`; keeps one that is there.
+
+    Args:
+        durable: False skips fsync. The cluster survives a killed process, not a crash of the machine.
+        password: of a new cluster; random by default.
+    """
+    account = service_account()
+    programs = postgres_programs(home, account)
+    folder = private_folder(home / "pg", account)
+    if not (folder / "data").exists():
+        _make_cluster(folder, programs, account, password or secrets.token_hex(16))
+    _drop_foreign_lock(folder / "data/postmaster.pid")
+    secret = (folder / "password").read_text(encoding="ascii")
+    url = f"postgresql://weir:{secret}@127.0.0.1:{port}/weir"
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": str(port),
+        "unix_socket_directories": str(socket_folder(home / "run/pg", account)),
+        "max_connections": "200",
+        "fsync": "on" if durable else "off",
+        "synchronous_commit": "on" if durable else "off",
+        "full_page_writes": "on" if durable else "off",
+    }
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    argv = (str(programs / "postgres"), "-D", str(folder / "data"), *options)
+    return Service("postgres", argv, url, folder, account, lambda: _answers_sql(url), stop_signal=signal.SIGINT)
+
+
+def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str) -> None:
+    """Into a temporary name first: a half-made cluster must not be taken for one."""
+    unfinished = folder / "data.new"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    _write_private(folder / "password", password, account)
+    initdb = [str(programs / "initdb"), "-D", str(unfinished), "-U", "weir", f"--pwfile={folder / 'password'}"]
+    _run_as(
+        account, [*initdb, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+    )
+    single = [str(programs / "postgres"), "--single", "-D", str(unfinished), "postgres"]
+    _run_as(account, single, "CREATE DATABASE weir\n")
+    unfinished.rename(folder / "data")
+
+
+def _run_as(account: Account | None, argv: list[str], text: str = "") -> None:
+    done = subprocess.run(
+        argv,
+        input=text, capture_output=True, text=True, check=False, cwd="/", env={"LC_ALL": "C", "PATH": os.defpath},
+        preexec_fn=die_with_parent(signal.SIGKILL), **_identity(account),  # type: ignore[arg-type]
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise ServiceFailed(f"{Path(argv[0]).name} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:]}")
+
+
+def _drop_foreign_lock(lock: Path) -> None:
+    """After a SIGKILL the lock stays; its pid may by now be a process that is no Postgres at all."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(lock.read_text(encoding="ascii", errors="replace").split("\n", 1)[0])
+        if Path(f"/proc/{pid}/comm").exists() and Path(f"/proc/{pid}/comm").read_text().strip() != "postgres":
+            lock.unlink()
+
+
+def _answers_sql(url: str) -> bool:
+    try:
+        with psycopg.connect(url, connect_timeout=2) as connection:
+            return connection.execute("select 1").fetchone() == (1,)
+    except psycopg.Error:
+        return False
+
+
+# ---------------------------------------------------------------- Redis
+
+
+def redis_server(home: Path, port: int, *, password: str = "") -> Service:
+    """A broker that keeps nothing on disk: every message is only a wake-up for rows in Postgres."""
+    account = service_account()
+    program = reachable_redis(home, account)
+    folder = private_folder(home / "redis", account)
+    secret = password or secrets.token_hex(16)
+    lines = [
+        "bind 127.0.0.1", f"port {port}", "daemonize no", f"dir {folder}", 'save ""', "appendonly no",
+        f"requirepass {secret}", "databases 16", "loglevel notice",
+    ]  # fmt: skip
+    _write_private(folder / "redis.conf", "\n".join(lines) + "\n", account)
+    url = f"redis://:{secret}@127.0.0.1:{port}/0"
+    argv = (str(program), str(folder / "redis.conf"))
+    return Service("redis", argv, url, folder, account, lambda: _answers_ping(url))
+
+
+def _answers_ping(url: str) -> bool:
+    client = redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+    try:
+        return bool(client.ping())
+    except (redis.RedisError, OSError):
+        return False
+    finally:
+        client.close()
+
+
+def _write_private(path: Path, text: str, account: Account | None) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as sink:
+        sink.write(text)
+    if account:
+        os.chown(path, account.uid, account.gid)
+
+
+# ---------------------------------------------------------------- running one
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers."""
+
+    url: str
+    process: ProcessId
+    log: Path
+
+
+@contextlib.contextmanager
+def start_postgres(folder: Path, *, port: int = 0, durable: bool = False, password: str = "") -> Iterator[Running]:
+    """A real Postgres with an empty database `weir`; data, socket and log under `folder`. Ended with the block.
+
+    If this process is killed, the kernel ends the server.
+    """
+    with _running(lambda chosen: postgres(folder, chosen, durable=durable, password=password), folder, port) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def start_redis(folder: Path, *, port: int = 0, password: str = "") -> Iterator[Running]:
+    """A real Redis; data and log under `folder`. Ended with the block, or with this process."""
+    with _running(lambda chosen: redis_server(folder, chosen, password=password), folder, port) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def _running(make: Callable[[int], Service], folder: Path, port: int) -> Iterator[Running]:
+    service, child = _start_somewhere(make, folder, port)
+    process = ProcessId.of(child.pid)
+    assert process is not None
+    try:
+        yield Running(service.url, process, _log_of(service, folder))
+    finally:
+        child.send_signal(service.stop_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=10)
+        child.kill()
+        child.wait()
+        end(lambda: serving(service.folder), grace_s=2)
+
+
+def _start_somewhere(
+    make: Callable[[int], Service], folder: Path, port: int
+) -> tuple[Service, subprocess.Popen[bytes]]:
+    """Somebody may take a free port before our server does, so a failed start is tried again elsewhere."""
+    for last_try in (False, False, True):
+        service = make(port or free_port())
+        child = launch(service, _log_of(service, folder))
+        if wait_ready(service, lambda child=child: child.poll() is None):  # type: ignore[misc]
+            return service, child
+        child.kill()
+        child.wait()
+        if port or last_try:
+            break
+    raise ServiceFailed(f"{service.name} did not start:\n{tail(_log_of(service, folder))}")
+
+
+def launch(service: Service, log: Path) -> subprocess.Popen[bytes]:
+    """Starts it in a session of its own: Ctrl-C in a terminal reaches only whoever decides the order."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        return subprocess.Popen(
+            service.argv,
+            stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd="/", env=service.environment,
+            start_new_session=True, preexec_fn=die_with_parent(service.stop_signal), **_identity(service.account),  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def wait_ready(service: Service, is_alive: Callable[[], bool], timeout_s: float = _READY_S) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while is_alive() and time.monotonic() < deadline:
+        if service.is_ready():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The end of a log, for an error message."""
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"
+
+
+def _log_of(service: Service, folder: Path) -> Path:
+    return folder / "log" / f"{service.name}.log"
+
+
+def _identity(account: Account | None) -> dict[str, object]:
+    return {"user": account.uid, "group": account.gid, "extra_groups": []} if account else {}

@@ -1,0 +1,145 @@
+"""The command line as the console calls it: JSON in, JSON out, exit codes that mean something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+if TYPE_CHECKING:
+    from tests.spark_jobs.conftest import Command
+
+PARAMS = {"flights_dir": "/in", "output_dir": "/out"}
+
+
+def compile_flights(command: Command, params: object, *more: str, parallelism: int = 2) -> Any:
+    where = ("--pipeline", "flights", "--inputs", "/inputs")
+    return command("compile", *where, "--parallelism", str(parallelism), *more, params=params)
+
+
+def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(command: Command) -> None:
+    answer = command("pipelines")
+    assert answer.code == 0
+    by_name = {one["name"]: one for one in answer.json}
+    assert {"flights", "wordcount"} <= by_name.keys()
+    schema = by_name["flights"]["schema"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["type"] == "object"
+    assert schema["required"] == ["flights_dir", "output_dir"]
+    assert schema["additionalProperties"] is False
+    assert all(one.get("title") and one.get("description") for one in schema["properties"].values())
+
+
+@pytest.mark.parametrize(
+    ("params", "valid"),
+    [
+        (PARAMS, True),
+        (PARAMS | {"on_malformed": "skip"}, True),
+        (PARAMS | {"on_malformed": "guess"}, False),
+        (PARAMS | {"max_disorder_hours": -1}, False),
+        (PARAMS | {"flights_dir": "relative/folder"}, False),
+        (PARAMS | {"unknown": 1}, False),
+        ({"flights_dir": "/in"}, False),
+    ],
+)
+def test_the_schema_and_the_compiler_agree(command: Command, params: dict[str, Any], valid: bool) -> None:
+    from spark_jobs.pipelines.flights import PIPELINE
+    from spark_jobs.stages.compile import schema_of
+
+    assert jsonschema.Draft202012Validator(schema_of(PIPELINE)).is_valid(params) is valid
+    assert (compile_flights(command, params).code == 0) is valid
+
+
+def test_flights_compile_to_their_graph(command: Command) -> None:
+    answer = compile_flights(command, PARAMS, "--max-parallelism", "64", parallelism=3)
+    assert answer.code == 0
+    assert answer.json["inputs"] == ["airlines"]
+    graph = answer.json["graph"]
+    assert graph["max_parallelism"] == 64
+    found = {one["uid"]: (one["role"], one["parallelism"], one["bounded"]) for one in graph["operators"]}
+    assert found == {
+        "flights": ("source", 3, False),
+        "prepared": ("operator", 3, False),
+        "airlines": ("source", 1, True),
+        "joined": ("operator", 3, False),
+        "daily": ("operator", 3, False),
+        "parquet": ("sink", 3, False),
+    }
+    edges = {(one["source"], one["target"]): one for one in graph["edges"]}
+    assert edges["airlines", "joined"]["build"] is True
+    assert edges["airlines", "joined"]["partitioning"] == "broadcast"
+    assert edges["joined", "daily"]["keys"] == ["carrier", "name", "origin"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "word"),
+    [
+        ({"flights_dir": 7}, "flights_dir", "str"),
+        ({"max_disorder_hours": "soon"}, "max_disorder_hours", "int"),
+        ({"output_dir": "here"}, "output_dir", "^/"),
+        ({"on_malformed": "dead_letter"}, "dead_letter_dir", "needs a folder"),
+        ({"output_dir": "/in/"}, "output_dir", "own output"),
+    ],
+)
+def test_a_refusal_names_the_parameter(command: Command, change: dict[str, Any], field: str, word: str) -> None:
+    answer = compile_flights(command, PARAMS | change)
+    assert answer.code == 3
+    error = answer.json["error"]
+    assert error["field"] == field
+    assert word in error["detail"]
+    assert error["code"]
+
+
+def test_a_parallelism_above_the_key_groups_is_refused(command: Command) -> None:
+    answer = compile_flights(command, PARAMS, "--max-parallelism", "4", parallelism=5)
+    assert (answer.code, answer.json["error"]["code"]) == (3, "bad-parallelism")
+
+
+def test_an_unknown_pipeline_is_refused_by_name(command: Command) -> None:
+    answer = command("compile", "--pipeline", "os.system", "--parallelism", "1", "--inputs", "/i")
+    assert (answer.code, answer.json["error"]["field"]) == (3, "pipeline")
+    assert "flights" in answer.json["error"]["detail"]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '"text"'])
+def test_parameters_that_are_not_an_object_are_refused(command: Command, text: str) -> None:
+    answer = command("compile", "--pipeline", "flights", "--parallelism", "1", "--inputs", "/i", text=text)
+    assert (answer.code, answer.json["error"]["code"]) == (3, "bad-json")
+
+
+def test_wrong_usage_answers_on_stderr(command: Command) -> None:
+    answer = command("compile", "--pipeline", "flights")
+    assert (answer.code, answer.json) == (2, None)
+    assert "--parallelism" in answer.stderr
+
+
+def test_an_unknown_input_is_refused_before_spark_starts(command: Command, tmp_path: Path) -> None:
+    to = str(tmp_path / "x")
+    answer = command("materialise", "--pipeline", "flights", "--input", "airports", "--to", to, params=PARAMS)
+    assert (answer.code, answer.json["error"]["code"]) == (3, "unknown-input")
+    assert "airlines" in answer.json["error"]["detail"]
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.spark
+def test_materialise_writes_once_and_answers_the_same_again(command: Command, tmp_path: Path) -> None:
+    call = ("materialise", "--pipeline", "flights", "--input", "airlines", "--to", str(tmp_path / "1" / "airlines"))
+    first = command(*call, params=PARAMS)
+    assert (first.code, first.json) == (0, {"rows": 16, "files": 1}), first.stderr
+    assert command(*call, params=PARAMS, SPARK_MASTER="spark://nobody.invalid:7077").json == first.json
+
+
+@pytest.mark.spark
+def test_a_broken_input_answers_with_one_line(command: Command, tmp_path: Path) -> None:
+    broken = tmp_path / "airlines.csv"
+    broken.write_text("code,label\nAA,American\n")
+    to = str(tmp_path / "to")
+    params = PARAMS | {"airlines_csv": str(broken)}
+    answer = command("materialise", "--pipeline", "flights", "--input", "airlines", "--to", to, params=params)
+    assert answer.code == 1
+    assert answer.json["error"]["code"] == "stage-failed"
+    assert answer.json["error"]["field"] == "airlines"
+    assert "\n" not in answer.json["error"]["detail"]
+    assert not Path(to).exists()

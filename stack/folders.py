@@ -15,7 +15,7 @@ import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 SOCKET_PATH_BYTES: Final = 107  #: sun_path without its final zero byte
 _LONGEST_NAME: Final = ".s.PGSQL.65535"
@@ -43,13 +43,26 @@ def service_account() -> Account | None:
     raise RuntimeError("Postgres does not run as root, and this machine has no account `weir` or `nobody`")
 
 
+class Identity(TypedDict, total=False):
+    """Keyword arguments of `subprocess`."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def identity(account: Account | None) -> Identity:
+    """What makes a child run as `account`."""
+    return Identity(user=account.uid, group=account.gid, extra_groups=[]) if account else Identity()
+
+
 def is_reachable(path: Path, account: Account | None) -> bool:
     """Asks the kernel as that account, so that ACLs and mount options count too."""
     if account is None:
         return True
     asked = subprocess.run(
         ["/bin/sh", "-c", 'test -x "$1"', "sh", str(path)],
-        user=account.uid, group=account.gid, extra_groups=[], cwd="/", check=False,
+        cwd="/", check=False, **identity(account),
     )  # fmt: skip
     return asked.returncode == 0
 

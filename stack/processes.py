@@ -55,7 +55,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def all_pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def session_members(session: int) -> list[ProcessId]:
@@ -155,8 +155,8 @@ def serving(folder: Path, programs: tuple[str, ...] = ("postgres", "redis-server
 
 def _works_in(pid: int, folder: Path, programs: tuple[str, ...]) -> bool:
     try:
-        program = Path(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")).name
-        return program in programs and Path(os.readlink(f"/proc/{pid}/cwd")).is_relative_to(folder)
+        program = Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)")
+        return program in programs and Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder)
     except OSError:
         return False
 
@@ -168,8 +168,8 @@ def adopt_orphans() -> None:
 
 def reap_orphans(known: set[int]) -> None:
     """Clears away adopted children that have ended; those in `known` are waited for elsewhere."""
-    for pid in all_pids():
-        fields = _stat(pid)
-        if pid not in known and fields and fields[0] == "Z" and int(fields[1]) == os.getpid():
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in known:
+                return
+            os.waitpid(ended.si_pid, 0)

@@ -23,7 +23,7 @@ from typing import Final
 import psycopg
 import redis
 
-from stack.folders import Account, private_folder, service_account, socket_folder
+from stack.folders import Account, identity, private_folder, service_account, socket_folder
 from stack.processes import ProcessId, die_with_parent, end, serving
 from stack.programs import postgres_programs, reachable_redis
 
@@ -112,7 +112,7 @@ def _run_as(account: Account | None, argv: list[str], text: str = "") -> None:
     done = subprocess.run(
         argv,
         input=text, capture_output=True, text=True, check=False, cwd="/", env={"LC_ALL": "C", "PATH": os.defpath},
-        preexec_fn=die_with_parent(signal.SIGKILL), **_identity(account),  # type: ignore[arg-type]
+        preexec_fn=die_with_parent(signal.SIGKILL), **identity(account),
     )  # fmt: skip
     if done.returncode != 0:
         raise ServiceFailed(f"{Path(argv[0]).name} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:]}")
@@ -165,7 +165,7 @@ def _answers_ping(url: str) -> bool:
 
 def _write_private(path: Path, text: str, account: Account | None) -> None:
     path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as sink:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as sink:
         sink.write(text)
     if account:
         os.chown(path, account.uid, account.gid)
@@ -239,7 +239,7 @@ def launch(service: Service, log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             service.argv,
             stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd="/", env=service.environment,
-            start_new_session=True, preexec_fn=die_with_parent(service.stop_signal), **_identity(service.account),  # type: ignore[arg-type]
+            start_new_session=True, preexec_fn=die_with_parent(service.stop_signal), **identity(service.account),
         )  # fmt: skip
 
 
@@ -262,7 +262,3 @@ def tail(log: Path, lines: int = 15) -> str:
 
 def _log_of(service: Service, folder: Path) -> Path:
     return folder / "log" / f"{service.name}.log"
-
-
-def _identity(account: Account | None) -> dict[str, object]:
-    return {"user": account.uid, "group": account.gid, "extra_groups": []} if account else {}

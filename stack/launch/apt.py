@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Sequence
+from typing import IO, Sequence
 
 from stack.launch.machine import can_install
 
@@ -21,13 +21,13 @@ def install(alternatives: Sequence[Sequence[str]], log: str) -> bool:
         return any(_run(["install", "-y", "--no-install-recommends", *packages], sink) for packages in alternatives)
 
 
-def _run(arguments: list[str], sink: object) -> bool:
+def _run(arguments: list[str], sink: IO[bytes]) -> bool:
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     done = subprocess.run(
         ["apt-get", "-o", "DPkg::Lock::Timeout=120", *arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=sink,  # type: ignore[arg-type]
+        stdout=sink,
         stderr=subprocess.STDOUT,
         check=False,
     )

@@ -15,7 +15,7 @@ ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install openjdk-17-j
 
 
 def find_java(environment: Mapping[str, str]) -> Optional[str]:
-    """JAVA_HOME of the first fitting runtime: the variable, then PATH, then the oldest fitting one under /usr/lib/jvm."""
+    """Home of the first fitting runtime: JAVA_HOME, then PATH, then the oldest that fits under /usr/lib/jvm."""
     for home in _homes(environment):
         if major_version(home) >= OLDEST:
             return home

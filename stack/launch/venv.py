@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Iterable
+from typing import IO, Iterable
 
 EXTRAS = "embedded,demo,dev"
 _INPUTS = ("pyproject.toml", "constraints.txt")
@@ -80,7 +80,7 @@ def _digest(root: str) -> str:
     return digest.hexdigest()
 
 
-def _run(command: list[str], sink: object, what: str) -> None:
+def _run(command: list[str], sink: IO[str], what: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=environment
@@ -88,15 +88,15 @@ def _run(command: list[str], sink: object, what: str) -> None:
     assert child.stdout is not None
     last = _show_progress(child.stdout, sink, what)
     if child.wait() != 0:
-        raise SetupFailed(f"{what} failed:\n" + "\n".join(last) + f"\nwhole log: {getattr(sink, 'name', '')}")
+        raise SetupFailed(f"{what} failed:\n" + "\n".join(last) + f"\nwhole log: {sink.name}")
 
 
-def _show_progress(lines: Iterable[str], sink: object, what: str) -> list[str]:
+def _show_progress(lines: Iterable[str], sink: IO[str], what: str) -> list[str]:
     """One line that is written over on a terminal; elsewhere a line per stage. Returns the last lines for an error."""
     last: list[str] = []
     seen = 0
     for line in lines:
-        sink.write(line)  # type: ignore[attr-defined]
+        sink.write(line)
         last = [*last[-14:], line.rstrip()]
         word = re.match(r"\s*(Collecting|Building wheel for|Installing collected) ?(\S*)", line)
         if word:

@@ -1,0 +1,58 @@
+# `make` or `make help` lists the targets. Every one sets the checkout up first; that takes no time when nothing changed.
+
+SHELL := /bin/sh
+PYTHON ?= python3
+BIN := .venv/bin
+SEEDS ?= 200
+PYTEST ?=
+
+# Checks read Django's settings and reach no server.
+CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=redis://127.0.0.1:1/0 \
+	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up down status logs test test-slow check fmt simulate setup setup-browser
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## start everything and play the flights job; Ctrl-C ends it (EXIT=1: end after the proof, with its exit code)
+	@exec $(BIN)/python -m stack demo $(if $(EXIT),--exit)
+
+up: setup ## start everything in the background and return when it is ready (FOREGROUND=1: stay)
+	@exec $(BIN)/python -m stack up $(if $(FOREGROUND),--foreground)
+
+down: ## end everything of this checkout, also after a supervisor that was killed
+	@test ! -x $(BIN)/python || exec $(BIN)/python -m stack down
+
+status: ## show what runs
+	@test -x $(BIN)/python || { echo down; exit 3; }; exec $(BIN)/python -m stack status
+
+logs: setup ## follow the logs of all processes
+	@exec $(BIN)/python -m stack logs
+
+test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
+	@exec $(BIN)/python -m pytest $(PYTEST)
+
+test-slow: setup-browser ## run the tests that take minutes
+	@exec $(BIN)/python -m pytest -m slow $(PYTEST)
+
+check: setup ## style, types, direction of imports, missing migrations
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(CHECK_ENV) $(BIN)/mypy
+	$(BIN)/lint-imports
+	$(CHECK_ENV) $(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+
+fmt: setup ## format the code
+	$(BIN)/ruff check --fix --quiet || true
+	$(BIN)/ruff format
+
+simulate: setup ## run the simulator (SEEDS=1000)
+	@exec $(BIN)/python -m runtime.testing.simulation --seeds $(SEEDS)
+
+setup: ## make .venv and find Java; the other targets do this themselves
+	@$(PYTHON) -m stack.launch
+
+setup-browser:
+	@$(PYTHON) -m stack.launch --browser

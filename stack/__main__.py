@@ -1,0 +1,173 @@
+"""`python -m stack up | down | status | logs | demo`: the commands behind the Makefile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from stack import folders, plan
+from stack.processes import ProcessId, load
+from stack.programs import ServerMissing
+from stack.services import ServiceFailed
+from stack.settings import ROOT, BadSetting, Settings, child_environment, make_folders
+from stack.stack import AlreadyUp, Stack, greeting, say, sweep
+
+_UP_S: Final = 240.0
+_DOWN_S: Final = 60.0
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    try:
+        settings = Settings.read(arguments.var, os.environ)
+        code = arguments.command(settings, arguments)
+    except (BadSetting, ServerMissing, ServiceFailed) as failure:
+        sys.stderr.write(f"{failure}\n")
+        return 1
+    return int(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
+    parser.add_argument("--var", type=Path, help="where all data lives (default: $WEIR_VAR, else var/ of the checkout)")
+    commands = parser.add_subparsers(required=True)
+    up = commands.add_parser("up", help="start everything and return when it is ready")
+    up.add_argument("--foreground", action="store_true", help="stay, show what happens, end with Ctrl-C")
+    up.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
+    up.set_defaults(command=_up)
+    demo = commands.add_parser("demo", help="start everything in the foreground and play the flights job")
+    demo.add_argument("--exit", action="store_true", help="end after the proof, with its exit code")
+    demo.set_defaults(command=_demo)
+    for name, command, text in (
+        ("down", _down, "end everything of this checkout"),
+        ("status", _status, "show what runs"),
+        ("logs", _logs, "follow the logs"),
+    ):
+        commands.add_parser(name, help=text).set_defaults(command=command)
+    return parser
+
+
+def _up(settings: Settings, arguments: argparse.Namespace) -> int:
+    if arguments.foreground or arguments.background:
+        return _supervise(settings, shows_password=arguments.foreground)
+    if _is_up(settings):
+        return _wait_until_up(settings, None)
+    make_folders(settings)
+    (settings.run / "status.json").unlink(missing_ok=True)
+    with (settings.log / "supervisor.log").open("ab") as sink:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "stack", "--var", str(settings.var), "up", "--background"],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
+        )  # fmt: skip
+    return _wait_until_up(settings, child)
+
+
+def _wait_until_up(settings: Settings, child: subprocess.Popen[bytes] | None) -> int:
+    """Shows each process once, when it is ready."""
+    shown: set[str] = set()
+    deadline = time.monotonic() + _UP_S
+    while time.monotonic() < deadline:
+        gone = child.poll() is not None if child else not _is_up(settings)
+        status = _read_status(settings)
+        for row in status.get("processes", []):
+            if row["state"] == "ready" and row["name"] not in shown:
+                shown.add(row["name"])
+                say(f"{row['name']}: ready")
+        if status.get("phase") == "ready":
+            say(greeting(settings, status["url"]))
+            return 0
+        if gone:
+            sys.stderr.write(f"{status.get('message') or 'the supervisor ended'}\nlogs: {settings.log}\n")
+            return 1
+        time.sleep(0.1)
+    sys.stderr.write(f"not ready after {_UP_S:g} s; logs: {settings.log}\n")
+    return 1
+
+
+def _supervise(settings: Settings, *, demo: bool = False, ends: bool = False, shows_password: bool = True) -> int:
+    try:
+        stack = Stack(settings, say, shows_password=shows_password)
+    except AlreadyUp:
+        sys.stderr.write("this checkout is up already; `make down` ends it\n")
+        return 1
+    return stack.run(demo=demo, ends=ends)
+
+
+def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Plays the story on the stack that is up, or on one of its own that ends with it."""
+    if not _is_up(settings):
+        return _supervise(settings, demo=True, ends=arguments.exit)
+    if _wait_until_up(settings, None) != 0:
+        return 1
+    environment = child_environment(settings, _read_env(settings))
+    story = plan.demo(environment, settings, _read_status(settings)["url"], arguments.exit)
+    return subprocess.run(list(story.argv), env=environment, cwd=ROOT, check=False).returncode
+
+
+def _down(settings: Settings, _: argparse.Namespace) -> int:
+    """Asks the supervisor; if it is gone, or does not end in time, ends everything itself."""
+    supervisor = load(settings.run / "supervisor.pid")
+    if supervisor:
+        say("ending")
+        _ask_to_end(supervisor)
+    left = sweep(settings)
+    folders.remove_socket_folder(settings.run / "pg")
+    (settings.run / "supervisor.pid").unlink(missing_ok=True)
+    say(f"down{f', {left} left behind by a killed supervisor' if left else ''}")
+    return 0
+
+
+def _ask_to_end(supervisor: ProcessId) -> None:
+    supervisor.send(signal.SIGTERM)
+    deadline = time.monotonic() + _DOWN_S
+    while supervisor.is_alive():
+        if time.monotonic() > deadline:
+            supervisor.send(signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _status(settings: Settings, _: argparse.Namespace) -> int:
+    status = _read_status(settings)
+    if not _is_up(settings):
+        say("down")
+        return 3
+    say(f"{status.get('phase', 'starting')}  {status.get('url', '')}")
+    for row in status.get("processes", []):
+        say(f"  {row['name']:<14}{row['state']:<10}pid {row['pid']!s:<9}restarts {row['restarts']}")
+    return 0
+
+
+def _logs(settings: Settings, _: argparse.Namespace) -> int:
+    logs = sorted(str(path) for path in settings.log.glob("*.log"))
+    if not logs:
+        say(f"no logs in {settings.log} yet")
+        return 1
+    return subprocess.run(["tail", "-n", "20", "-F", *logs], check=False).returncode
+
+
+def _is_up(settings: Settings) -> bool:
+    return load(settings.run / "supervisor.pid") is not None
+
+
+def _read_status(settings: Settings) -> dict[str, Any]:
+    try:
+        status: dict[str, Any] = json.loads((settings.run / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status
+
+
+def _read_env(settings: Settings) -> dict[str, str]:
+    lines = (settings.run / "env").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

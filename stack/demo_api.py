@@ -1,0 +1,118 @@
+"""The REST API as the demo uses it: log in, ask, wait for operations.
+
+It knows addresses and shapes of answers, and nothing of the story. Rows stay dictionaries: they are read by name, and a
+field that is missing is an error that names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+Row = Mapping[str, Any]
+
+_RETRIES: Final = 5
+_POLL_S: Final = 0.3
+_DONE: Final = {"succeeded", "failed"}
+
+
+class ApiRefused(Exception):
+    """The console said no; the text is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A logged-in client."""
+
+    client: httpx.Client
+
+    @classmethod
+    def login(cls, url: str, username: str, password: str) -> Api:
+        """Raises ApiRefused."""
+        client = httpx.Client(base_url=f"{url}/api/v1/", timeout=60.0)
+        api = cls(client)
+        token = api.post("auth/token/", {"username": username, "password": password})["token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        return api
+
+    def get(self, path: str, **query: Any) -> Row:
+        """Reading is harmless, so it is tried again when the connection fails."""
+        for last_try in (*[False] * _RETRIES, True):
+            try:
+                return _answer(self.client.get(path, params=query))
+            except httpx.TransportError:
+                if last_try:
+                    raise
+                time.sleep(1.0)
+        raise AssertionError("unreachable")
+
+    def all(self, path: str) -> list[Row]:
+        """Every row of a list, page by page."""
+        rows: list[Row] = []
+        page: Any = self.get(path)
+        while True:
+            rows += page if isinstance(page, list) else page["results"]
+            following = None if isinstance(page, list) else page.get("next")
+            if not following:
+                return rows
+            page = self.get(following)
+
+    def post(self, path: str, body: Row) -> Row:
+        return _answer(self.client.post(path, json=body))
+
+    # ------------------------------------------------------------ the things of the console
+
+    def run(self, run_id: int) -> Row:
+        return self.get(f"runs/{run_id}/")
+
+    def latest_run(self, job_id: int) -> Row:
+        return max(self.all(f"jobs/{job_id}/runs/"), key=lambda run: int(run["id"]))
+
+    def checkpoints(self, job_id: int) -> list[Row]:
+        """Completed ones, oldest first."""
+        rows = self.all(f"jobs/{job_id}/checkpoints/")
+        return sorted((row for row in rows if row["status"] == "completed"), key=lambda row: int(row["number"]))
+
+    def ready_version(self, job_id: int, body: Row, timeout_s: float) -> Row:
+        """Adds a version and waits until it is compiled.
+
+        Raises:
+            ApiRefused: it was rejected, or took too long.
+        """
+        version = self.post(f"jobs/{job_id}/versions/", body)
+        deadline = time.monotonic() + timeout_s
+        while version["state"] == "compiling" and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            version = self.get(f"versions/{version['id']}/")
+        if version["state"] != "ready":
+            raise ApiRefused(f"version {version['number']} is {version['state']}: {version.get('error')}")
+        return version
+
+    def operate(self, job_id: int, kind: str, params: Row, timeout_s: float) -> Row:
+        """Asks for an operation and waits for its end.
+
+        Raises:
+            ApiRefused: it was refused, failed, or did not end in time.
+        """
+        operation = self.post(f"jobs/{job_id}/operations/", {"kind": kind, "params": params})
+        deadline = time.monotonic() + timeout_s
+        while operation["state"] not in _DONE and time.monotonic() < deadline:
+            operation = self.get(f"operations/{operation['id']}/", wait=5)
+            time.sleep(_POLL_S)
+        if operation["state"] != "succeeded":
+            phase = operation.get("phase") or "no phase"
+            raise ApiRefused(f"{kind} is {operation['state']} ({phase}): {operation.get('error')}")
+        return operation
+
+
+def _answer(response: httpx.Response) -> Row:
+    if response.is_error:
+        raise ApiRefused(
+            f"{response.request.method} {response.request.url.path}: {response.status_code} {response.text}"
+        )
+    answer: Row = response.json()
+    return answer

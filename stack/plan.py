@@ -1,0 +1,108 @@
+"""Which processes make up Weir: servers, one-time preparations, web, workers, beat.
+
+Values only; nothing is started here.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Final
+
+from stack.services import Service
+from stack.settings import ROOT, Settings
+from stack.supervisor import Spec
+
+#: name, queue, concurrency, seconds to end in: a runs worker suspends its runs first
+_WORKERS: Final = (
+    ("housekeeping", "housekeeping", 1, 5.0),
+    ("stages", "stages", 2, 5.0),
+    ("runs-1", "runs", 2, 25.0),
+    ("runs-2", "runs", 2, 25.0),
+)
+
+
+def server(service: Service) -> Spec:
+    return Spec(
+        name=service.name,
+        argv=service.argv,
+        environment=service.environment,
+        folder=service.folder,
+        account=service.account,
+        is_ready=service.is_ready,
+        stop_signal=service.stop_signal,
+        orphan_signal=service.stop_signal,
+    )
+
+
+def preparations(environment: Mapping[str, str]) -> list[Spec]:
+    """In this order, each to its end, before anything serves."""
+    return [
+        _manage("migrate", environment, "migrate", "--noinput"),
+        _manage("operator", environment, "ensure_operator"),
+        _manage("pipelines", environment, "sync_pipelines"),
+    ]
+
+
+def web(environment: Mapping[str, str], listener: int, url: str) -> Spec:
+    """The supervisor holds the listening socket: no port can be lost between two starts of the server."""
+    argv = [
+        sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener),
+        "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
+    ]  # fmt: skip
+    return Spec(
+        name="web", argv=argv, environment=environment, folder=ROOT, pass_fds=(listener,),
+        is_ready=lambda: answers(f"{url}livez"),
+    )  # fmt: skip
+
+
+def workers(environment: Mapping[str, str]) -> list[Spec]:
+    """Celery ends at SIGQUIT without waiting for its tasks: the right thing once nobody supervises it."""
+    return [
+        Spec(
+            name=name,
+            argv=[
+                sys.executable, "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency),
+                "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
+            ],
+            environment=environment,
+            folder=ROOT,
+            grace_s=grace_s,
+            orphan_signal=signal.SIGQUIT,
+        )
+        for name, queue, concurrency, grace_s in _WORKERS
+    ]  # fmt: skip
+
+
+def beat(environment: Mapping[str, str], settings: Settings) -> Spec:
+    argv = [
+        sys.executable, "-m", "celery", "-A", "console.celery", "beat", "-l", "INFO",
+        "--schedule", str(settings.run / "beat-schedule"), "--pidfile=",
+    ]  # fmt: skip
+    return Spec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)
+
+
+def demo(environment: Mapping[str, str], settings: Settings, url: str, ends: bool) -> Spec:
+    argv = [
+        sys.executable, "-m", "stack.demo_story", "--url", url, "--user", settings.admin_user,
+        "--password-file", str(settings.run / "password"), "--var", str(settings.var), *(["--exit"] if ends else []),
+    ]  # fmt: skip
+    return Spec(
+        name="demo", argv=argv, environment=environment, folder=ROOT, shows_output=True, runs_once=True, grace_s=5.0
+    )
+
+
+def answers(url: str) -> bool:
+    """True when the address answers 200 within a second."""
+    try:
+        with urllib.request.urlopen(url, timeout=1) as response:  # noqa: S310 - an http address of our own
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _manage(name: str, environment: Mapping[str, str], *arguments: str) -> Spec:
+    return Spec(name=name, argv=[sys.executable, "manage.py", *arguments], environment=environment, folder=ROOT)

@@ -1,0 +1,119 @@
+"""What a stack is told: folders, delays, the operator's name. One value, made from the environment in one place."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stack.launch.java import find_java
+from stack.processes import MARK
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+class BadSetting(Exception):
+    """A variable that cannot be understood; the text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Addresses in `given_*` replace a service of ours; empty means that we start it."""
+
+    var: Path
+    restart_delay_s: float
+    admin_user: str
+    given_database: str
+    given_broker: str
+    http_port: int  #: 0: the one used last, else the first free from 8000 on
+
+    @property
+    def run(self) -> Path:
+        return self.var / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.var / "log"
+
+    @classmethod
+    def read(cls, var: Path | None, environment: Mapping[str, str]) -> Settings:
+        """Raises BadSetting."""
+        outside = environment if MARK not in environment else {}  # never take a stack's own addresses for given ones
+        return cls(
+            var=(var or Path(environment.get("WEIR_VAR") or ROOT / "var")).resolve(),
+            restart_delay_s=_number(environment, "WEIR_RESTART_DELAY_S", 1.0),
+            admin_user=environment.get("WEIR_ADMIN_USER") or "operator",
+            given_database=outside.get("DATABASE_URL", ""),
+            given_broker=outside.get("CELERY_BROKER_URL", ""),
+            http_port=int(_number(environment, "WEIR_HTTP_PORT", 0)),
+        )
+
+
+def _number(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadSetting(f"{name} must be a number, not {text!r}") from None
+    if value < 0:
+        raise BadSetting(f"{name} must not be negative: {text}")
+    return value
+
+
+def make_folders(settings: Settings) -> None:
+    for folder in (settings.var, settings.run, settings.log, settings.var / "storage", settings.var / "inputs"):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def kept_secret(path: Path, given: str = "") -> str:
+    """The secret in `path`, made on first use; `given` replaces it. Readable by its owner only."""
+    if path.exists() and not given:
+        return path.read_text(encoding="utf-8").strip()
+    secret = given or secrets.token_urlsafe(18)
+    write_private(path, secret + "\n")
+    return secret
+
+
+def write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as sink:
+        sink.write(text)
+
+
+def contract(settings: Settings, database: str, broker: str, http_port: int) -> dict[str, str]:
+    """The variables that every process of the stack is given. `var/run/env` holds the same lines."""
+    environment = os.environ
+    return {
+        "DATABASE_URL": database,
+        "CELERY_BROKER_URL": broker,
+        "WEIR_VAR": str(settings.var),
+        "WEIR_STORAGE": environment.get("WEIR_STORAGE") or str(settings.var / "storage"),
+        "WEIR_INPUTS": environment.get("WEIR_INPUTS") or str(settings.var / "inputs"),
+        "WEIR_LOGS": str(settings.log),
+        "WEIR_HTTP_PORT": str(http_port),
+        "WEIR_ADMIN_USER": settings.admin_user,
+        "DJANGO_SECRET_KEY": kept_secret(settings.run / "secret", environment.get("DJANGO_SECRET_KEY", "")),
+        "DJANGO_SETTINGS_MODULE": "console.settings",
+        "SPARK_MASTER": environment.get("SPARK_MASTER", ""),
+        "SPARK_LOCAL_DIRS": str(settings.var / "spark"),
+        "SPARK_LOCAL_IP": environment.get("SPARK_LOCAL_IP") or "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "JAVA_HOME": find_java(environment) or "",
+    }
+
+
+def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
+    """A whole environment for a child: ours, the contract, the mark, and this checkout first among the imports."""
+    password = kept_secret(settings.run / "password", os.environ.get("WEIR_ADMIN_PASSWORD", ""))
+    imports = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    ours = {"WEIR_ADMIN_PASSWORD": password, MARK: str(settings.var), "PYTHONPATH": imports, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **variables, **ours}
+
+
+def write_env_file(settings: Settings, variables: Mapping[str, str]) -> None:
+    write_private(settings.run / "env", "".join(f"{name}={value}\n" for name, value in variables.items()))

@@ -1,0 +1,252 @@
+"""One running stack: takes the lock of its `var`, starts everything in order, keeps it up, leaves nothing behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from stack import plan
+from stack.processes import ProcessId, end, load, marked, save, serving, session_members
+from stack.services import Service, free_port, postgres, redis_server
+from stack.settings import Settings, child_environment, contract, kept_secret, make_folders, write_env_file
+from stack.supervisor import Child, Ended, StartFailed, Supervisor, rotate_logs, write_status
+
+_START_S: Final = 90.0
+_SETTLE_S: Final = 1.5
+_FIRST_HTTP_PORT: Final = 8000
+
+
+class AlreadyUp(Exception):
+    """Another supervisor holds this `var`."""
+
+
+class Stack:
+    """Not reusable: start, then run, then stop."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None], *, shows_password: bool = True) -> None:
+        make_folders(settings)
+        self._settings = settings
+        self._say = say
+        self._shows_password = shows_password  #: never in a log
+        self._lock = _take_lock(settings)
+        self._phase = "starting"
+        self._url = ""
+        self._environment: dict[str, str] = {}
+        self._supervisor = Supervisor(settings.run, settings.log, settings.restart_delay_s, self._changed)
+
+    # ------------------------------------------------------------ life
+
+    def run(self, *, demo: bool = False, ends: bool = False) -> int:
+        """Starts everything, stays until asked to end (or, with `ends`, until the demo has ended), and ends it.
+
+        Returns:
+            An exit code: that of the demo with `ends`, else 0, or 1 if something did not start.
+        """
+        self._supervisor.listen()
+        try:
+            self._start()
+            guest = (
+                self._supervisor.start(plan.demo(self._environment, self._settings, self._url, ends)) if demo else None
+            )
+            return self._stay(guest, ends)
+        except StartFailed as failure:
+            self._tell("failed", str(failure))
+            self._say(str(failure))
+            return 1
+        except Ended:
+            return 130 if ends else 0
+        finally:
+            self._stop()
+
+    def _start(self) -> None:
+        settings = self._settings
+        self._clear_up_after_the_dead()
+        rotate_logs(settings.log)
+        database = settings.given_database or self._serve(lambda port: postgres(settings.var, port), "postgres")
+        broker = settings.given_broker or self._serve(lambda port: redis_server(settings.var, port), "redis")
+        with _listener(settings) as listener:
+            port = listener.getsockname()[1]
+            self._url = f"http://127.0.0.1:{port}/"
+            _remember_port(settings, "http", port)
+            variables = contract(settings, database, broker, port)
+            write_env_file(settings, variables)
+            self._environment = child_environment(settings, variables)
+            for step in plan.preparations(self._environment):
+                self._supervisor.run_once(step)
+            self._start_products(listener.detach())
+        self._tell("ready")
+        self._say(self._greeting())
+
+    def _start_products(self, listener: int) -> None:
+        web = self._supervisor.start(plan.web(self._environment, listener, self._url))
+        for spec in plan.workers(self._environment):
+            self._supervisor.start(spec)
+        self._supervisor.start(plan.beat(self._environment, self._settings))
+        self._supervisor.wait_ready(web, _START_S)
+
+    def _stay(self, guest: Child | None, ends: bool) -> int:
+        while not self._supervisor.is_ending:
+            self._supervisor.wait(0.5)
+            self._supervisor.tend()
+            if guest and guest.exit_code is not None:
+                if ends:
+                    return guest.exit_code if guest.exit_code >= 0 else 128 - guest.exit_code
+                self._say(
+                    f"the demo ended with {guest.exit_code}; the console stays up, Ctrl-C ends it\n{self._greeting()}"
+                )
+                guest = None
+        return 130 if ends else 0
+
+    def _stop(self) -> None:
+        """Who makes work, then who does it, then who keeps it. A sweep finds what outlived its parent."""
+        if self._phase != "failed":
+            self._tell("stopping")
+        supervisor = self._supervisor
+        supervisor.is_ending = True
+        servers = {"postgres", "redis", "web"}
+        supervisor.stop([child for child in reversed(supervisor.children) if child.spec.name not in servers])
+        end(self._strays, grace_s=5)
+        supervisor.stop_all()
+        sweep(self._settings)
+        if self._phase != "failed":
+            self._tell("down")
+        self._lock.close()
+
+    # ------------------------------------------------------------ parts
+
+    def _serve(self, make: Callable[[int], Service], name: str) -> str:
+        """Tries another port when somebody was quicker. The last one used is preferred, so that addresses stay."""
+        for last_try in (False, False, True):
+            port = free_port(_remembered_port(self._settings, name))
+            service = make(port)
+            child = self._supervisor.start(plan.server(service))
+            try:
+                self._supervisor.wait_ready(child, _START_S, may_restart=False)
+            except StartFailed:
+                self._supervisor.forget(child)
+                _remember_port(self._settings, name, 0)
+                if last_try:
+                    raise
+                continue
+            _remember_port(self._settings, name, port)
+            return service.url
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _clear_up_after_the_dead(self) -> None:
+        """A supervisor that was killed may have left processes; ours would fight with them."""
+        sweep(self._settings)
+        shutil.rmtree(self._settings.var / "spark", ignore_errors=True)
+
+    def _strays(self) -> list[ProcessId]:
+        sessions = [c.popen.pid for c in self._supervisor.children if c.popen]
+        ours = {member for session in sessions for member in session_members(session)}
+        return [process for process in marked(self._settings.var) if process not in ours]
+
+    # ------------------------------------------------------------ telling
+
+    def _changed(self, line: str) -> None:
+        self._say(line)
+        self._tell(self._phase)
+
+    def _tell(self, phase: str, message: str = "") -> None:
+        self._phase = phase
+        status = {
+            "phase": phase,
+            "message": message,
+            "url": self._url,
+            "user": self._settings.admin_user,
+            "processes": self._supervisor.report(),
+        }
+        write_status(self._settings.run / "status.json", status)
+
+    def _greeting(self) -> str:
+        return greeting(self._settings, self._url) if self._shows_password else f"ready at {self._url}"
+
+
+def greeting(settings: Settings, url: str) -> str:
+    password = kept_secret(settings.run / "password")
+    return f"\n  console   {url}\n  user      {settings.admin_user}\n  password  {password}\n"
+
+
+def sweep(settings: Settings, grace_s: float = 5.0) -> int:
+    """Ends every process of this `var`: by mark, by recorded identity, by where servers work. Returns how many."""
+    records = [path for path in settings.run.glob("*.pid") if path.name != "supervisor.pid"]
+
+    def left() -> list[ProcessId]:
+        recorded = [process for path in records if (process := load(path))]
+        held = [process for name in ("pg", "redis") for process in serving(settings.var / name)]
+        found = {*recorded, *held, *marked(settings.var)}
+        return [process for process in found if process.pid != os.getpid()]
+
+    count = end(lambda: [p for p in left() if not _is_server(p)], grace_s)
+    count += end(left, grace_s, first=signal.SIGINT)
+    for path in records:
+        path.unlink(missing_ok=True)
+    return count
+
+
+def _is_server(process: ProcessId) -> bool:
+    """Servers go last, so that those who end in order can still write down how."""
+    try:
+        name = Path(f"/proc/{process.pid}/exe").readlink().name
+    except OSError:
+        return False
+    return name in ("postgres", "redis-server")
+
+
+def _take_lock(settings: Settings) -> IO[str]:
+    """The kernel frees it with the process, however that ends. Raises AlreadyUp."""
+    lock = (settings.run / "supervisor.lock").open("w", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise AlreadyUp from None
+    this = ProcessId.of(os.getpid())
+    assert this is not None
+    save(settings.run / "supervisor.pid", this)
+    return lock
+
+
+def _listener(settings: Settings) -> socket.socket:
+    """The wanted port or nothing; without a wish the one used last, else the first free one from 8000 on."""
+    wanted = [settings.http_port] if settings.http_port else [
+        *filter(None, [_remembered_port(settings, "http")]), *range(_FIRST_HTTP_PORT, _FIRST_HTTP_PORT + 100),
+    ]  # fmt: skip
+    for port in wanted:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            continue
+        return listener
+    raise StartFailed(f"port {wanted[0]} is taken; set WEIR_HTTP_PORT to another one")
+
+
+def _remembered_port(settings: Settings, name: str) -> int:
+    try:
+        return int(json.loads((settings.run / "ports.json").read_text(encoding="ascii")).get(name, 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def _remember_port(settings: Settings, name: str, port: int) -> None:
+    path = settings.run / "ports.json"
+    known = {n: _remembered_port(settings, n) for n in ("postgres", "redis", "http")}
+    path.write_text(json.dumps({**known, name: port}), encoding="ascii")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The web operations console: definitions, runs, checkpoints and operations as Postgres rows, steered by people and programs.
+"""The web operations console: definitions, runs, checkpoints and operations as Postgres rows.
 
     urls → ui | api → operations → checkpoints → jobs → accounts
 

@@ -81,6 +81,7 @@ WEIR_COMPILE_TIMEOUT_S = 120
 WEIR_MATERIALISE_TIMEOUT_S = 1800
 WEIR_SUSPEND_TIMEOUT_S = 10
 WEIR_LEASE_S = 5
+WEIR_RECONCILE_S = 1
 
 # ---------------------------------------------------------------- Django
 
@@ -240,7 +241,11 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3}
 CELERY_BEAT_SCHEDULE_FILENAME = str(WEIR_VAR / "run" / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
     # `expires`: a pass that nobody took in time is worthless, the next one sees more.
-    "reconcile": {"task": "console.operations.tasks.reconcile", "schedule": schedule(2), "options": {"expires": 4}},
+    "reconcile": {
+        "task": "console.operations.tasks.reconcile",
+        "schedule": schedule(WEIR_RECONCILE_S),
+        "options": {"expires": 3},
+    },
     "sync-pipelines": {
         "task": "console.jobs.tasks.sync_pipelines",
         "schedule": schedule(300),
@@ -251,7 +256,7 @@ CELERY_TIMEZONE = "UTC"
 
 # ---------------------------------------------------------------- logs: one JSON object a line, on stderr
 
-_SHARED = [
+_SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,

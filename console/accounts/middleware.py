@@ -1,4 +1,4 @@
-"""Every request has an id: the caller's, if it sent one that is safe to repeat, or ours. It is in answers, rows and logs."""
+"""Every request has an id, in answers, rows and logs: the caller's, if it sent one that is safe to repeat, or ours."""
 
 import re
 import uuid

@@ -14,11 +14,15 @@ from django.db.models.functions import Coalesce, Now
 from console.accounts.models import User
 from console.jobs import wake
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
-from runtime.core.lifecycle import RunEvent, RunState, after
+from runtime.core.lifecycle import TERMINAL, RunEvent, RunState, after
 
 LIVE = (
     RunState.STARTING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING, RunState.CANCELLING,
 )  # fmt: skip
+
+
+#: Nobody's, and not yet seen by the reconciler.
+_UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 def create(
@@ -42,59 +46,79 @@ def latest(job: Job) -> Run | None:
     return Run.objects.filter(job=job).order_by("-pk").first()
 
 
-def prepared(run_id: int) -> bool:
+def take_preparation(run_id: int, owner: str) -> bool:
+    """Become the one who prepares the inputs of a run. False: somebody does, or it needs none any more."""
+    free = Run.objects.filter(pk=run_id, state=RunState.PREPARING, lease_owner="")
+    return bool(free.update(**{**_UNOWNED, "lease_owner": owner}))
+
+
+def prepared(run_id: int, owner: str) -> bool:
     """Its inputs lie ready: it may be claimed."""
     with transaction.atomic():
-        moved = _move(run_id, RunEvent.PREPARED, observed_at=None)
-        wake.after_commit(wake.SUPERVISE, run_id)
+        moved = _move(run_id, RunEvent.PREPARED, _owned(owner), **_UNOWNED)
+        if moved is not None:
+            wake.after_commit(wake.SUPERVISE, run_id)
     return moved is not None
+
+
+def leave_preparation(run_id: int, *, owner: str | None = None, beat: int | None = None) -> bool:
+    """Let somebody else prepare: the `owner` leaves, or was silent since `beat`."""
+    only = Q(lease_beat=beat) if owner is None else _owned(owner)
+    with transaction.atomic():
+        left = Run.objects.filter(only, pk=run_id, state=RunState.PREPARING).update(**_UNOWNED)
+        if left:
+            wake.after_commit(wake.PREPARE, run_id)
+    return bool(left)
 
 
 def claim(run_id: int, owner: str) -> int | None:
     """Take a queued run. Returns the token of its new attempt, or None: somebody else was first, or it has ended."""
     with transaction.atomic():
-        fresh: dict[str, Any] = {"lease_beat": 0, "observed_beat": -1, "observed_since": None, "observed_at": None}
+        mine = {**_UNOWNED, "lease_owner": owner, "lease_beat": 0}
         started_at = Coalesce(F("started_at"), Now())
-        if _move(run_id, RunEvent.CLAIMED, started_at=started_at, token=_next_token(), **fresh) is None:
+        if _move(run_id, RunEvent.CLAIMED, **mine, started_at=started_at, token=_next_token()) is None:
             return None
-        Run.objects.filter(pk=run_id).update(lease_owner=owner)
         return _open_attempt(run_id)
 
 
 def renew(run_id: int, owner: str) -> bool:
-    """Show that the supervisor lives. False: the lease is lost, and with it the right to run."""
-    return bool(Run.objects.filter(pk=run_id, lease_owner=owner).update(lease_beat=F("lease_beat") + 1))
+    """Show that the owner lives. False: the run has ended, or the lease is another's, and with it the right to run."""
+    mine = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL)
+    return bool(mine.update(lease_beat=F("lease_beat") + 1))
 
 
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
-    """The master died and may be started again. Returns the next token; None: the run has ended or the lease is lost."""
+    """Note the death of a master. Returns the token of the next one; None: the run has ended or is another's."""
     with transaction.atomic():
-        state = _move(run_id, RunEvent.ATTEMPT_FAILED, owner, token=_next_token())
+        state = _move(run_id, RunEvent.ATTEMPT_FAILED, _owned(owner), token=_next_token())
         if state is None:
             return None
         _close_attempts(run_id, AttemptOutcome.FAILED, reason, detail)
         return None if state.is_terminal else _open_attempt(run_id)
 
 
-def give_up(run_id: int, failure: dict[str, Any], owner: str | None = None) -> bool:
+def give_up(run_id: int, failure: dict[str, Any], owner: str) -> bool:
     """No further attempt. False: the run had ended, or the lease was lost."""
     with transaction.atomic():
-        state = _move(run_id, RunEvent.GAVE_UP, owner, token=_next_token(), failure=failure)
+        state = _move(run_id, RunEvent.GAVE_UP, _owned(owner), token=_next_token(), failure=failure)
         if state is not None:
-            _close_attempts(run_id, AttemptOutcome.FAILED, failure["message"], failure.get("detail"))
+            _close_attempts(run_id, AttemptOutcome.FAILED, failure["message"], {"log": failure["detail"].splitlines()})
     return state is not None
 
 
-def release(run_id: int, outcome: AttemptOutcome, reason: str, owner: str | None = None) -> RunState | None:
-    """Give the run back for another worker to claim (or end it, when it was being cancelled anyway)."""
+def release(run_id: int, owner: str, reason: str) -> RunState | None:
+    """The owner gives the run back for another worker to claim (or ends it, when it was being cancelled anyway)."""
+    return _release(run_id, _owned(owner), AttemptOutcome.RELEASED, reason)
+
+
+def release_lost(run_id: int, beat: int) -> RunState | None:
+    """Take the run from an owner that was silent since `beat`. None: it has spoken after all, or the run has ended."""
+    return _release(run_id, Q(lease_beat=beat), AttemptOutcome.LOST, "The supervisor's lease was lost.")
+
+
+def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunState | None:
     with transaction.atomic():
-        changes: dict[str, Any] = {
-            "lease_owner": "",
-            "releases": F("releases") + 1,
-            "token": _next_token(),
-            "observed_at": None,
-        }
-        state = _move(run_id, RunEvent.RELEASED, owner, **changes)
+        state = _move(run_id, RunEvent.RELEASED, only, **_UNOWNED, releases=F("releases") + 1, token=_next_token())
         if state is None:
             return None
         _close_attempts(run_id, outcome, reason)
@@ -116,14 +140,14 @@ def has_ended(run_id: int) -> bool:
     return RunState(Run.objects.values_list("state", flat=True).get(pk=run_id)).is_terminal
 
 
-def owned_and_live(run_id: int, owner: str) -> bool:
-    return Run.objects.filter(pk=run_id, lease_owner=owner, state__in=LIVE).exists()
+def _owned(owner: str) -> Q:
+    return Q(lease_owner=owner)
 
 
-def _move(run_id: int, event: RunEvent, owner: str | None = None, **changes: Any) -> RunState | None:
-    """Lock, look up the table, write. None where the event is not legal now or the lease is not `owner`'s."""
-    mine = Q(pk=run_id) if owner is None else Q(pk=run_id, lease_owner=owner)
-    run = Run.objects.select_for_update(no_key=True).filter(mine).only("state").first()
+def _move(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
+    """Lock, look up the table, write. None where the event is not legal now, or the run is not as `only` asks."""
+    wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only
+    run = Run.objects.select_for_update(no_key=True).filter(wanted).only("state").first()
     target = None if run is None else after(run.run_state, event)
     if target is None:
         return None

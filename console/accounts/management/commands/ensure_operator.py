@@ -1,0 +1,25 @@
+"""Create the first user, from WEIR_ADMIN_USER and WEIR_ADMIN_PASSWORD. Never changes one that exists."""
+
+import os
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from console.accounts.models import User
+
+
+class Command(BaseCommand):
+    help = (
+        "Create the first user from WEIR_ADMIN_USER (default: operator) and WEIR_ADMIN_PASSWORD, if there is none yet"
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name = os.environ.get("WEIR_ADMIN_USER") or "operator"
+        if User.objects.filter(username=name).exists():
+            self.stdout.write(f"user {name} exists")
+            return
+        password = os.environ.get("WEIR_ADMIN_PASSWORD", "")
+        if not password:
+            raise CommandError("WEIR_ADMIN_PASSWORD is not set")
+        User.objects.create_superuser(name, password=password)
+        self.stdout.write(f"user {name} created")

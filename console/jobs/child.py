@@ -1,0 +1,106 @@
+"""A child process in a session of its own, which is ended as a whole.
+
+Job masters and stages start others (a JVM, Python workers, their daemons), so killing the child alone would leave them
+behind. The child is reaped only after its session is empty: until then its pid, which is the session's id, cannot be
+given to a stranger.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import psutil
+
+_KILL_PATIENCE_S = 10.0
+_TAIL_BYTES = 8192
+
+
+class Child:
+    """Runs from construction on. Use it as a context manager: leaving the block kills what is left of its session."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, *, stdin: IO[bytes] | int, stdout: IO[bytes] | None = None
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        with log.open("ab") as stderr:
+            self._log_start = stderr.tell()
+            self._process = subprocess.Popen(
+                command, stdin=stdin, stdout=stdout or stderr, stderr=stderr, start_new_session=True
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the child has ended; returns early when it does. Does not reap it."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def terminate(self) -> None:
+        """Ask the child, and only the child, to end."""
+        signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+
+    def end(self) -> int:
+        """Kill what is left of the session and reap the child. Returns its exit code, negative for a signal."""
+        if self._process.returncode is None:
+            _kill_session(self._process.pid)
+            self._process.wait()
+            os.close(self._pidfd)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        return self._process.returncode
+
+    def log_tail(self, lines: int = 20) -> list[str]:
+        """The last lines that this child wrote to its log."""
+        with self._log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, end - _TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-lines:]
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _kill_session(session: int) -> None:
+    deadline = time.monotonic() + _KILL_PATIENCE_S
+    while (members := list(_living(session))) and time.monotonic() < deadline:
+        for pid in members:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.01)
+
+
+def _living(session: int) -> Iterator[int]:
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                yield pid
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue

@@ -1,0 +1,47 @@
+"""Compiling a version to its graph: the stage decides, the row remembers."""
+
+from pathlib import Path
+
+from django.conf import settings
+from django.db.models.functions import Now
+
+from console.jobs import services, stages
+from console.jobs.models import JobVersion, VersionState
+
+
+def compile_version(version_id: int) -> None:
+    """Compile a version that is still `compiling`. One that is not is a repeated message, and left alone."""
+    version = JobVersion.objects.select_related("job").filter(pk=version_id, state=VersionState.COMPILING).first()
+    if version is None:
+        return
+    try:
+        compiled = stages.run(_stage(version), lambda: _show_life(version))
+        graph, inputs = compiled["graph"], list(compiled["inputs"])
+    except stages.StageCut:
+        return
+    except stages.StageFailed as failed:
+        services.record_rejected(version.pk, failed.error)
+    except (KeyError, TypeError):
+        services.record_rejected(version.pk, {"code": "stage-failed", "field": "", "detail": "compile gave no graph."})
+    else:
+        services.record_compiled(version.pk, graph, inputs)
+
+
+def _stage(version: JobVersion) -> stages.Stage:
+    return stages.Stage(
+        arguments=[
+            "compile",
+            *("--pipeline", version.job.pipeline),
+            *("--parallelism", str(version.parallelism)),
+            *("--max-parallelism", str(version.max_parallelism)),
+            *("--inputs", str(services.inputs_folder(version))),
+        ],
+        log=Path(settings.WEIR_LOGS) / f"compile-version-{version.pk}.log",
+        timeout_s=settings.WEIR_COMPILE_TIMEOUT_S,
+        stdin=version.params,
+    )
+
+
+def _show_life(version: JobVersion) -> bool:
+    """Keep the reconciler from asking again; stop when somebody else was faster."""
+    return bool(JobVersion.objects.filter(pk=version.pk, state=VersionState.COMPILING).update(woken_at=Now()))

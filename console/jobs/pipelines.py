@@ -1,0 +1,49 @@
+"""The registry of pipelines as rows: refreshed from what `spark_jobs` offers, so that forms need no import of it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.db.models.functions import Now
+
+from console.jobs import stages
+from console.jobs.models import Pipeline
+
+_TIMEOUT_S = 60
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """A pipeline as `spark_jobs pipelines` prints it."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = {}
+
+
+def sync() -> list[str]:
+    """Read the registry and replace the rows. Returns the names.
+
+    Raises:
+        StageFailed: the registry cannot be read; the rows stay as they were.
+    """
+    log = Path(settings.WEIR_LOGS) / "stage-pipelines.log"
+    printed = stages.run(stages.Stage(arguments=["pipelines"], log=log, timeout_s=_TIMEOUT_S))
+    try:
+        offered = msgspec.convert(printed, list[Offered])
+    except msgspec.ValidationError as error:
+        raise stages.StageFailed("stage-failed", f"pipelines: {error}.") from error
+    replace(offered)
+    return [pipeline.name for pipeline in offered]
+
+
+def replace(offered: list[Offered]) -> None:
+    """Make the rows equal to `offered`. Jobs keep the name of a pipeline that is gone; they get no new versions."""
+    with transaction.atomic():
+        for pipeline in offered:
+            Pipeline.objects.update_or_create(
+                name=pipeline.name,
+                defaults={"description": pipeline.description, "schema": pipeline.schema, "updated_at": Now()},
+            )
+        Pipeline.objects.exclude(name__in=[pipeline.name for pipeline in offered]).delete()

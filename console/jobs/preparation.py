@@ -1,0 +1,63 @@
+"""Preparing a run: its version's bounded inputs are materialised by a stage, once per version.
+
+The run is leased while that happens, as it is while it runs, so that a repeated message starts no second Spark.
+"""
+
+import os
+import socket
+import uuid
+from pathlib import Path
+
+from django.conf import settings
+
+from console.jobs import runs, services, stages
+from console.jobs.models import JobVersion, Run
+from console.jobs.patience import AWAY, forget_connection
+
+
+def prepare_run(run_id: int) -> None:
+    """Materialise what is missing and queue the run. Losing the claim is a normal return."""
+    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    if not runs.take_preparation(run_id, owner):
+        return
+    version = Run.objects.select_related("version__job").get(pk=run_id).version
+    try:
+        for name in version.inputs:
+            stages.run(_stage(version, name), lambda: _renew(run_id, owner))
+    except stages.StageCut:
+        runs.leave_preparation(run_id, owner=owner)
+    except stages.StageFailed as failed:
+        runs.give_up(run_id, _failure(version, failed), owner)
+    else:
+        services.mark_prepared(version.pk)
+        runs.prepared(run_id, owner)
+
+
+def _stage(version: JobVersion, name: str) -> stages.Stage:
+    return stages.Stage(
+        arguments=[
+            "materialise",
+            *("--pipeline", version.job.pipeline),
+            *("--input", name),
+            *("--to", str(services.inputs_folder(version) / name)),
+        ],
+        log=Path(settings.WEIR_LOGS) / f"materialise-version-{version.pk}.log",
+        timeout_s=settings.WEIR_MATERIALISE_TIMEOUT_S,
+        stdin=version.params,
+    )
+
+
+def _renew(run_id: int, owner: str) -> bool:
+    try:
+        return runs.renew(run_id, owner)
+    except AWAY:
+        forget_connection()
+        return True
+
+
+def _failure(version: JobVersion, failed: stages.StageFailed) -> dict[str, str]:
+    return {
+        "code": failed.error["code"],
+        "message": f"The inputs of version {version.number} could not be prepared: {failed.error['detail']}",
+        "detail": failed.error.get("log", ""),
+    }

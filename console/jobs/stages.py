@@ -1,0 +1,90 @@
+"""PySpark stages as child processes: compiling a version, materialising its inputs, listing the pipelines.
+
+The console never imports `spark_jobs`; the two share command lines, JSON on stdin and stdout, and exit codes. It does
+not know what a stage does. A stage that is cut short leaves nothing half done, so doing it again is always right.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from console.celery import orphaned, shutting_down
+from console.jobs.child import Child, describe_exit
+
+BEAT_S = 1.0
+REJECTED = 3  #: exit code: the author's input cannot be accepted, see the error on stdout
+_STDOUT_BYTES_MAX = 32 * 1024 * 1024
+
+
+class StageCut(Exception):
+    """The stage was not carried to its end: the worker is leaving, or the lease was lost. Somebody will do it again."""
+
+
+class StageFailed(Exception):
+    """The stage cannot succeed as asked. `error` is {"code", "field", "detail"}, as it is stored and shown."""
+
+    def __init__(self, code: str, detail: str, field: str = "", log: str = "") -> None:
+        super().__init__(detail)
+        self.error = {"code": code, "field": field, "detail": detail, **({"log": log} if log else {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One command line of `spark_jobs`."""
+
+    arguments: list[str]
+    log: Path
+    timeout_s: float
+    stdin: Any = None
+
+
+def run(stage: Stage, still_wanted: Callable[[], bool] = lambda: True) -> Any:
+    """The JSON that the stage printed. `still_wanted` is asked each second.
+
+    Raises:
+        StageFailed: it rejected its input, failed, or took too long.
+        StageCut: it was ended because this process leaves, or it is not wanted any more.
+    """
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
+        stdin.write(msgspec.json.encode(stage.stdin))
+        stdin.seek(0)
+        with Child([*settings.WEIR_STAGES_COMMAND, *stage.arguments], stage.log, stdin=stdin, stdout=stdout) as child:
+            _watch(child, stage, still_wanted)
+            code = child.end()
+        stdout.seek(0)
+        return _outcome(stage, code, stdout.read(_STDOUT_BYTES_MAX), child)
+
+
+def _watch(child: Child, stage: Stage, still_wanted: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + stage.timeout_s
+    while not child.wait(BEAT_S):
+        if shutting_down() or orphaned() or not still_wanted():
+            raise StageCut(stage.arguments[0])
+        if time.monotonic() > deadline:
+            detail = f"{stage.arguments[0]} took longer than {stage.timeout_s:.0f} s."
+            raise StageFailed("stage-timeout", detail, log=_tail(child))
+
+
+def _outcome(stage: Stage, code: int, printed: bytes, child: Child) -> Any:
+    if code not in (0, REJECTED):
+        detail = f"{stage.arguments[0]} ended with {describe_exit(code)}."
+        raise StageFailed("stage-failed", detail, log=_tail(child))
+    try:
+        said = msgspec.json.decode(printed)
+        if code == 0:
+            return said
+        error = said["error"]
+        raise StageFailed(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
+    except (msgspec.DecodeError, KeyError, TypeError) as broken:
+        detail = f"{stage.arguments[0]} printed something else than its JSON."
+        raise StageFailed("stage-failed", detail, log=_tail(child)) from broken
+
+
+def _tail(child: Child) -> str:
+    return "\n".join(child.log_tail())

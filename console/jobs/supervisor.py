@@ -1,0 +1,204 @@
+"""The supervisor of a run: claims it, keeps its job master alive, and gives the run back when it must leave.
+
+It decides whether to start another attempt, to release or to give up. It does not know what a master does: the two meet
+in the master's exit code, in its stdin (which ends with this process, so no orphan survives) and in rows.
+
+While Postgres is away the lease cannot be judged by anybody, so the child keeps running and only the recording waits.
+"""
+
+import os
+import socket
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+
+import structlog
+from django.conf import settings
+
+from console.celery import orphaned, shutting_down
+from console.jobs import job_settings, runs
+from console.jobs.child import Child, describe_exit
+from console.jobs.job_settings import JobSettings
+from console.jobs.models import Run
+from console.jobs.patience import AWAY, forget_connection, when_back
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 1.0
+#: A master that lived this long did not die of what killed the one before.
+STEADY_S = 600.0
+#: How long a process that must leave tries to give its run back, before the reconciler has to notice.
+FAREWELL_S = 3.0
+CANNOT_START = 126  #: as a shell says it
+
+
+class Exit(IntEnum):
+    """What the exit code of a job master says. Anything else: it died."""
+
+    RECORDED = 0  #: it recorded the end of the run itself
+    SUPERSEDED = 4  #: another attempt has taken over
+    RELEASED = 5  #: it suspended, as it was asked to
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Why this supervisor stopped watching a child that had not ended by itself."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended."""
+
+    code: int
+    lived_s: float
+    log_tail: list[str]
+
+
+def supervise(run_id: int) -> None:
+    """Claim the run and stay with it to the end. Losing the claim is a normal return."""
+    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    token = runs.claim(run_id, owner)
+    if token is None:
+        log.info("run is not to be claimed", run=run_id)
+        return
+    with structlog.contextvars.bound_contextvars(run=run_id, owner=owner):
+        log.info("run claimed", token=token)
+        _Supervision(run_id, owner).keep_alive(token)
+
+
+class _Supervision:
+    def __init__(self, run_id: int, owner: str) -> None:
+        self._run_id = run_id
+        self._owner = owner
+        self._deaths = 0
+        self._settings = _settings_of(run_id)
+
+    def keep_alive(self, first: int) -> None:
+        token: int | None = first
+        while token is not None:
+            token = self._after(self._attend(token))
+
+    # ------------------------------------------------------------ one child
+
+    def _attend(self, token: int) -> Ended | Left:
+        """Start a master and watch it until it ends or must be left."""
+        command = [*settings.WEIR_MASTER_COMMAND, str(self._run_id), str(token)]
+        began = time.monotonic()
+        try:
+            child = Child(command, _log_file(self._run_id), stdin=subprocess.PIPE)
+        except OSError as error:
+            return Ended(CANNOT_START, 0.0, [str(error)])
+        with child:
+            log.info("job master started", pid=child.pid, token=token)
+            left = self._watch(child)
+            code = child.end()
+        if left is not None and code != Exit.RECORDED:
+            return left
+        return Ended(code, time.monotonic() - began, child.log_tail())
+
+    def _watch(self, child: Child) -> Left | None:
+        while not child.wait(BEAT_S):
+            if orphaned():
+                return Left("the worker was killed")
+            if shutting_down():
+                self._suspend(child)
+                return Left("the worker was shut down")
+            if not self._renew():
+                return self._without_lease(child)
+        return None
+
+    def _suspend(self, child: Child) -> None:
+        """Ask the master to end, so that another can go on from the last checkpoint. One that is too slow is killed."""
+        child.terminate()
+        deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
+        while not orphaned() and (rest := deadline - time.monotonic()) > 0:
+            if child.wait(min(rest, BEAT_S)) or not self._renew():
+                return
+        log.warning("job master did not suspend in time", pid=child.pid)
+
+    def _without_lease(self, child: Child) -> Left:
+        """The run has ended, and the master may tidy up; or it is another's, and this master must be gone at once."""
+        if runs.has_ended(self._run_id):
+            child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)
+            return Left("the run has ended")
+        log.warning("lease lost, ending the job master", pid=child.pid)
+        return Left("the lease was lost")
+
+    def _renew(self) -> bool:
+        """False only when Postgres says that the lease is another's; an outage says nothing."""
+        try:
+            return runs.renew(self._run_id, self._owner)
+        except AWAY as error:
+            log.warning("lease not renewed, postgres is away", error=str(error).strip())
+            forget_connection()
+            return True
+
+    # ------------------------------------------------------------ what follows
+
+    def _leave(self, left: Left) -> None:
+        """Give the run back. Harmless when the lease is another's by now."""
+        deadline = time.monotonic() + FAREWELL_S
+        release = partial(runs.release, self._run_id, self._owner, left.reason)
+        when_back(release, give_up=lambda: time.monotonic() > deadline)
+        log.info("run left", reason=left.reason)
+
+    def _after(self, ended: Ended | Left) -> int | None:
+        """The token of the next attempt, or None when there is nothing more to do here."""
+        if isinstance(ended, Left):
+            self._leave(ended)
+            return None
+        log.info("job master ended", how=describe_exit(ended.code), lived_s=round(ended.lived_s, 1))
+        if ended.code == Exit.SUPERSEDED:
+            return None
+        if ended.code == Exit.RELEASED:
+            self._leave(Left("the job master suspended"))
+            return None
+        if ended.code == Exit.RECORDED and when_back(partial(runs.has_ended, self._run_id), _leaving) is not False:
+            return None
+        return self._after_death(ended)
+
+    def _after_death(self, ended: Ended) -> int | None:
+        self._deaths = 1 if ended.lived_s > STEADY_S else self._deaths + 1
+        reason = f"The job master ended with {describe_exit(ended.code)}"
+        if self._deaths > self._settings.restart_attempts:
+            self._give_up(reason, ended)
+            return None
+        detail = {"log": ended.log_tail}
+        restart = partial(runs.restart, self._run_id, self._owner, f"{reason}.", detail)
+        token = when_back(restart, _leaving)
+        return token if token is not None and self._pause() else None
+
+    def _give_up(self, reason: str, ended: Ended) -> None:
+        message = f"{reason}; it was restarted {self._deaths - 1} times, as often as restart_attempts allows."
+        failure = {"code": "master-died", "message": message, "detail": "\n".join(ended.log_tail)}
+        when_back(partial(runs.give_up, self._run_id, failure, self._owner), _leaving)
+
+    def _pause(self) -> bool:
+        """Wait before the next attempt, with the lease kept. False: it must not follow here."""
+        until = time.monotonic() + self._settings.restart_delay_ms / 1000
+        while (rest := until - time.monotonic()) > 0:
+            time.sleep(min(rest, BEAT_S))
+            if _leaving():
+                self._leave(Left("the worker was shut down"))
+                return False
+            if not self._renew():
+                return False
+        return True
+
+
+def _leaving() -> bool:
+    return shutting_down() or orphaned()
+
+
+def _settings_of(run_id: int) -> JobSettings:
+    return job_settings.parse(Run.objects.select_related("version").get(pk=run_id).version.settings)
+
+
+def _log_file(run_id: int) -> Path:
+    return Path(settings.WEIR_LOGS) / f"run-{run_id}.log"

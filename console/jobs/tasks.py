@@ -1,0 +1,25 @@
+"""Celery tasks: each wakes one service. A repeated or late message does no harm."""
+
+from celery import shared_task
+
+from console.jobs import compilation, pipelines, preparation, supervisor
+
+
+@shared_task
+def supervise_run(run_id: int) -> None:
+    supervisor.supervise(run_id)
+
+
+@shared_task
+def compile_version(version_id: int) -> None:
+    compilation.compile_version(version_id)
+
+
+@shared_task
+def prepare_run(run_id: int) -> None:
+    preparation.prepare_run(run_id)
+
+
+@shared_task
+def sync_pipelines() -> None:
+    pipelines.sync()

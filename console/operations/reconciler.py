@@ -1,0 +1,17 @@
+"""One pass over what nobody may be looking after: leases, wake-ups, operations whose end nobody recorded."""
+
+import structlog
+
+from console.jobs import leases
+from console.operations import settlement
+
+log = structlog.get_logger(__name__)
+
+
+def reconcile() -> None:
+    leases.observe()
+    for run_id in leases.release_lost():
+        log.warning("lease lost, run given back", run=run_id)
+    leases.wake_waiting()
+    settlement.settle_new_runs()
+    settlement.settle_orphans()

@@ -1,0 +1,86 @@
+"""Ending operations that no job master will end.
+
+`start` and `restore` are about a run, so they end when the run first runs, or ends before that. The others are ended by
+the master that took them, together with its run; what is left open when a run has ended is settled here, by how it
+ended.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models.functions import Coalesce, Now
+
+from console.jobs.models import Run
+from console.operations.models import ACTIVE, NEW_RUN, Operation, OperationKind, OperationState
+from runtime.core.lifecycle import TERMINAL, RunState
+
+#: The master records the end of its run and of its operations apart; this is how long it may take.
+_GRACE_S = 5
+
+_BEGUN = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
+_BEFORE = (RunState.FAILED, RunState.CANCELED)
+_PHASES: Mapping[RunState, str] = {
+    RunState.PREPARING: "preparing inputs",
+    RunState.QUEUED: "waiting for a worker",
+    RunState.STARTING: "starting",
+    RunState.RESTARTING: "restarting",
+    RunState.CANCELLING: "cancelling",
+}
+#: The end of a run that is what the operation wanted.
+_WANTED: Mapping[str, RunState] = {
+    OperationKind.STOP: RunState.STOPPED,
+    OperationKind.DRAIN: RunState.FINISHED,
+    OperationKind.CANCEL: RunState.CANCELED,
+}
+
+
+def settle_new_runs(operation_id: UUID | None = None) -> None:
+    """Let starts and restores follow their runs. Called by the reconciler for all, and for one before it is shown."""
+    active = Operation.objects.filter(kind__in=NEW_RUN, state__in=ACTIVE).select_related("run")
+    for operation in active if operation_id is None else active.filter(pk=operation_id):
+        assert operation.run is not None, "start and restore are written with their run"
+        _follow(operation, operation.run)
+
+
+def settle_orphans() -> None:
+    """End what the masters of ended runs left open."""
+    open_still = Operation.objects.exclude(kind__in=NEW_RUN).filter(
+        state__in=ACTIVE, run__state__in=TERMINAL, run__ended_at__lte=Now() - timedelta(seconds=_GRACE_S)
+    )
+    for operation in open_still.select_related("run"):
+        assert operation.run is not None, "filtered by the state of the run"
+        _settle(operation, operation.run)
+
+
+def _follow(operation: Operation, run: Run) -> None:
+    if run.run_state in _BEGUN:
+        _end(operation, OperationState.SUCCEEDED, phase=run.state, result={"run": run.pk})
+    elif run.run_state in _BEFORE:
+        _end(operation, OperationState.FAILED, phase=run.state, error=_error(run, "before it was running"))
+    elif operation.phase != _PHASES[run.run_state]:
+        _still(operation).update(
+            state=OperationState.RUNNING, phase=_PHASES[run.run_state], started_at=Coalesce("started_at", Now())
+        )
+
+
+def _settle(operation: Operation, run: Run) -> None:
+    if _WANTED.get(operation.kind) is run.run_state:
+        _end(operation, OperationState.SUCCEEDED, phase="settled by how the run ended")
+    else:
+        _end(operation, OperationState.FAILED, error=_error(run, f"before the {operation.kind} was done"))
+
+
+def _error(run: Run, when: str) -> dict[str, Any]:
+    why = f": {run.failure['message']}" if run.failure else "."
+    return {"code": f"run-{run.state}", "message": f"The run ended ({run.state}) {when}{why}"}
+
+
+def _end(operation: Operation, state: OperationState, **facts: Any) -> None:
+    _still(operation).update(state=state, started_at=Coalesce("started_at", Now()), ended_at=Now(), **facts)
+
+
+def _still(operation: Operation) -> Any:
+    """The row, if nobody has changed its state since it was read."""
+    return Operation.objects.filter(pk=operation.pk, state=operation.state)

@@ -1,0 +1,1 @@
+"""Ports made real, one technology per module, and the in-memory twin of every port."""

@@ -1,0 +1,393 @@
+"""Channels over Arrow Flight: one DoExchange stream, on a connection of its own, per channel between two slots.
+
+A slot holds at most one subtask of each operator, so a channel is what one edge needs between two slots: it has one
+schema, and a neighbour that waits for credit cannot hold it up. Records, and the control messages between them, go one
+way; credits come back on the same exchange. Nothing here decides about flow control: it only carries what is granted.
+
+Traps of Flight that shape this module:
+- gRPC does not survive a fork: import this module only in the process that uses it.
+- A sender that dies ends the stream like one that has finished; only `EndOfPartition` tells the two apart.
+- `shutdown` waits for open streams for ever, and a server cannot cancel one: their sockets are shut down under it.
+- A writer must not be used once its handler has returned: the thread that writes credits ends first.
+- Columns arrive wherever gRPC's buffer puts them, seldom on a multiple of eight, where numpy is slow: they are copied.
+"""
+
+import contextlib
+import os
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from runtime.core.ids import ChannelId, Token
+from runtime.core.messages import EndOfPartition, Message, Records
+from runtime.errors import ProtocolViolation
+from runtime.io.clock import Deadline
+from runtime.io.wire import Arrival, Losses, Numbering, Opening, decode, encode, refusal
+from runtime.ports import ExchangeListener
+
+FLUSH_TIMEOUT_S: Final = 1.0  #: how long `close` lets channels that have ended deliver the rest
+CLOSE_TIMEOUT_S: Final = 1.9  #: how long `close` may take altogether
+_SEVER_INTERVAL_S: Final = 0.02
+_CREDIT: Final = struct.Struct("<Q")  #: bytes consumed
+_OPTIONS: Final = [("grpc.enable_http_proxy", 0)]  # slots speak to each other directly, whatever http_proxy says
+_BREAKS: Final = (fl.FlightError, OSError)  #: what reading and writing raise when a stream ends badly
+_DISCONNECTS: Final = (fl.FlightUnavailableError, fl.FlightCancelledError)
+_UNSENDABLE: Final = (pa.ArrowException, ValueError, TypeError)
+
+
+class FlightExchange:
+    """The channels of one slot; implements `ports.Exchange`. It listens from its construction on.
+
+    Credit for a channel that is not open yet is kept for it; credit for one that has ended is dropped. `close` must not
+    be called from the listener.
+    """
+
+    def __init__(
+        self, slot: int, token: Token, secret: str, listener: ExchangeListener, host: str = "127.0.0.1"
+    ) -> None:
+        self.repeats = 0  #: messages that came again and were dropped
+        self._slot = slot
+        self._token = token
+        self._secret = secret
+        self._listener = listener
+        self._losses = Losses(listener)
+        self._lock = threading.Lock()
+        self._closing = False
+        self._peers: dict[int, str] = {}
+        self._senders: dict[ChannelId, _Sender] = {}
+        self._receivers: dict[ChannelId, _Receiver] = {}
+        self._server = _Server(f"grpc://{host}:0", self._serve)
+        self._address = f"grpc://{host}:{self._server.port}"
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def connect(self, peers: dict[int, str]) -> None:
+        self._peers = dict(peers)
+
+    def send(self, channel: ChannelId, target_slot: int, message: Message) -> None:
+        sender = self._senders.get(channel) or self._open(channel, target_slot)
+        if sender is not None:
+            sender.send(message)
+
+    def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None:
+        self._receiver(channel).credits.put(nbytes)
+
+    def close(self) -> None:
+        """End every channel. Those whose `EndOfPartition` was sent may deliver it first; the rest are cut off."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            senders = tuple(self._senders.values())
+        self._losses.silence()
+        deadline = Deadline(CLOSE_TIMEOUT_S)
+        _flush(senders)
+        for sender in senders:
+            sender.cancel()
+        self._stop_server(deadline)
+        for sender in senders:
+            sender.join(deadline)
+
+    def _stop_server(self, deadline: Deadline) -> None:
+        stopping = threading.Thread(target=self._server.shutdown, name=f"slot-{self._slot}-shutdown", daemon=True)
+        stopping.start()
+        port = self._server.port
+        while stopping.is_alive() and not deadline.passed:
+            _sever(lambda own, peer: own[1] == port)
+            stopping.join(_SEVER_INTERVAL_S)
+
+    def _open(self, channel: ChannelId, target_slot: int) -> "_Sender | None":
+        address = self._peers.get(target_slot)
+        if address is None:
+            raise ProtocolViolation(f"channel {channel}: the address of slot {target_slot} is not known")
+        opening = Opening(self._token, self._secret, channel.edge, channel.source, channel.target)
+        with self._lock:
+            if self._closing:
+                return None
+            if channel not in self._senders:
+                self._senders[channel] = _Sender(opening, address, self._listener, self._losses)
+            return self._senders[channel]
+
+    # ------------------------------------------------------------ receiving
+
+    def _receiver(self, channel: ChannelId) -> "_Receiver":
+        with self._lock:
+            return self._receivers.setdefault(channel, _Receiver(channel))
+
+    def _admit(self, command: bytes) -> "_Receiver":
+        """Let the attempt's own senders in. Raises what anybody else is told."""
+        try:
+            opening = msgspec.msgpack.decode(command, type=Opening)
+        except msgspec.DecodeError as error:
+            raise fl.FlightUnauthenticatedError(f"refused: {error}") from error
+        reason = refusal(self._token, self._secret, opening.token, opening.secret)
+        if reason is not None:
+            raise fl.FlightUnauthenticatedError(reason)
+        receiver = self._receiver(opening.channel)
+        if not receiver.claim():
+            raise fl.FlightUnauthorizedError(f"refused: channel {opening.channel} was opened before")
+        return receiver
+
+    def _serve(self, command: bytes, reader: Any, writer: Any) -> None:
+        """One stream until its end, on a thread of the server. Raising tells the sender why."""
+        receiver = self._admit(command)
+        reason = "the listener failed"
+        with receiver.returning_credits(writer):
+            try:
+                reason = self._receive(receiver, reader)
+            finally:
+                if reason:
+                    self._losses.report(receiver.channel, reason)
+        if reason:
+            raise fl.FlightServerError(reason)
+
+    def _receive(self, receiver: "_Receiver", reader: Any) -> str:
+        """Hand on what arrives. Returns why the channel is lost, or nothing after its proper end."""
+        for number, message in receiver.messages(reader):
+            arrival = receiver.numbering.accept(number)
+            if arrival is Arrival.GAP:
+                return receiver.numbering.gap(number)
+            if arrival is Arrival.REPEAT:
+                self.repeats += 1
+                continue
+            self._listener.arrived(receiver.channel, message)
+            if isinstance(message, EndOfPartition):
+                return ""
+        return receiver.broken
+
+
+class _Server(fl.FlightServerBase):  # type: ignore[misc]
+    """Passes every exchange on; everything else that Flight offers stays refused."""
+
+    def __init__(self, location: str, serve: Callable[[bytes, Any, Any], None]) -> None:
+        super().__init__(location)
+        self._serve = serve
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._serve(descriptor.command or b"", reader, writer)
+
+
+class _Receiver:
+    """A channel for which this slot is the receiver, and the thread that returns its credits."""
+
+    def __init__(self, channel: ChannelId) -> None:
+        self.channel = channel
+        self.numbering = Numbering()
+        self.credits: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.broken = "the sender closed the channel before EndOfPartition"
+        self._claim = threading.Lock()
+
+    def claim(self) -> bool:
+        """True for the first stream that carries this channel. A sender never opens a second one."""
+        return self._claim.acquire(blocking=False)
+
+    def messages(self, reader: Any) -> Iterator[tuple[int, Message]]:
+        """What comes, until the stream ends or breaks."""
+        try:
+            for chunk in reader:
+                metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
+                yield decode(metadata, None if chunk.data is None else _aligned(chunk.data))
+        except (*_BREAKS, ValueError) as error:
+            self.broken = f"broken before EndOfPartition: {error}"
+
+    @contextlib.contextmanager
+    def returning_credits(self, writer: Any) -> Iterator[None]:
+        thread = threading.Thread(
+            target=self._return_credits, args=(writer,), name=f"grants-{self.channel}", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            self.credits.put(None)
+            thread.join()
+
+    def _return_credits(self, writer: Any) -> None:
+        """Grants that pile up travel as one."""
+        with contextlib.suppress(*_BREAKS):  # whoever reads the same stream sees the break, and tells
+            while (nbytes := self.credits.get()) is not None:
+                while not self.credits.empty():
+                    more = self.credits.get()
+                    if more is None:
+                        return
+                    nbytes += more
+                writer.write_metadata(_CREDIT.pack(nbytes))
+
+
+class _Sender:
+    """A channel for which this slot is the sender: a queue, a thread that empties it, a thread that hears credits.
+
+    The queue has no bound of its own: the caller sends records only for credit that it has.
+    """
+
+    def __init__(self, opening: Opening, address: str, listener: ExchangeListener, losses: Losses) -> None:
+        self.ended = False  #: EndOfPartition was handed in
+        self._channel = opening.channel
+        self._descriptor = fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening))
+        self._address = address
+        self._listener = listener
+        self._losses = losses
+        self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._over = False
+        self._end_written = False
+        self._schema: pa.Schema | None = None
+        self._reader: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"send-{self._channel}", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Message) -> None:
+        if self.ended:
+            raise ProtocolViolation(f"channel {self._channel}: {type(message).__name__} after EndOfPartition")
+        self.ended = isinstance(message, EndOfPartition)
+        if not self._over:
+            self._queue.put(message)
+
+    def wait(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def cancel(self) -> None:
+        """Cut the stream. Safe at any moment, from any thread."""
+        self._over = True
+        self._queue.put(None)
+        if self._reader is not None:
+            self._reader.cancel()
+
+    def join(self, deadline: Deadline) -> None:
+        """Wait for the threads after `cancel`. A connection attempt that hangs is cut off too."""
+        target = _socket_address(self._address)
+        while self._thread.is_alive() and not deadline.passed:
+            if self._reader is None:
+                _sever(lambda own, peer: peer == target)
+            self._thread.join(_SEVER_INTERVAL_S)
+
+    def _run(self) -> None:
+        try:
+            with fl.connect(self._address, generic_options=_OPTIONS) as client:
+                writer, self._reader = client.do_exchange(self._descriptor)
+                if self._over:  # `cancel` came before there was a reader
+                    self._reader.cancel()
+                self._exchange(writer)
+        except (*_BREAKS, pa.ArrowException) as error:
+            self._losses.report(self._channel, f"cannot reach {self._address}: {error}")
+
+    def _exchange(self, writer: Any) -> None:
+        hearing = threading.Thread(target=self._hear_credits, name=f"credits-{self._channel}", daemon=True)
+        hearing.start()
+        try:
+            self._write_all(writer)
+        except _UNSENDABLE as error:
+            self._losses.report(self._channel, f"cannot be sent: {error}")
+            self.cancel()
+        finally:
+            hearing.join()
+            with contextlib.suppress(*_BREAKS):
+                writer.close()
+
+    def _write_all(self, writer: Any) -> None:
+        """Write until the channel ends or breaks. Whoever hears credits is given the reason of a break, and tells."""
+        number = 0
+        with contextlib.suppress(*_BREAKS):
+            while (message := self._queue.get()) is not None:
+                self._end_written = isinstance(message, EndOfPartition)
+                self._write(writer, message, encode(number, message))
+                number += 1
+                if self._end_written:
+                    writer.done_writing()
+                    return
+
+    def _write(self, writer: Any, message: Message, metadata: bytes) -> None:
+        if not isinstance(message, Records):
+            writer.write_metadata(metadata)
+            return
+        batch = message.payload
+        if self._schema is None:
+            self._schema = batch.schema
+            writer.begin(self._schema)
+        elif batch.schema is not self._schema and not batch.schema.equals(self._schema):
+            batch = batch.cast(self._schema)  # a stream has one schema
+        writer.write_with_metadata(batch, metadata)
+
+    def _hear_credits(self) -> None:
+        reason = "the listener failed"
+        try:
+            reason = self._hear_all()
+        finally:
+            if reason:
+                self._losses.report(self._channel, reason)
+            self._over = True
+            self._queue.put(None)  # nobody needs the writing thread any more
+
+    def _hear_all(self) -> str:
+        """Why the channel is lost, or nothing. Once the end is written, a connection that closes loses nothing."""
+        try:
+            for chunk in self._reader:
+                self._listener.credited(self._channel, _CREDIT.unpack(chunk.app_metadata)[0])
+        except _DISCONNECTS as error:
+            return "" if self._end_written else f"the receiver is gone: {error}"
+        except _BREAKS as error:
+            return str(error)
+        return "" if self._end_written else "the receiver closed the channel before EndOfPartition"
+
+
+def _aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.copy_to(pa.default_cpu_memory_manager())
+
+
+def _flush(senders: tuple[_Sender, ...]) -> None:
+    deadline = Deadline(FLUSH_TIMEOUT_S)
+    for sender in senders:
+        if sender.ended:
+            sender.wait(deadline.remaining_s)
+
+
+# ---------------------------------------------------------------- sockets that gRPC does not let go
+
+_SocketAddress = tuple[str, int]
+
+
+def _sever(belongs: Callable[[_SocketAddress, _SocketAddress], bool]) -> None:
+    """Shut down this process's TCP connections for which `belongs(own address, peer address)`.
+
+    The descriptors stay gRPC's own: it sees the end of the connection, and cleans up as for any peer that is gone.
+    """
+    for connection in _own_sockets():
+        with contextlib.suppress(OSError):  # not connected, or gone by now
+            if belongs(_plain(connection.getsockname()), _plain(connection.getpeername())):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _own_sockets() -> Iterator[socket.socket]:
+    """Copies of the TCP sockets of this process, each open for one step of the loop."""
+    for path in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):
+            descriptor = os.dup(int(path.name))
+            try:
+                copy = socket.socket(fileno=descriptor)
+            except OSError:  # not a socket
+                os.close(descriptor)
+                continue
+            with copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+                    yield copy
+
+
+def _plain(address: tuple[Any, ...]) -> _SocketAddress:
+    """Host and port; gRPC's sockets are IPv6 ones, with IPv4 addresses mapped into them."""
+    return str(address[0]).removeprefix("::ffff:"), int(address[1])
+
+
+def _socket_address(address: str) -> _SocketAddress:
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    with contextlib.suppress(OSError):
+        host = socket.gethostbyname(host)
+    return host, int(port)

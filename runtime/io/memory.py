@@ -1,0 +1,391 @@
+"""The in-memory twin of every port, for tests, the simulator and slots that share one process.
+
+The twins keep the promises of the real things (order, fences, losses, durability of whole files) and have no threads:
+whoever sends, delivers, on its own thread and before `send` returns. So a listener must only take note, as for the real
+ones. They do not know how anything would be written down, except control messages: those pass through their bytes.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.ids import ChannelId, Token
+from runtime.core.messages import EndOfPartition, Message
+from runtime.errors import CorruptState, EnvironmentFailure, ProtocolViolation
+from runtime.io.control import Gate, Hello, OnHello, OnLost, OnMessage
+from runtime.io.link import CLOSED
+from runtime.io.wire import Arrival, Losses, Numbering, refusal
+from runtime.ports import ExchangeListener
+
+# ---------------------------------------------------------------- time
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; twin of `SystemClock`."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> float:
+        return float(self._now_ms)
+
+    def advance(self, by_ms: int) -> None:
+        if by_ms < 0:
+            raise ProtocolViolation(f"the clock cannot go back by {-by_ms} ms")
+        self._now_ms += by_ms
+
+
+# ---------------------------------------------------------------- storage
+
+
+class MemorySnapshotStore:
+    """Twin of `FileStore`: one job's storage root in a dictionary."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, bytes] = {}
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        content = b"".join(data)  # first: a producer that fails leaves nothing behind
+        with self._lock:
+            self._files[path] = content
+
+    def get(self, path: str) -> bytes:
+        with self._lock:
+            content = self._files.get(path)
+        if content is None:
+            raise CorruptState(f"{path}: not there")
+        return content
+
+    def delete(self, paths: Iterable[str]) -> None:
+        with self._lock:
+            for path in paths:
+                self._files.pop(path, None)
+
+    def list(self, prefix: str) -> list[str]:
+        with self._lock:
+            return sorted(path for path in self._files if path.startswith(prefix))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCheckpoint:
+    """A checkpoint that exists."""
+
+    manifest: Manifest
+    path: str
+    size_bytes: int
+
+
+@dataclass
+class MemoryRecord:
+    """What Postgres holds of one job: who may act, the last id, what has completed. Outlives its attempts."""
+
+    last_token: int = 0
+    last_id: int = 0
+    completed: dict[tuple[int, int], RecordedCheckpoint] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def new_attempt(self) -> Token:
+        """From now on only the attempt with this token may act."""
+        with self.lock:
+            self.last_token += 1
+            return Token(self.last_token)
+
+
+class MemoryCheckpointStore:
+    """One attempt's access to the record of its job; twin of the Postgres one."""
+
+    def __init__(self, record: MemoryRecord, token: Token) -> None:
+        self._record = record
+        self._token = token
+
+    def next_checkpoint_id(self) -> int | None:
+        with self._record.lock:
+            if self._record.last_token != self._token:
+                return None
+            self._record.last_id += 1
+            return self._record.last_id
+
+    def record_completed(self, manifest: Manifest, path: str, size_bytes: int) -> bool:
+        if manifest.token != self._token:
+            raise ProtocolViolation(f"attempt {self._token} records a checkpoint of attempt {manifest.token}")
+        with self._record.lock:
+            if self._record.last_token != self._token:
+                return False
+            recorded = RecordedCheckpoint(manifest=manifest, path=path, size_bytes=size_bytes)
+            self._record.completed.setdefault((manifest.token, manifest.checkpoint), recorded)
+            return True
+
+
+# ---------------------------------------------------------------- channels
+
+
+class MemoryHub:
+    """The network between the exchanges of one process."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._exchanges: dict[str, MemoryExchange] = {}
+
+    def attach(self, exchange: "MemoryExchange") -> str:
+        address = f"memory://{next(self._numbers)}"
+        self._exchanges[address] = exchange
+        return address
+
+    def detach(self, address: str) -> None:
+        self._exchanges.pop(address, None)
+
+    def find(self, address: str) -> "MemoryExchange | None":
+        return self._exchanges.get(address)
+
+
+class MemoryExchange:
+    """The channels of one slot; twin of `FlightExchange`."""
+
+    def __init__(self, hub: MemoryHub, slot: int, token: Token, listener: ExchangeListener, secret: str = "") -> None:
+        self.repeats = 0  #: messages that came again and were dropped
+        self._hub = hub
+        self._slot = slot
+        self._token = token
+        self._secret = secret
+        self._listener = listener
+        self._losses = Losses(listener)
+        self._lock = threading.Lock()
+        self._peers: dict[int, str] = {}
+        self._sending: dict[ChannelId, _Sending] = {}
+        self._receiving: dict[ChannelId, _Receiving] = {}
+        self._closed = False
+        self._address = hub.attach(self)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def connect(self, peers: dict[int, str]) -> None:
+        self._peers = dict(peers)
+
+    def send(self, channel: ChannelId, target_slot: int, message: Message) -> None:
+        if self._closed:
+            return
+        sending = self._sending.get(channel) or self._open(channel, target_slot)
+        if sending.ended:
+            raise ProtocolViolation(f"channel {channel}: {type(message).__name__} after EndOfPartition")
+        sending.ended = isinstance(message, EndOfPartition)
+        if sending.lost:
+            return
+        number, sending.number = sending.number, sending.number + 1
+        peer = self._hub.find(sending.address)
+        reason = peer.receive(channel, number, message) if peer is not None else "the receiver is gone"
+        if reason:
+            self._lose(channel, reason)
+
+    def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None:
+        with self._lock:
+            receiving = self._receiving.setdefault(channel, _Receiving())
+            if receiving.sender is None and not receiving.over:
+                receiving.early_bytes += nbytes
+        if receiving.sender is not None and not receiving.over:
+            receiving.sender.hear_credit(channel, nbytes)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._losses.silence()
+        self._hub.detach(self._address)
+        for channel, sending in self._sending.items():
+            peer = self._hub.find(sending.address)
+            if peer is not None and not sending.ended:
+                peer.hear_end(channel, self, "the sender closed the channel before EndOfPartition")
+        for channel, receiving in self._receiving.items():
+            if receiving.sender is not None and not receiving.over:
+                receiving.sender.hear_loss(channel, "the receiver closed the channel before EndOfPartition")
+
+    # ------------------------------------------------------------ what the other side's exchange calls
+
+    def admit(self, channel: ChannelId, token: int, secret: str, sender: "MemoryExchange") -> str:
+        """Open a channel towards this slot. Returns why not, or nothing."""
+        reason = refusal(self._token, self._secret, token, secret)
+        if reason is not None:
+            return reason
+        with self._lock:
+            receiving = self._receiving.setdefault(channel, _Receiving())
+            if receiving.sender is not None:
+                return f"refused: channel {channel} was opened before"
+            receiving.sender = sender
+            early_bytes, receiving.early_bytes = receiving.early_bytes, 0
+        if early_bytes:
+            sender.hear_credit(channel, early_bytes)
+        return ""
+
+    def receive(self, channel: ChannelId, number: int, message: Message) -> str:
+        """Take a message of an open channel. Returns why the channel is lost, or nothing."""
+        receiving = self._receiving[channel]
+        arrival = receiving.numbering.accept(number)
+        if arrival is Arrival.REPEAT:
+            self.repeats += 1
+        elif arrival is Arrival.GAP:
+            receiving.over = True
+            reason = receiving.numbering.gap(number)
+            self._losses.report(channel, reason)
+            return reason
+        elif not receiving.over:
+            receiving.over = isinstance(message, EndOfPartition)
+            self._listener.arrived(channel, message)
+        return ""
+
+    def hear_credit(self, channel: ChannelId, nbytes: int) -> None:
+        if not self._closed:
+            self._listener.credited(channel, nbytes)
+
+    def hear_end(self, channel: ChannelId, sender: "MemoryExchange", reason: str) -> None:
+        """The sender is gone without an EndOfPartition."""
+        receiving = self._receiving.get(channel)
+        if receiving is not None and receiving.sender is sender and not receiving.over:
+            receiving.over = True
+            self._losses.report(channel, reason)
+
+    def hear_loss(self, channel: ChannelId, reason: str) -> None:
+        """The receiver of a channel is gone."""
+        if not self._sending[channel].ended:
+            self._lose(channel, reason)
+
+    def _open(self, channel: ChannelId, target_slot: int) -> "_Sending":
+        address = self._peers.get(target_slot)
+        if address is None:
+            raise ProtocolViolation(f"channel {channel}: the address of slot {target_slot} is not known")
+        sending = self._sending.setdefault(channel, _Sending(address))
+        peer = self._hub.find(address)
+        reason = peer.admit(channel, self._token, self._secret, self) if peer else f"cannot reach {address}"
+        if reason:
+            self._lose(channel, reason)
+        return sending
+
+    def _lose(self, channel: ChannelId, reason: str) -> None:
+        self._sending[channel].lost = True
+        self._losses.report(channel, reason)
+
+
+@dataclass(slots=True)
+class _Sending:
+    address: str
+    number: int = 0  #: of the next message
+    ended: bool = False  #: EndOfPartition was handed in
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class _Receiving:
+    sender: MemoryExchange | None = None
+    numbering: Numbering = field(default_factory=Numbering)
+    early_bytes: int = 0  #: credit granted before the channel was open
+    over: bool = False  #: ended, or lost
+
+
+# ---------------------------------------------------------------- control
+
+
+class MemoryControlServer:
+    """The master's end; twin of `ControlServer`."""
+
+    def __init__(
+        self,
+        token: Token,
+        secret: str,
+        incoming: Any,
+        *,
+        on_hello: OnHello,
+        on_message: OnMessage,
+        on_lost: OnLost,
+    ) -> None:
+        self.gate = Gate(token, secret)
+        self.decoder = msgspec.msgpack.Decoder(incoming)
+        self.on_hello, self.on_message, self.on_lost = on_hello, on_message, on_lost
+        self.closed = False
+        self.clients: dict[int, MemoryControlClient] = {}
+
+    def send(self, slot: int, message: Any) -> None:
+        data = msgspec.msgpack.encode(message)
+        client = self.clients.get(slot)
+        if client is not None:
+            client.hear(data)
+
+    def close(self) -> None:
+        self.closed = True
+        clients, self.clients = self.clients, {}
+        for client in clients.values():
+            client.lose(CLOSED)
+
+
+class MemoryControlClient:
+    """A slot's end; twin of `ControlClient`. The server itself stands for its address."""
+
+    def __init__(
+        self,
+        server: MemoryControlServer,
+        hello: Hello,
+        incoming: Any,
+        *,
+        on_message: Callable[[Any], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        if server.closed:
+            raise EnvironmentFailure("cannot reach the master: it is closed")
+        self._server = server
+        self._slot = hello.slot
+        self._decoder = msgspec.msgpack.Decoder(incoming)
+        self._on_message, self._on_lost = on_message, on_lost
+        self._open = True
+        refused = server.gate.admit(hello)
+        if refused is not None:
+            self.lose(refused)
+            return
+        server.clients[self._slot] = self
+        server.on_hello(self._slot, msgspec.structs.replace(hello, secret=""))
+
+    def send(self, message: Any) -> None:
+        data = msgspec.msgpack.encode(message)
+        if not self._open:
+            return
+        try:
+            message = self._server.decoder.decode(data)
+        except msgspec.DecodeError as error:
+            self._leave(f"unreadable message: {error}")
+            self._on_lost(CLOSED)
+            return
+        self._server.on_message(self._slot, message)
+
+    def close(self) -> None:
+        """End the connection; for the master it is the same whether a slot closes or dies."""
+        if self._open:
+            self._leave(CLOSED)
+
+    def hear(self, data: bytes) -> None:
+        if not self._open:
+            return
+        try:
+            message = self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            self._leave(CLOSED)
+            self._on_lost(f"unreadable message: {error}")
+            return
+        self._on_message(message)
+
+    def lose(self, reason: str) -> None:
+        if self._open:
+            self._open = False
+            self._on_lost(reason)
+
+    def _leave(self, reason: str) -> None:
+        self._open = False
+        self._server.clients.pop(self._slot, None)
+        self._server.on_lost(self._slot, reason)

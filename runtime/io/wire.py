@@ -1,0 +1,138 @@
+"""What both ends of a connection agree on: who may speak, how messages are numbered, and their bytes.
+
+Shared by the real channels and their twins, so that a fence or a gap means the same everywhere. It opens no sockets.
+"""
+
+import hmac
+import struct
+import threading
+from enum import Enum, auto
+from typing import Any, Final
+
+import msgspec
+
+from runtime.core.ids import ChannelId, Token
+from runtime.core.messages import (
+    Barrier,
+    CancelBarrier,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Message,
+    Records,
+    Watermark,
+)
+from runtime.ports import ExchangeListener
+
+# ---------------------------------------------------------------- who may speak
+
+
+class Opening(msgspec.Struct, frozen=True, array_like=True):
+    """The first thing a sender says about a channel."""
+
+    token: int
+    secret: str
+    edge: int
+    source: int
+    target: int
+
+    @property
+    def channel(self) -> ChannelId:
+        return ChannelId(self.edge, self.source, self.target)
+
+
+def refusal(token: Token, secret: str, shown_token: int, shown_secret: str) -> str | None:
+    """Why somebody who shows these may not speak to the attempt `token`; None if they may."""
+    if not hmac.compare_digest(secret.encode(), shown_secret.encode()):
+        return "refused: wrong secret"
+    if shown_token != token:
+        age = "older" if shown_token < token else "newer"
+        return f"refused: attempt token {shown_token} is {age} than {token}"
+    return None
+
+
+# ---------------------------------------------------------------- numbers
+
+
+class Arrival(Enum):
+    """What the number of a message says about it."""
+
+    NEXT = auto()
+    REPEAT = auto()
+    GAP = auto()
+
+
+class Numbering:
+    """The receiver's memory of one channel: which number comes next."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+
+    def accept(self, number: int) -> Arrival:
+        if number < self.expected:
+            return Arrival.REPEAT
+        if number > self.expected:
+            return Arrival.GAP
+        self.expected += 1
+        return Arrival.NEXT
+
+    def gap(self, number: int) -> str:
+        return f"message {self.expected} is missing: {number} came instead"
+
+
+# ---------------------------------------------------------------- bytes
+
+_HEAD: Final = struct.Struct("<QB")  #: number of the message, index into _KINDS
+#: The index is what travels: only ever append.
+_KINDS: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition)
+_INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_KINDS) if kind is not None}
+_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _KINDS if kind is not None)
+_RECORDS: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch itself travels beside
+
+
+def encode(number: int, message: Message) -> bytes:
+    """The bytes of a message, without the batch of a `Records`."""
+    if isinstance(message, Records):
+        return _RECORDS.pack(number, 0, message.rows, message.nbytes)
+    return _HEAD.pack(number, _INDEX[type(message)]) + msgspec.msgpack.encode(message)
+
+
+def decode(data: bytes, payload: Any) -> tuple[int, Message]:
+    """The inverse of `encode`; `payload` is the batch that came with it, if any.
+
+    Raises:
+        ValueError: these bytes are no message.
+    """
+    try:
+        number, kind = _HEAD.unpack_from(data)
+        if kind == 0:
+            _, _, rows, nbytes = _RECORDS.unpack(data)
+            return number, Records(payload, rows, nbytes)
+        message: Message = _DECODERS[kind - 1].decode(data[_HEAD.size :])
+    except (struct.error, IndexError, msgspec.DecodeError) as error:
+        raise ValueError(f"unreadable message: {error}") from error
+    return number, message
+
+
+# ---------------------------------------------------------------- losses
+
+
+class Losses:
+    """Tells a listener of each lost channel once, and of none after `silence`."""
+
+    def __init__(self, listener: ExchangeListener) -> None:
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._told: set[ChannelId] = set()
+        self._silent = False
+
+    def report(self, channel: ChannelId, reason: str) -> None:
+        with self._lock:
+            if self._silent or channel in self._told:
+                return
+            self._told.add(channel)
+        self._listener.lost(channel, reason)
+
+    def silence(self) -> None:
+        with self._lock:
+            self._silent = True

@@ -1,0 +1,33 @@
+"""A slot in a process of its own, for tests that kill or stop it: sends on one channel for ever, or only listens.
+
+Usage: python channel_process.py send ADDRESS | listen. Prints its own address once it stands.
+"""
+
+import sys
+import threading
+
+from runtime.core.ids import ChannelId, Token
+from runtime.core.messages import Message, Watermark
+from runtime.io.flight import FlightExchange
+
+
+class Deaf:
+    """A listener that is not interested."""
+
+    def arrived(self, channel: ChannelId, message: Message) -> None: ...
+    def credited(self, channel: ChannelId, nbytes: int) -> None: ...
+    def lost(self, channel: ChannelId, reason: str) -> None: ...
+
+
+def main(role: str, secret: str, peer: str = "") -> None:
+    exchange = FlightExchange(1, Token(7), secret, Deaf())
+    if role == "send":
+        exchange.connect({0: peer})
+        exchange.send(ChannelId(0, 1, 0), 0, Watermark(1))
+    sys.stdout.write(exchange.address + "\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

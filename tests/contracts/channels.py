@@ -1,0 +1,144 @@
+"""What the channel tests share: a listener that remembers, and one network per kind of exchange."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.ids import ChannelId, Token
+from runtime.core.messages import Message, Records
+from runtime.io.memory import MemoryExchange, MemoryHub
+from runtime.io.wire import Opening, encode
+from runtime.ports import Exchange
+
+TOKEN = Token(7)
+SECRET = "between slots"
+PATIENCE_S = 30.0  #: for things that must happen; only a failing test waits this long
+
+
+class Recorder:
+    """An `ExchangeListener` that remembers everything and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.messages: dict[ChannelId, list[Message]] = defaultdict(list)
+        self.credits: dict[ChannelId, int] = defaultdict(int)
+        self.losses: list[tuple[ChannelId, str]] = []
+        self.on_arrival: Callable[[ChannelId, Message], None] = lambda channel, message: None
+
+    def arrived(self, channel: ChannelId, message: Message) -> None:
+        with self.changed:
+            self.messages[channel].append(message)
+            self.changed.notify_all()
+        self.on_arrival(channel, message)
+
+    def credited(self, channel: ChannelId, nbytes: int) -> None:
+        with self.changed:
+            self.credits[channel] += nbytes
+            self.changed.notify_all()
+
+    def lost(self, channel: ChannelId, reason: str) -> None:
+        with self.changed:
+            self.losses.append((channel, reason))
+            self.changed.notify_all()
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        with self.changed:
+            if not self.changed.wait_for(condition, PATIENCE_S):
+                raise AssertionError(f"waited in vain: {what}; losses: {self.losses}")
+
+    def wait_for(self, channel: ChannelId, count: int) -> list[Message]:
+        self.wait(lambda: len(self.messages[channel]) >= count or bool(self.losses), f"{count} messages on {channel}")
+        return list(self.messages[channel])
+
+    def wait_for_loss(self, channel: ChannelId) -> str:
+        self.wait(lambda: any(lost == channel for lost, _ in self.losses), f"loss of {channel}")
+        return next(reason for lost, reason in self.losses if lost == channel)
+
+
+class CountingExchange(Exchange, Protocol):
+    repeats: int
+
+
+class Network(Protocol):
+    """One kind of exchange: makes them, and speaks its wire format for those who break the rules."""
+
+    def exchange(
+        self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET
+    ) -> CountingExchange: ...
+    def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
+        """Open `channel` rightly, then send messages under these numbers, as far as the receiver lets them in."""
+
+    def close(self) -> None: ...
+
+
+class MemoryNetwork:
+    def __init__(self) -> None:
+        self._hub = MemoryHub()
+        self._made: list[MemoryExchange] = []
+
+    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> CountingExchange:
+        made = MemoryExchange(self._hub, slot, token, listener, secret)
+        self._made.append(made)
+        return made
+
+    def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
+        target = self._hub.find(address)
+        assert target is not None
+        forger = cast(MemoryExchange, self.exchange(99, Recorder()))
+        assert not target.admit(channel, TOKEN, SECRET, forger)
+        for number, message in numbered:
+            if target.receive(channel, number, message):
+                return
+
+    def close(self) -> None:
+        for exchange in self._made:
+            exchange.close()
+
+
+class FlightNetwork:
+    def __init__(self) -> None:
+        self._made: list[Exchange] = []
+        self._streams: list[tuple[Any, Any, Any]] = []
+
+    def exchange(self, slot: int, listener: Recorder, token: Token = TOKEN, secret: str = SECRET) -> CountingExchange:
+        from runtime.io.flight import FlightExchange
+
+        made = FlightExchange(slot, token, secret, listener)
+        self._made.append(made)
+        return made
+
+    def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
+        import pyarrow.flight as fl
+
+        client = fl.connect(address)
+        opening = Opening(TOKEN, SECRET, channel.edge, channel.source, channel.target)
+        writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening)))
+        self._streams.append((client, writer, reader))
+        begun = False
+        for number, message in numbered:
+            if not isinstance(message, Records):
+                writer.write_metadata(encode(number, message))
+                continue
+            if not begun:
+                writer.begin(message.payload.schema)
+                begun = True
+            writer.write_with_metadata(message.payload, encode(number, message))
+
+    def close(self) -> None:
+        for _, _, reader in self._streams:
+            reader.cancel()
+        for exchange in self._made:
+            exchange.close()
+        self._streams.clear()
+
+
+def records(batch: pa.RecordBatch) -> Records:
+    return Records(batch, batch.num_rows, max(1, batch.nbytes))
+
+
+def numbers(start: int, rows: int) -> Records:
+    return records(pa.record_batch({"n": pa.array(range(start, start + rows), pa.int64())}))

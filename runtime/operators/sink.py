@@ -1,4 +1,43 @@
-from runtime.ports import Operator
+"""The step at the end of a stream: two-phase commit between a writer and a committer.
+
+What the writer prepares before a barrier belongs to that checkpoint. It is committed when that checkpoint, or any later
+one, has completed, and rides along as a committable until then. A new attempt starts empty: what a checkpoint holds
+uncommitted is committed by the job master before anything is deployed.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import CommitPermit
+from runtime.ports import Collector, Operator, OperatorContext, Sink
+
+
 class SinkOperator(Operator):
-    def __init__(self, sink): ...
-    def process(self, input, batch, out): raise NotImplementedError
+    """Writes, prepares and commits."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._writer = sink.writer()
+        self._committer = sink.committer()
+        self._prepared: list[tuple[int, Any]] = []  #: (checkpoint, committable), oldest first
+
+    def open(self, context: OperatorContext) -> None:
+        self._writer.open(context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._writer.write(batch)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        self._prepared += [(checkpoint, committable) for committable in self._writer.prepare(checkpoint)]
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        due = [committable for checkpoint, committable in self._prepared if checkpoint <= permit.checkpoint]
+        if due:
+            self._committer.commit(permit, due)
+        self._prepared = [entry for entry in self._prepared if entry[0] > permit.checkpoint]
+
+    def committables(self) -> tuple[Any, ...]:
+        return tuple(committable for _, committable in self._prepared)
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,4 +1,118 @@
-from runtime.ports import Operator
+"""Event-time tumbling windows over keys.
+
+A window [s, e) is complete when the watermark has reached e - 1: it fires once, and what comes later for it is late: it
+is counted, and dropped. A window is a key of the table (the author's keys, then its start), so it moves with its key
+group and leaves a tombstone when it has fired.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.event_time import Times, event_times_ms
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.factorise import factorise
+from runtime.state.index import Slots
+from runtime.state.schema import UNSETTLED, namespace_field
+from runtime.state.table import KeyedTable
+
+LATE_RECORDS: Final = "late_records"
+_START, _END = "window_start", "window_end"
+_TIME: Final = pa.timestamp("ms")
+_ROWS_PER_BATCH: Final = 65_536
+
+
 class TumblingWindow(Operator):
-    def __init__(self, keys, time, size_ms, aggregates): ...
-    def process(self, input, batch, out): raise NotImplementedError
+    """Aggregates per key and window.
+
+    Args:
+        keys: key columns.
+        time: column of event times.
+        size_ms: length of a window; windows are aligned to the epoch.
+        aggregates: by output column.
+    """
+
+    def __init__(self, keys: Sequence[str], time: str, size_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._time = time
+        self._size_ms = size_ms
+        self._aggregates = AggregateSet(aggregates)
+        names = [*self._keys, _START, _END, *self._aggregates.names]
+        if len(set(names)) != len(names):
+            raise JobRejected(
+                "duplicate-column", ", ".join(self._keys), f"output columns must differ: {', '.join(names)}"
+            )
+        self._watermark = MIN_WATERMARK
+        self._settled_for: pa.Schema | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(_START, pa.int64())]
+        self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._aggregates.fields())
+        self._first_end = self._earliest_end()
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._settle(batch.schema)
+        windows = event_times_ms(batch, self._time) // self._size_ms
+        batch, windows = self._without_late(batch, windows)
+        if not batch.num_rows:
+            return
+        keys = [batch.column(key) for key in self._keys]
+        distinct = factorise([*keys, pa.array(windows)])
+        starts = windows[distinct.first] * self._size_ms
+        first = pa.array(distinct.first)
+        slots = self._table.upsert([*(key.take(first) for key in keys), pa.array(starts)])
+        self._aggregates.fold(self._table, batch, distinct, slots)
+        self._first_end = min(self._first_end, int(starts.min()) + self._size_ms)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._watermark = max(self._watermark, watermark)
+        if self._watermark < self._first_end - 1:
+            return
+        slots = self._table.slots()
+        due = slots[self._table.key_codes(_START)[slots] <= self._watermark + 1 - self._size_ms]
+        self._fire(due, out)
+        self._table.delete(due)
+        self._first_end = self._earliest_end()
+
+    def _settle(self, schema: pa.Schema) -> None:
+        if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
+            return
+        kinds = [schema.field(key).type for key in self._keys]
+        self._table.settle([*kinds, pa.int64()], self._aggregates.kinds(schema))
+        self._settled_for = schema
+
+    def _without_late(self, batch: pa.RecordBatch, windows: Times) -> tuple[pa.RecordBatch, Times]:
+        open_from = (self._watermark + 1) // self._size_ms  # the first window that has not fired
+        if not len(windows) or int(windows.min()) >= open_from:
+            return batch, windows
+        kept = windows >= open_from
+        self._context.count(LATE_RECORDS, int(len(kept) - kept.sum()))
+        return batch.filter(pa.array(kept)), windows[kept]
+
+    def _earliest_end(self) -> int:
+        slots = self._table.slots()
+        if not len(slots):
+            return MAX_WATERMARK
+        return int(self._table.key_codes(_START)[slots].min()) + self._size_ms
+
+    def _fire(self, slots: Slots, out: Collector) -> None:
+        if not len(slots):
+            return
+        starts = self._table.key_codes(_START)[slots]
+        arrays = [
+            *(self._table.key_column(key, slots) for key in self._keys),
+            pa.array(starts).view(_TIME),
+            pa.array(starts + self._size_ms).view(_TIME),
+            *self._aggregates.results(self._table, slots),
+        ]
+        fired = pa.RecordBatch.from_arrays(arrays, names=[*self._keys, _START, _END, *self._aggregates.names])
+        order = pc.sort_indices(fired, sort_keys=[(name, "ascending") for name in (_START, *self._keys)])
+        fired = fired.take(order)
+        for start in range(0, fired.num_rows, _ROWS_PER_BATCH):
+            out.emit(fired.slice(start, _ROWS_PER_BATCH))

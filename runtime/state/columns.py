@@ -1,0 +1,81 @@
+"""Value columns of a table: typed numpy arrays over slots, with a mask where a field is nullable.
+
+Values have a fixed width. Times are held as their integer; conversion to Arrow happens where rows leave the table.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.state.index import Slots
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRows:
+    """Copied rows of one value column."""
+
+    field: pa.Field
+    values: npt.NDArray[Any]
+    valid: Mask | None  #: None: all are
+
+    def to_arrow(self) -> pa.Array:
+        kind = self.field.type
+        array = pa.array(self.values, mask=None if self.valid is None else ~self.valid)
+        return array.view(kind) if pa.types.is_temporal(kind) else array
+
+
+def storage_dtype(kind: Any) -> np.dtype[Any]:
+    """The numpy type that holds values of an Arrow type.
+
+    Raises:
+        TypeError: it has no fixed width.
+    """
+    if pa.types.is_temporal(kind):
+        return np.dtype(f"int{kind.bit_width}")
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    raise TypeError(f"a state value of type {kind} has no fixed width")
+
+
+class ValueColumn:
+    """One value column. `data` and `valid` are by slot, and replaced when the table grows."""
+
+    def __init__(self, field: pa.Field, capacity: int) -> None:
+        self.field = field
+        self.data: npt.NDArray[Any] = np.zeros(capacity, dtype=storage_dtype(field.type))
+        self.valid: Mask | None = np.zeros(capacity, dtype=bool) if field.nullable else None
+
+    def grow(self, capacity: int) -> None:
+        self.data = grown(self.data, capacity)
+        if self.valid is not None:
+            self.valid = grown(self.valid, capacity)
+
+    def clear(self, slots: Slots) -> None:
+        self.data[slots] = 0
+        if self.valid is not None:
+            self.valid[slots] = False
+
+    def copy(self, slots: Slots) -> ColumnRows:
+        return ColumnRows(self.field, self.data[slots], None if self.valid is None else self.valid[slots])
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        """Writes restored values."""
+        if pa.types.is_temporal(self.field.type):
+            values = values.view(pa.from_numpy_dtype(self.data.dtype))
+        if self.valid is not None:
+            self.valid[slots] = values.is_valid().to_numpy(zero_copy_only=False)
+        filled = values.fill_null(pa.scalar(0).cast(values.type)) if values.null_count else values
+        self.data[slots] = filled.to_numpy(zero_copy_only=False)
+
+
+def grown(data: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
+    """A longer copy, with zeroes behind."""
+    longer = np.zeros(capacity, dtype=data.dtype)
+    longer[: len(data)] = data
+    return longer

@@ -1,0 +1,132 @@
+"""Key values as 64-bit codes and back: the form in which the key index compares keys.
+
+Fixed-width values are their own codes. Text, binary and decimals are interned: each distinct value gets the next
+number, and keeps it until the codes are renumbered by `compacted`. Codes live in memory only; snapshots hold values.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.state.hashing import as_int64, is_text
+
+Codes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+UNKNOWN: Final = -1  #: the code of a value that was never interned
+
+
+class KeyCodec(Protocol):
+    """Codes of one key column. Equal values have equal codes; nulls are the caller's matter."""
+
+    def encode(self, column: pa.Array, learn: bool) -> Codes:
+        """Values to codes. Without `learn`, values not seen before are `UNKNOWN`."""
+
+    def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
+
+
+def plain_type(kind: Any) -> Any:
+    """The type in which a key of type `kind` is stored and sent on: without dictionaries and views."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """The same values without dictionaries and views."""
+    if pa.types.is_dictionary(column.type):
+        return plain(column.dictionary_decode())
+    return column.cast(plain_type(column.type))
+
+
+def family(kind: Any) -> str:
+    """Types whose values may meet in one key column."""
+    kind = plain_type(kind)
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_floating(kind):
+        return "floating"
+    if is_text(kind):
+        return "string" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "binary"
+    return str(kind)
+
+
+def codec_of(kind: Any) -> KeyCodec:
+    """A codec for a plain type."""
+    if is_text(kind) or pa.types.is_decimal(kind):
+        return InternedCodec(kind)
+    return FixedCodec(kind)
+
+
+class FixedCodec:
+    """Numbers, booleans and times, which are their own codes."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def encode(self, column: pa.Array, learn: bool) -> Codes:
+        return as_int64(column)
+
+    def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
+        values = self._decode(codes)
+        return pc.if_else(pa.array(~nulls), values, pa.scalar(None, self._kind)) if nulls.any() else values
+
+    def _decode(self, codes: Codes) -> pa.Array:
+        kind = self._kind
+        if pa.types.is_boolean(kind):
+            return pa.array(codes.astype(bool))
+        if pa.types.is_floating(kind):
+            return pa.array(codes.view(np.float64)).cast(kind)
+        if pa.types.is_uint64(kind):
+            return pa.array(codes.view(np.uint64))
+        if pa.types.is_temporal(kind):
+            return pa.array(codes.astype(f"int{kind.bit_width}")).view(kind)
+        return pa.array(codes).cast(kind)  # checked: a wider integer that does not fit is an error
+
+
+class InternedCodec:
+    """Text, binary and decimals, numbered in the order in which they were first seen."""
+
+    def __init__(self, kind: Any, values: Sequence[Any] = ()) -> None:
+        self._kind = kind
+        self._values = list(values)
+        self._numbers = {value: number for number, value in enumerate(self._values)}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def encode(self, column: pa.Array, learn: bool) -> Codes:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        number = self._learned if learn else self._known
+        codes = np.array([number(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
+        return np.asarray(codes[encoded.indices.to_numpy(zero_copy_only=False)])
+
+    def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
+        distinct, rows = np.unique(np.where(nulls, UNKNOWN, codes), return_inverse=True)
+        values = pa.array([self._values[code] if code >= 0 else None for code in distinct.tolist()], type=self._kind)
+        return values.take(pa.array(rows.reshape(-1)))
+
+    def compacted(self, codes: Codes) -> tuple["InternedCodec", Codes]:
+        """A codec that knows only the values of `codes`, and those codes in its numbering."""
+        distinct, rows = np.unique(codes, return_inverse=True)
+        kept = distinct[distinct >= 0]
+        rows = rows.reshape(-1) - (len(distinct) - len(kept))  # UNKNOWN, if there, sorts first and stays -1
+        return InternedCodec(self._kind, [self._values[code] for code in kept.tolist()]), rows.astype(np.int64)
+
+    def _learned(self, value: Any) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            if value is None:
+                return UNKNOWN
+            number = self._numbers[value] = len(self._values)
+            self._values.append(value)
+        return number
+
+    def _known(self, value: Any) -> int:
+        return self._numbers.get(value, UNKNOWN)

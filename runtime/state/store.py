@@ -1,0 +1,231 @@
+"""All state of one operator subtask: what it declared, what was restored for it, and its captures.
+
+A capture is taken in one step at the barrier and shares no mutable thing with the live state; its `write` runs later,
+in another thread. After a restore the first snapshot is complete, so that no checkpoint leans on files of another
+lineage or on a savepoint, which belongs to people.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import Segment, SubtaskSnapshot
+from runtime.errors import CorruptState, JobRejected
+from runtime.ports import Restored, SnapshotStore
+from runtime.state.broadcast import BroadcastTable
+from runtime.state.chain import Chain, Link
+from runtime.state.lists import OperatorList
+from runtime.state.rows import TableRows, column_names, rows_in, segment_batch, types_of
+from runtime.state.schema import TableSchema
+from runtime.state.segments import read_segment
+from runtime.state.table import KeyedTable
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+Links = dict[str, tuple[Link, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StateCapture:
+    """Implements `ports.Capture`."""
+
+    keyed: Links
+    broadcast: Links
+    lists: dict[str, tuple[Any, ...]]
+
+    def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
+        """Stores what is not stored yet. May be called again after a failure."""
+        keyed, keyed_bytes = _written(self.keyed, store, prefix)
+        broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
+        return SubtaskSnapshot(keyed=keyed, broadcast=broadcast, lists=self.lists), keyed_bytes + broadcast_bytes
+
+
+class SubtaskState:
+    """Implements `ports.StateStore`.
+
+    Args:
+        key_groups: those that this subtask owns.
+        max_parallelism: number of key groups of the job.
+        store: where restored segments are read from; needed only for a restore.
+    """
+
+    def __init__(self, key_groups: range, max_parallelism: int, store: SnapshotStore | None) -> None:
+        self._groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._store = store
+        self._restored: Restored | None = None
+        self._tables: dict[str, KeyedTable] = {}
+        self._broadcast: dict[str, BroadcastTable] = {}
+        self._lists: dict[str, OperatorList] = {}
+        self._chains: dict[str, Chain] = {}
+        self._written_names = 0
+
+    # ------------------------------------------------------------ declaring
+
+    def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> KeyedTable:
+        """Declares a keyed table and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+            JobRejected: the name is taken, or the restored columns are not the declared ones.
+        """
+        self._claim(name)
+        table = KeyedTable(TableSchema(name, keys, values), self._max_parallelism)
+        for snapshot in self._snapshots():
+            for segment in snapshot.keyed.get(name, ()):
+                self._apply(table, segment)
+        self._tables[name] = table
+        return table
+
+    def list_state(self, name: str) -> OperatorList:
+        """Declares a list state; it holds this subtask's share of what was restored."""
+        self._claim(name)
+        values = self._restored.lists.get(name, ()) if self._restored is not None else ()
+        return self._lists.setdefault(name, OperatorList(values))
+
+    def broadcast_table(self, name: str) -> BroadcastTable:
+        """Declares a broadcast state and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+        """
+        self._claim(name)
+        source = self._restored.broadcast if self._restored is not None else None
+        segments = source.broadcast.get(name, ()) if source is not None else ()
+        return self._broadcast.setdefault(name, BroadcastTable(name, [self._read(segment) for segment in segments]))
+
+    # ------------------------------------------------------------ restoring
+
+    def restore(self, restored: Restored) -> None:
+        """Gives what was restored; it is read when the states are declared, so this comes before `open`."""
+        assert not self._chains, "states were declared before the restore"
+        self._restored = restored
+
+    def check_all_declared(self) -> None:
+        """Every restored state must have been declared, or it would silently be lost.
+
+        Raises:
+            JobRejected: naming the operator and the state.
+        """
+        if self._restored is None:
+            return
+        for name in self._restored_names():
+            if name not in self._chains:
+                operator = str(self._restored.subtask.operator)
+                detail = f"the checkpoint holds state {name!r}, which this version of the operator does not declare"
+                raise JobRejected("state-not-declared", operator, detail)
+
+    # ------------------------------------------------------------ capturing
+
+    def capture(self, full: bool) -> StateCapture:
+        """Copies what changed since the last capture. `full` (savepoints) copies everything and marks nothing."""
+        return StateCapture(
+            keyed={name: self._capture_table(name, table, full) for name, table in self._tables.items()},
+            broadcast={name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()},
+            lists={name: values.capture() for name, values in self._lists.items()},
+        )
+
+    def _capture_table(self, name: str, table: KeyedTable, full: bool) -> tuple[Link, ...]:
+        if not table.settled:
+            return ()
+        chain = self._chains[name]
+        if full:
+            return _some(self._table_link(name, [table.copy_all()] if len(table) else []))
+        if chain.wants_base:
+            chain.rebase(self._table_link(name, table.capture_all()))
+        else:
+            chain.append(self._table_link(name, table.capture_changes()))
+        return chain.links()
+
+    def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[Link, ...]:
+        chain = self._chains[name]
+        if full:
+            return _some(self._broadcast_link(name, table.batches))
+        if chain.wants_base:
+            chain.rebase(self._broadcast_link(name, table.capture_all()))
+        else:
+            chain.append(self._broadcast_link(name, table.capture_changes()))
+        return chain.links()
+
+    def _table_link(self, name: str, rows: Sequence[TableRows]) -> Link | None:
+        if not rows:
+            return None
+        size = sum(part.nbytes for part in rows)
+        groups = (min(int(part.groups.min()) for part in rows), max(int(part.groups.max()) for part in rows))
+        return self._link(name, lambda: segment_batch(rows), size, groups)
+
+    def _broadcast_link(self, name: str, batches: Sequence[pa.RecordBatch]) -> Link | None:
+        if not batches:
+            return None
+        everywhere = (0, self._max_parallelism - 1)
+        return self._link(name, lambda: pa.concat_batches(batches), sum(batch.nbytes for batch in batches), everywhere)
+
+    def _link(self, name: str, make: Callable[[], pa.RecordBatch], nbytes: int, groups: tuple[int, int]) -> Link:
+        self._written_names += 1
+        return Link(f"{name}-{self._written_names:06d}.arrow", make, nbytes, groups)
+
+    # ------------------------------------------------------------ inside
+
+    def _claim(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise JobRejected("bad-state-name", name, "a state name has letters, digits, '_', '.' and '-', 64 at most")
+        if name in self._chains:
+            raise JobRejected("duplicate-state", name, "the operator declares this state twice")
+        self._chains[name] = Chain()
+
+    def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
+        return self._restored.snapshots if self._restored is not None else ()
+
+    def _restored_names(self) -> list[str]:
+        assert self._restored is not None, "nothing was restored"
+        names = [name for snapshot in self._restored.snapshots for name, found in snapshot.keyed.items() if found]
+        names += [name for name, values in self._restored.lists.items() if values]
+        if self._restored.broadcast is not None:
+            names += [name for name, found in self._restored.broadcast.broadcast.items() if found]
+        return names
+
+    def _read(self, segment: Segment) -> pa.RecordBatch:
+        assert self._store is not None, "a restore needs a store"
+        return read_segment(self._store, segment)
+
+    def _apply(self, table: KeyedTable, segment: Segment) -> None:
+        """Takes over those rows of a segment whose key groups this subtask owns."""
+        groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
+        if not groups and table.settled:
+            return
+        batch = self._read(segment)
+        self._check_columns(table, batch, segment)
+        table.settle(*types_of(batch, table.schema))
+        rows = rows_in(batch, table.schema, groups)
+        if len(rows.deleted_keys[0]):
+            found = table.find(rows.deleted_keys)
+            table.delete(found[found >= 0])
+        if len(rows.keys[0]):
+            table.restore(rows.keys, rows.values)
+
+    def _check_columns(self, table: KeyedTable, batch: pa.RecordBatch, segment: Segment) -> None:
+        declared = [*table.schema.keys.names, *table.schema.values.names]
+        if batch.num_columns < 2:
+            raise CorruptState(f"state file {segment.path} does not have the columns of a keyed table")
+        if column_names(batch) != declared:
+            detail = f"the checkpoint has columns {column_names(batch)}, this version of the operator {declared}"
+            raise JobRejected("state-columns-changed", table.schema.name, detail)
+
+
+def _some(link: Link | None) -> tuple[Link, ...]:
+    return () if link is None else (link,)
+
+
+def _written(states: Links, store: SnapshotStore, prefix: str) -> tuple[dict[str, tuple[Segment, ...]], int]:
+    written, total = {}, 0
+    for name, links in states.items():
+        segments = []
+        for link in links:
+            segment, nbytes = link.write(store, prefix)
+            segments.append(segment)
+            total += nbytes
+        written[name] = tuple(segments)
+    return written, total

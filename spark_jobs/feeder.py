@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -91,7 +91,7 @@ def claim(folder: Path, plan: Plan) -> None:
         raise FolderTaken(f"{folder} was filled with {theirs}, not {mine}: use the same settings or another folder")
 
 
-def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Iterator[int]:
+def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Generator[int, None, None]:
     """Writes the files that are not there yet, evenly over `seconds`; yields the rows of each, old and new."""
     claim(folder, plan)
     parts = list(slices(disordered(with_event_time(flights), plan), plan.files))

@@ -9,350 +9,71 @@ It needs a stack that runs (`make up`) and meets it through REST, signals and fi
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import socket
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn
 
 from tqdm import tqdm
 
-from stack.demo_api import Api, ApiRefused, Row
-from stack.demo_children import Children, Environment
-from stack.demo_live import AllRead, Flow, reading
+from stack import demo_steps as steps
+from stack.demo_api import Api, ApiRefused
+from stack.demo_children import Children, Environment, NoStack, OracleFailed
 from stack.demo_output import Output
-from stack.processes import ProcessId, children_of
+from stack.demo_steps import PATIENCE_S, RECORDS, Story, StoryFailed
 
-T = TypeVar("T")
-
-RECORDS: Final = 336_776
-CLAIM_LIMIT_S: Final = 10.0  #: a run whose worker was killed is claimed by another
-FLOW_LIMIT_S: Final = 30.0  #: and its records flow again
-PATIENCE_S: Final = 180.0  #: for everything that has no limit of its own
-POLL_S: Final = 0.25
-SLOW_FEED_S: Final = 400.0  #: the pace while things are being killed
-REST_FEED_S: Final = 12.0  #: the pace for what is left after the restore
 PHASES: Final = 12
-
-
-class StoryFailed(Exception):
-    """The story did not go as it must; the text says what was seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """One line of the table."""
-
-    at_s: float
-    took_s: float
-    what: str
-
-
-@dataclass
-class Story:
-    """What is going on: one job, its newest run, and what has happened so far."""
-
-    api: Api
-    children: Children
-    job: Row
-    flights: Path
-    output: Output
-    bar: tqdm[None]
-    began: float = field(default_factory=time.monotonic)
-    happened: list[Happening] = field(default_factory=list)
-    late: int = 0
-    run_id: int = 0
-
-    @contextmanager
-    def phase(self, title: str) -> Iterator[list[str]]:
-        """A step of the story; the caller appends what is worth telling."""
-        self.bar.set_description(title)
-        started, told = time.monotonic(), list[str]()
-        yield told
-        took = time.monotonic() - started
-        self.happened.append(Happening(started - self.began, took, ", ".join([title, *told])))
-        self.bar.update(1)
-        if self.bar.disable:
-            print(f"{time.monotonic() - self.began:7.1f} s  {self.happened[-1].what}", flush=True)
-
-    def until(self, what: str, check: Callable[[Row], T | None], timeout_s: float = PATIENCE_S) -> T:
-        """Polls the run until `check` gives something.
-
-        Raises:
-            StoryFailed: the time is up, or the run has failed.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            run = self.look()
-            found = check(run)
-            if found is not None and found is not False:
-                return found
-            if run["state"] == "failed":
-                raise StoryFailed(f"run {run['id']} failed while waiting for {what}: {run['failure']}")
-            if time.monotonic() > deadline:
-                raise StoryFailed(f"{what}: not within {timeout_s:.0f} s (run {run['id']} is {run['state']})")
-            time.sleep(POLL_S)
-
-    def look(self) -> Row:
-        """The run as it is now; remembers late records, which a new attempt counts from nothing."""
-        run = self.api.run(self.run_id)
-        now = reading(run)
-        if now is not None:
-            self.late = max(self.late, now.late)
-            self.bar.set_postfix_str(f"{run['state']}, {now.records:,} records since the attempt began")
-        return run
-
-    def operate(self, kind: str, **params: object) -> Row:
-        return self.api.operate(int(self.job["id"]), kind, params, PATIENCE_S)
-
-    def completed(self) -> list[Row]:
-        return self.api.checkpoints(int(self.job["id"]))
-
-
-# ---------------------------------------------------------------- the steps
-
-
-def start(story: Story, parallelism: int) -> None:
-    with story.phase("start the job") as told:
-        story.operate("start")
-        story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
-        told.append(f"run {story.run_id} at parallelism {parallelism}")
-
-
-def three_checkpoints(story: Story) -> None:
-    with story.phase("wait for three completed checkpoints") as told:
-        numbers = story.until("three checkpoints", lambda _: _at_least(story.completed(), 3))
-        told.append(f"numbers {', '.join(str(row['number']) for row in numbers)}")
-        story.until("a first committed file", lambda _: story.output.committed() or None)
-
-
-def look_inside(story: Story) -> None:
-    with story.phase("read the output with Spark while the job runs") as told:
-        story.output.add_strangers()
-        found = story.children.oracle(story.output.folder, partial=True)
-        if found["unexpected"]:
-            raise StoryFailed(f"the running job has committed {found['unexpected']} wrong rows")
-        _only_committed(story, [str(name) for name in found["files"]])
-        told.append(f"{found['committed']} rows in {len(found['files'])} committed files, every one right")
-
-
-def savepoint(story: Story) -> None:
-    with story.phase("savepoint") as told:
-        story.operate("savepoint")
-        newest = [row for row in story.completed() if row["kind"] == "savepoint"][-1]
-        told.append(f"number {newest['number']} in {newest['duration_ms']} ms")
-
-
-def kill_slot(story: Story) -> None:
-    with story.phase("SIGKILL of a slot") as told:
-        before = story.until("slots in the report", lambda run: run if _slots(run) else None)
-        victim = max(_slots(before), key=lambda slot: int(slot["index"]))
-        os.kill(int(victim["pid"]), signal.SIGKILL)
-        killed, flow = time.monotonic(), Flow(before)
-        story.until("records to flow again", flow.flows)
-        told.append(f"slot {victim['index']}, pid {victim['pid']}")
-        told.append(f"records flow again after {time.monotonic() - killed:.1f} s")
-
-
-def kill_worker(story: Story) -> None:
-    with story.phase("SIGKILL of the worker that holds the run") as told:
-        before = story.until("a lease", lambda run: run if run["lease_owner"] else None)
-        victims = _worker_processes(str(before["lease_owner"]))
-        for process in victims:
-            process.send(signal.SIGKILL)
-        killed, flow = time.monotonic(), Flow(before)
-        old = before["lease_owner"]
-        story.until("another worker", lambda run: run["lease_owner"] not in ("", old), CLAIM_LIMIT_S * 3)
-        claimed_s = time.monotonic() - killed
-        story.until("records to flow again", flow.flows)
-        flowing_s = time.monotonic() - killed
-        told.append(f"claimed by another after {claimed_s:.1f} s, records flow again after {flowing_s:.1f} s")
-    _within("claimed", claimed_s, CLAIM_LIMIT_S)
-    _within("records flowed", flowing_s, FLOW_LIMIT_S)
-
-
-def stop(story: Story) -> Row:
-    with story.phase("stop with savepoint") as told:
-        story.operate("stop")
-        story.until("the end of the run", lambda run: run["state"] == "stopped")
-        newest = story.completed()[-1]
-        if newest["kind"] != "stop":
-            raise StoryFailed(f"the newest checkpoint after the stop is a {newest['kind']}")
-        told.append(f"savepoint {newest['number']}")
-        return newest
-
-
-def restore(story: Story, checkpoint: Row, parallelism: int) -> None:
-    with story.phase(f"restore at parallelism {parallelism}") as told:
-        story.operate("restore", checkpoint=checkpoint["id"], parallelism=parallelism)
-        story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
-        told.append(f"run {story.run_id} from savepoint {checkpoint['number']}")
-        _strangers_unharmed(story)
-
-
-def feed_the_rest(story: Story) -> None:
-    with story.phase("feed the rest of the year and wait until it is read") as told:
-        story.children.stop_feeder()
-        feeder = story.children.feeder(story.flights, REST_FEED_S)
-        story.until("the feeder's end", lambda _: feeder.poll() is not None)
-        if feeder.returncode:
-            raise StoryFailed(f"the feeder ended with {feeder.returncode}: see {story.children.log_of('feeder')}")
-        done = AllRead()
-        story.until("everything to be read", lambda run: done.settled(run, int(story.completed()[-1]["number"])))
-        told.append(f"{len(list(story.flights.glob('flights-*.csv')))} files")
-
-
-def drain(story: Story) -> None:
-    with story.phase("drain") as told:
-        story.operate("drain")
-        story.until("the end of the run", lambda run: run["state"] == "finished")
-        told.append(f"{story.output.rows()} rows committed")
-
-
-def compare(story: Story) -> int:
-    """Returns the number of windows."""
-    with story.phase("compare with plain Spark, row for row") as told:
-        _strangers_unharmed(story)
-        if story.output.hidden():
-            raise StoryFailed(f"left behind: {', '.join(path.name for path in story.output.hidden())}")
-        if story.late:
-            raise StoryFailed(f"{story.late} records came late")
-        found = story.children.oracle(story.output.folder)
-        _only_committed(story, [str(name) for name in found["files"]])
-        if found["missing"] or found["unexpected"]:
-            rows = "\n".join(str(row) for row in found["differences"])
-            raise StoryFailed(
-                f"{found['missing']} rows are missing, {found['unexpected']} are not in the answer:\n{rows}"
-            )
-        if found["records"] != RECORDS:
-            raise StoryFailed(f"the answer stands for {found['records']} records, not {RECORDS}")
-        told.append(f"{found['committed']} rows are equal")
-        return int(found["committed"])
-
-
-# ---------------------------------------------------------------- what they look at
-
-
-def _at_least(rows: list[Row], count: int) -> list[Row] | None:
-    return rows if len(rows) >= count else None
-
-
-def _slots(run: Row) -> list[Row]:
-    slots: list[Row] = (run["live"] or {}).get("slots", []) if run["state"] == "running" else []
-    return slots
-
-
-def _worker_processes(owner: str) -> list[ProcessId]:
-    """The Celery worker of a lease owner `host:pid:id`, whole: its main process first, then its pool.
-
-    The job master is not among them: it must notice by itself that its supervisor is gone.
-    """
-    host, pid, _ = owner.rsplit(":", 2)
-    if host != socket.gethostname():
-        raise StoryFailed(f"the run is held on {host}, which is not this machine")
-    holder = int(pid)
-    parent = _parent(holder)
-    main = parent if _is_worker(parent) else holder
-    below = [process for process in children_of(_living(main)) if _is_worker(process.pid)]
-    return [*_living(main), *(process for process in below if process.pid != main)]
-
-
-def _living(pid: int) -> list[ProcessId]:
-    process = ProcessId.of(pid)
-    if process is None:
-        raise StoryFailed(f"the worker that holds the run, pid {pid}, is not there")
-    return [process]
-
-
-def _parent(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith("PPid:")).split()[1])
-
-
-def _is_worker(pid: int) -> bool:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().lower()
-    return b"celery" in words and b"worker" in words
-
-
-def _only_committed(story: Story, names: list[str]) -> None:
-    """Readers saw files of this job, committed ones, and the stranger that is Parquet."""
-    hidden = [name for name in names if name[0] in "._"]
-    foreign = story.output.foreign_names()
-    if hidden or foreign:
-        raise StoryFailed(f"readers see what they must not: {', '.join([*hidden, *foreign])}")
-
-
-def _strangers_unharmed(story: Story) -> None:
-    harmed = story.output.harmed_strangers()
-    if harmed:
-        raise StoryFailed(f"files of others were changed or removed: {', '.join(harmed)}")
-
-
-def _within(what: str, took_s: float, limit_s: float) -> None:
-    if took_s > limit_s:
-        raise StoryFailed(f"{what} again after {took_s:.1f} s; the limit is {limit_s:.0f} s")
-
-
-def _restarts(story: Story) -> int:
-    """Attempts beyond the first of each run."""
-    runs = story.api.all(f"jobs/{story.job['id']}/runs/")
-    return sum(len(story.api.run(int(run["id"]))["attempts"]) - 1 for run in runs)
-
-
-# ---------------------------------------------------------------- the two ways to tell it
+SLOW_FEED_S: Final = 400.0  #: the pace while things are being killed
+BAR: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
 
 
 def prove(story: Story) -> str:
     """The whole story. Returns its last line.
 
     Raises:
-        StoryFailed, ApiRefused: it went wrong.
+        StoryFailed, ApiRefused, OracleFailed: it went wrong.
     """
     story.children.feeder(story.flights, SLOW_FEED_S)
-    start(story, 2)
-    three_checkpoints(story)
-    look_inside(story)
-    savepoint(story)
-    kill_slot(story)
-    kill_worker(story)
-    taken = stop(story)
-    restore(story, taken, 3)
-    feed_the_rest(story)
-    drain(story)
-    windows = compare(story)
-    checkpoints, restarts = len(story.completed()), _restarts(story)
+    steps.start(story, 2)
+    steps.three_checkpoints(story)
+    steps.look_inside(story)
+    steps.savepoint(story)
+    steps.kill_slot(story)
+    steps.kill_worker(story)
+    taken = steps.stop(story)
+    steps.restore(story, taken, 3)
+    steps.feed_the_rest(story)
+    steps.drain(story)
+    windows = steps.compare(story)
+    checkpoints, restarts = len(story.completed()), steps.restarts(story)
     return f"demo: exact, {RECORDS} records, {windows} windows, {checkpoints} checkpoints, {restarts} restarts"
 
 
 def play(story: Story, environment: Environment, seconds: float) -> None:
     """Feeds the job until somebody interrupts."""
     story.children.feeder(story.flights, seconds)
-    start(story, 2)
-    story.bar.disable = True
-    story.bar.clear()
+    steps.start(story, 2)
+    story.bar.close()
     print(
-        f"\nThe job runs: {environment.url}/jobs/{story.job['id']}/   (user {environment.user}, "
-        f"password in {environment.var / 'run' / 'password'})\n\n"
-        "Try: take a savepoint · kill a slot (its pid is on the page) · stop, then restore at another parallelism · drain.\n"
+        f"\nThe job runs: {environment.url}/jobs/{story.job['id']}/\n"
+        f"User {environment.user}, password {environment.password}\n\n"
+        "Try: a savepoint · kill -9 of a slot · stop, then restore at another parallelism · drain.\n"
         f"The year of flights takes {seconds:.0f} s; the output grows in {story.output.folder}.\n"
-        "Ctrl-C ends the feeder and the stack.\n",
+        "Ctrl-C ends the feeder.\n",
         flush=True,
     )
     signal.pause()
 
 
 def table(story: Story) -> str:
+    """What happened, when, and how long it took."""
     head = f"{'at':>9} {'took':>8}  what happened"
     return "\n".join([head, *(f"{one.at_s:7.1f} s {one.took_s:6.1f} s  {one.what}" for one in story.happened)])
 
 
-def define(api: Api, environment: Environment, children: Children, bar: tqdm[None]) -> Story:
+def define(api: Api, environment: Environment, children: Children, bar: tqdm[NoReturn]) -> Story:
     """A new job with one version, and its folders."""
     name = f"flights {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
     words = "The demo: a year of flights, joined, windowed, exactly once."
@@ -364,36 +85,28 @@ def define(api: Api, environment: Environment, children: Children, bar: tqdm[Non
     story = Story(api, children, job, flights, Output(output, str(job["id"])), bar)
     with story.phase("define the job") as told:
         params = {"flights_dir": str(flights), "output_dir": str(output)}
-        settings = {"checkpoint_interval_ms": 2000}
-        body = {"parallelism": 2, "params": params, "settings": settings}
+        body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 2000}}
         version = api.ready_version(int(job["id"]), body, PATIENCE_S)
         told.append(f"job {job['id']}, version {version['number']}")
     return story
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    environment = Environment.read(arguments.var)
-    bar = tqdm(
-        total=PHASES if arguments.exit else 2,
-        bar_format="{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}",
-        disable=None,
-    )
-    with Children(environment) as children, bar:
-        api = Api.login(environment.url, environment.user, environment.password)
-        story = define(api, environment, children, bar)
-        try:
-            last_line = prove(story) if arguments.exit else play(story, environment, arguments.seconds)
-        except (StoryFailed, ApiRefused) as failure:
-            bar.close()
-            print(f"{table(story)}\n\ndemo: {failure}\nlogs: {environment.var / 'log'}", flush=True)
-            _give_up(story)
-            return 1
-        except KeyboardInterrupt:
-            return 130 if arguments.exit else 0
-        bar.close()
-        print(f"\n{table(story)}\n\n{last_line}", flush=True)
+def tell(story: Story, environment: Environment, arguments: argparse.Namespace) -> int:
+    """Returns the exit code."""
+    try:
+        if not arguments.exit:
+            play(story, environment, arguments.seconds)
+            return 0
+        last_line = prove(story)
+    except (StoryFailed, ApiRefused, OracleFailed) as failure:
+        story.bar.close()
+        print(f"\n{table(story)}\n\ndemo: {failure}\nlogs: {environment.var / 'log'}", flush=True)
+        _give_up(story)
+        return 1
+    except KeyboardInterrupt:
+        return 130 if arguments.exit else 0
+    story.bar.close()
+    print(f"\n{table(story)}\n\n{last_line}", flush=True)
     return 0
 
 
@@ -405,12 +118,24 @@ def _give_up(story: Story) -> None:
         print(f"demo: the run was not cancelled: {refusal}")
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        environment = Environment.read(arguments.var)
+        api = Api.login(environment.url, environment.user, environment.password)
+    except (NoStack, ApiRefused) as refusal:
+        print(f"demo: {refusal}", file=sys.stderr)
+        return 2
+    bar: tqdm[NoReturn] = tqdm(total=PHASES if arguments.exit else 2, bar_format=BAR, disable=None)
+    with Children(environment) as children, bar:
+        return tell(define(api, environment, children, bar), environment, arguments)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack.demo_story", description=__doc__.splitlines()[0])
     parser.add_argument("--exit", action="store_true", help="prove exactness without a person, then exit")
-    parser.add_argument(
-        "--var", type=Path, default=None, help="the stack's data folder (default: $WEIR_VAR, else ./var)"
-    )
+    parser.add_argument("--var", type=Path, help="the stack's data folder (default: $WEIR_VAR, else var)")
     parser.add_argument("--seconds", type=float, default=600.0, help="without --exit: how long the year takes")
     return parser
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
 
-if TYPE_CHECKING:
-    from tests.spark_jobs.conftest import Command
+Command = Callable[..., Any]  # the fixture of conftest.py
 
 PARAMS = {"flights_dir": "/in", "output_dir": "/out"}
 

@@ -1,0 +1,297 @@
+"""The steps of the demo's story, each of which checks what it has just done.
+
+A step knows what a user may expect and says what it saw instead. It does not know the order of the story.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar
+
+from tqdm import tqdm
+
+from stack.demo_api import Api, Row
+from stack.demo_children import Children
+from stack.demo_live import AllRead, Flow, reading
+from stack.demo_output import Output
+from stack.processes import ProcessId, children_of
+
+T = TypeVar("T")
+
+RECORDS: Final = 336_776
+CLAIM_LIMIT_S: Final = 10.0  #: a run whose worker was killed is claimed by another
+FLOW_LIMIT_S: Final = 30.0  #: and its records flow again
+PATIENCE_S: Final = 180.0  #: for everything that has no limit of its own
+POLL_S: Final = 0.25
+REST_FEED_S: Final = 12.0  #: the pace for what is left after the restore
+
+
+class StoryFailed(Exception):
+    """The story did not go as it must; the text says what was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line of the table."""
+
+    at_s: float
+    took_s: float
+    what: str
+
+
+@dataclass
+class Story:
+    """What is going on: one job, its newest run, and what has happened so far."""
+
+    api: Api
+    children: Children
+    job: Row
+    flights: Path
+    output: Output
+    bar: tqdm[NoReturn]
+    began: float = field(default_factory=time.monotonic)
+    happened: list[Happening] = field(default_factory=list)
+    late: int = 0
+    run_id: int = 0
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[list[str]]:
+        """A step of the story; the caller appends what is worth telling."""
+        self.bar.set_description(title)
+        started, told = time.monotonic(), list[str]()
+        yield told
+        took = time.monotonic() - started
+        self.happened.append(Happening(started - self.began, took, ", ".join([title, *told])))
+        self.bar.update(1)
+        if self.bar.disable:
+            print(f"{time.monotonic() - self.began:7.1f} s  {self.happened[-1].what}", flush=True)
+
+    def until(self, what: str, check: Callable[[Row], T | None], timeout_s: float = PATIENCE_S) -> T:
+        """Polls the run until `check` gives something.
+
+        Raises:
+            StoryFailed: the time is up, or the run has failed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            run = self.look()
+            found = check(run)
+            if found is not None and found is not False:
+                return found
+            if run["state"] == "failed":
+                raise StoryFailed(f"run {run['id']} failed while waiting for {what}: {run['failure']}")
+            if time.monotonic() > deadline:
+                raise StoryFailed(f"{what}: not within {timeout_s:.0f} s (run {run['id']} is {run['state']})")
+            time.sleep(POLL_S)
+
+    def look(self) -> Row:
+        """The run as it is now; remembers late records, which a new attempt counts from nothing."""
+        run = self.api.run(self.run_id)
+        now = reading(run)
+        if now is not None:
+            self.late = max(self.late, now.late)
+            self.bar.set_postfix_str(f"{run['state']}, {now.records:,} records since the attempt began")
+        return run
+
+    def operate(self, kind: str, **params: object) -> Row:
+        return self.api.operate(int(self.job["id"]), kind, params, PATIENCE_S)
+
+    def completed(self) -> list[Row]:
+        return self.api.checkpoints(int(self.job["id"]))
+
+
+# ---------------------------------------------------------------- the steps
+
+
+def start(story: Story, parallelism: int) -> None:
+    with story.phase("start the job") as told:
+        story.operate("start")
+        story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
+        told.append(f"run {story.run_id} at parallelism {parallelism}")
+
+
+def three_checkpoints(story: Story) -> None:
+    with story.phase("wait for three completed checkpoints") as told:
+        numbers = story.until("three checkpoints", lambda _: _at_least(story.completed(), 3))
+        told.append(f"numbers {', '.join(str(row['number']) for row in numbers)}")
+        story.until("a first committed file", lambda _: story.output.committed() or None)
+
+
+def look_inside(story: Story) -> None:
+    with story.phase("read the output with Spark while the job runs") as told:
+        story.output.add_strangers()
+        found = story.children.oracle(story.output.folder, partial=True)
+        if found["unexpected"]:
+            raise StoryFailed(f"the running job has committed {found['unexpected']} wrong rows")
+        _only_committed(story, [str(name) for name in found["files"]])
+        told.append(f"{found['committed']} rows in {len(found['files'])} committed files, every one right")
+
+
+def savepoint(story: Story) -> None:
+    with story.phase("savepoint") as told:
+        story.operate("savepoint")
+        newest = [row for row in story.completed() if row["kind"] == "savepoint"][-1]
+        told.append(f"number {newest['number']} in {newest['duration_ms']} ms")
+
+
+def kill_slot(story: Story) -> None:
+    with story.phase("SIGKILL of a slot") as told:
+        before = story.until("slots in the report", lambda run: run if _slots(run) else None)
+        victim = max(_slots(before), key=lambda slot: int(slot["index"]))
+        os.kill(int(victim["pid"]), signal.SIGKILL)
+        killed, flow = time.monotonic(), Flow(before)
+        story.until("records to flow again", flow.flows)
+        told.append(f"slot {victim['index']}, pid {victim['pid']}")
+        told.append(f"records flow again after {time.monotonic() - killed:.1f} s")
+
+
+def kill_worker(story: Story) -> None:
+    with story.phase("SIGKILL of the worker that holds the run") as told:
+        before = story.until("a lease", lambda run: run if run["lease_owner"] else None)
+        victims = _worker_processes(str(before["lease_owner"]))
+        for process in victims:
+            process.send(signal.SIGKILL)
+        killed, flow = time.monotonic(), Flow(before)
+        old = before["lease_owner"]
+        story.until("another worker", lambda run: run["lease_owner"] not in ("", old), CLAIM_LIMIT_S * 3)
+        claimed_s = time.monotonic() - killed
+        story.until("records to flow again", flow.flows)
+        flowing_s = time.monotonic() - killed
+        told.append(f"claimed by another after {claimed_s:.1f} s, records flow again after {flowing_s:.1f} s")
+    _within("claimed", claimed_s, CLAIM_LIMIT_S)
+    _within("records flowed", flowing_s, FLOW_LIMIT_S)
+
+
+def stop(story: Story) -> Row:
+    with story.phase("stop with savepoint") as told:
+        story.operate("stop")
+        story.until("the end of the run", lambda run: run["state"] == "stopped")
+        newest = story.completed()[-1]
+        if newest["kind"] != "stop":
+            raise StoryFailed(f"the newest checkpoint after the stop is a {newest['kind']}")
+        told.append(f"savepoint {newest['number']}")
+        return newest
+
+
+def restore(story: Story, checkpoint: Row, parallelism: int) -> None:
+    with story.phase(f"restore at parallelism {parallelism}") as told:
+        story.operate("restore", checkpoint=checkpoint["id"], parallelism=parallelism)
+        story.run_id = int(story.api.latest_run(int(story.job["id"]))["id"])
+        told.append(f"run {story.run_id} from savepoint {checkpoint['number']}")
+        _strangers_unharmed(story)
+
+
+def feed_the_rest(story: Story) -> None:
+    with story.phase("feed the rest of the year and wait until it is read") as told:
+        story.children.stop_feeder()
+        feeder = story.children.feeder(story.flights, REST_FEED_S)
+        story.until("the feeder's end", lambda _: feeder.poll() is not None)
+        if feeder.returncode:
+            raise StoryFailed(f"the feeder ended with {feeder.returncode}: see {story.children.log_of('feeder')}")
+        done = AllRead()
+        story.until("everything to be read", lambda run: done.settled(run, int(story.completed()[-1]["number"])))
+        told.append(f"{len(list(story.flights.glob('flights-*.csv')))} files")
+
+
+def drain(story: Story) -> None:
+    with story.phase("drain") as told:
+        story.operate("drain")
+        story.until("the end of the run", lambda run: run["state"] == "finished")
+        told.append(f"{story.output.rows()} rows committed")
+
+
+def compare(story: Story) -> int:
+    """Returns the number of windows."""
+    with story.phase("compare with plain Spark, row for row") as told:
+        _strangers_unharmed(story)
+        if story.output.hidden():
+            raise StoryFailed(f"left behind: {', '.join(path.name for path in story.output.hidden())}")
+        if story.late:
+            raise StoryFailed(f"{story.late} records came late")
+        found = story.children.oracle(story.output.folder)
+        _only_committed(story, [str(name) for name in found["files"]])
+        if found["missing"] or found["unexpected"]:
+            rows = "\n".join(str(row) for row in found["differences"])
+            raise StoryFailed(
+                f"{found['missing']} rows are missing, {found['unexpected']} are not in the answer:\n{rows}"
+            )
+        if found["records"] != RECORDS:
+            raise StoryFailed(f"the answer stands for {found['records']} records, not {RECORDS}")
+        told.append(f"{found['committed']} rows are equal")
+        return int(found["committed"])
+
+
+# ---------------------------------------------------------------- what they look at
+
+
+def _at_least(rows: list[Row], count: int) -> list[Row] | None:
+    return rows if len(rows) >= count else None
+
+
+def _slots(run: Row) -> list[Row]:
+    slots: list[Row] = (run["live"] or {}).get("slots", []) if run["state"] == "running" else []
+    return slots
+
+
+def _worker_processes(owner: str) -> list[ProcessId]:
+    """The Celery worker of a lease owner `host:pid:id`, whole: its main process first, then its pool.
+
+    The job master is not among them: it must notice by itself that its supervisor is gone.
+    """
+    host, pid, _ = owner.rsplit(":", 2)
+    if host != socket.gethostname():
+        raise StoryFailed(f"the run is held on {host}, which is not this machine")
+    holder = int(pid)
+    parent = _parent(holder)
+    main = parent if _is_worker(parent) else holder
+    below = [process for process in children_of(_living(main)) if _is_worker(process.pid)]
+    return [*_living(main), *(process for process in below if process.pid != main)]
+
+
+def _living(pid: int) -> list[ProcessId]:
+    process = ProcessId.of(pid)
+    if process is None:
+        raise StoryFailed(f"the worker that holds the run, pid {pid}, is not there")
+    return [process]
+
+
+def _parent(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in status if line.startswith("PPid:")).split()[1])
+
+
+def _is_worker(pid: int) -> bool:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().lower()
+    return b"celery" in words and b"worker" in words
+
+
+def _only_committed(story: Story, names: list[str]) -> None:
+    """Readers saw files of this job, committed ones, and the stranger that is Parquet."""
+    hidden = [name for name in names if name[0] in "._"]
+    foreign = story.output.foreign_names()
+    if hidden or foreign:
+        raise StoryFailed(f"readers see what they must not: {', '.join([*hidden, *foreign])}")
+
+
+def _strangers_unharmed(story: Story) -> None:
+    harmed = story.output.harmed_strangers()
+    if harmed:
+        raise StoryFailed(f"files of others were changed or removed: {', '.join(harmed)}")
+
+
+def _within(what: str, took_s: float, limit_s: float) -> None:
+    if took_s > limit_s:
+        raise StoryFailed(f"{what} again after {took_s:.1f} s; the limit is {limit_s:.0f} s")
+
+
+def restarts(story: Story) -> int:
+    """Attempts beyond the first of each run."""
+    runs = story.api.all(f"jobs/{story.job['id']}/runs/")
+    return sum(len(story.api.run(int(run["id"]))["attempts"]) - 1 for run in runs)

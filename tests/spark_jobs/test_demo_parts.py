@@ -1,0 +1,77 @@
+"""What the demo concludes from what it sees: flowing records, everything read, files that are not the job's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stack.demo_live import END_OF_YEAR_MS, LAST_FILES_MS, AllRead, Flow
+from stack.demo_output import Output
+
+
+def run(at: int, records: int, token: int = 1, state: str = "running", watermark: int | None = None) -> dict[str, Any]:
+    source = {"records_out": records, "watermark": watermark}
+    live = {"operators": {"flights": source}, "counters": {"late_records": 0}}
+    return {"id": 1, "state": state, "token": token, "live": live, "live_at": f"t{at}", "failure": None}
+
+
+def test_records_flow_only_when_a_new_attempt_reports_twice_with_more() -> None:
+    flow = Flow(run(0, 500))
+    assert not flow.flows(run(1, 600)), "the old attempt may still report"
+    assert not flow.flows(run(1, 600, token=2)), "the last words of the old attempt under the new token"
+    assert not flow.flows(run(2, 100, token=2, state="restarting"))
+    assert not flow.flows(run(3, 100, token=2)), "one report may be of records read before a standstill"
+    assert not flow.flows(run(3, 100, token=2))
+    assert not flow.flows(run(4, 100, token=2))
+    assert flow.flows(run(5, 101, token=2))
+
+
+def test_a_second_failure_starts_the_count_again() -> None:
+    flow = Flow(run(0, 500))
+    assert not flow.flows(run(1, 300, token=2))
+    assert not flow.flows(run(2, 10, token=3)), "fewer records: another attempt has begun"
+    assert flow.flows(run(3, 20, token=3))
+
+
+def test_everything_is_read_when_nothing_comes_for_two_whole_checkpoints_near_the_end() -> None:
+    end = END_OF_YEAR_MS - LAST_FILES_MS
+    done = AllRead()
+    assert not done.settled(run(0, 10, watermark=end), 5)
+    assert not done.settled(run(1, 11, watermark=end), 7)
+    assert not done.settled(run(2, 11, watermark=end), 9), "checkpoint 8 may have been under way"
+    assert not done.settled(run(3, 11, watermark=end - 1), 10), "a subtask stands still in November"
+    assert not done.settled(run(3, 11, watermark=None), 10)
+    assert not done.settled(run(3, 11, watermark=end, state="restarting"), 10)
+    assert done.settled(run(4, 11, watermark=end), 10)
+
+
+def filled(folder: Path) -> Output:
+    pq.write_table(pa.table({"n": [1, 2, 3]}), folder / "part-4-7-parquet-0-1-0.parquet")
+    (folder / ".weir-4-7-parquet-0-1.inprogress").write_bytes(b"half")
+    return Output(folder, "4")
+
+
+def test_the_output_is_what_readers_see(tmp_path: Path) -> None:
+    output = filled(tmp_path)
+    output.add_strangers()
+    assert [path.name for path in output.committed()] == ["part-4-7-parquet-0-1-0.parquet"]
+    assert [path.name for path in output.hidden()] == [".weir-4-7-parquet-0-1.inprogress"]
+    assert (output.rows(), output.foreign_names(), output.harmed_strangers()) == (3, [], [])
+    assert pq.read_table(tmp_path).num_rows == 3, "strangers add no rows for a reader of the whole folder"
+
+
+def test_a_removed_and_a_changed_stranger_are_noticed(tmp_path: Path) -> None:
+    output = filled(tmp_path)
+    output.add_strangers()
+    (tmp_path / "_notes.txt").write_text("changed")
+    (tmp_path / ".weir-41-1-parquet-0-0.pending").unlink()
+    assert set(output.harmed_strangers()) == {"_notes.txt", ".weir-41-1-parquet-0-0.pending"}
+
+
+def test_a_file_of_another_job_is_foreign(tmp_path: Path) -> None:
+    output = filled(tmp_path)
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "part-42-7-parquet-0-1-0.parquet")
+    assert output.foreign_names() == ["part-42-7-parquet-0-1-0.parquet"]

@@ -1,0 +1,114 @@
+"""The real Postgres and the real Redis: where they run, as whom, and that they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from stack import folders
+from stack.processes import ProcessId, serving
+from stack.services import ServiceFailed, free_port, postgres, start_postgres, start_redis
+
+from .waiting import until
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A folder that root's service account cannot reach, with a path too long for a socket."""
+    home = tmp_path / ("long-" * 20)
+    home.mkdir()
+    yield home
+    for name in ("pg", "redis", "programs"):
+        folders.remove(home / name)
+    folders.remove_socket_folder(home / "run/pg")
+
+
+def owner_of(process: ProcessId) -> int:
+    return Path(f"/proc/{process.pid}").stat().st_uid
+
+
+def test_both_servers_answer_from_a_long_path_out_of_reach(home: Path) -> None:
+    account = folders.service_account()
+    with start_postgres(home) as database, start_redis(home) as broker:
+        with psycopg.connect(database.url) as connection:
+            assert connection.execute("select current_database(), current_user").fetchone() == ("weir", "weir")
+        assert redis.Redis.from_url(broker.url).ping()
+        assert owner_of(database.process) == owner_of(broker.process) == (account.uid if account else os.geteuid())
+    assert serving(home / "pg") == serving(home / "redis") == []
+
+
+def test_strangers_are_refused(home: Path) -> None:
+    with start_postgres(home) as database, start_redis(home) as broker:
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(database.url.replace("weir:", "weir:x"))
+        with pytest.raises(redis.AuthenticationError):
+            redis.Redis.from_url(broker.url.replace("redis://:", "redis://:x")).ping()
+
+
+def test_data_outlives_a_killed_postgres(home: Path) -> None:
+    """The lock file and the shared memory of the dead server are in the way of a careless start."""
+    with start_postgres(home, durable=True) as database:
+        with psycopg.connect(database.url, autocommit=True) as connection:
+            connection.execute("create table kept as select 7 as n")
+        database.process.send(signal.SIGKILL)
+        until(lambda: not database.process.is_alive())
+    lock = home / "pg/data/postmaster.pid"
+    assert lock.exists()
+    lock.write_text(lock.read_text().replace(str(database.process.pid), str(os.getpid()), 1))  # the pid is used again
+
+    with start_postgres(home) as again, psycopg.connect(again.url) as connection:
+        assert connection.execute("select n from kept").fetchone() == (7,)
+
+
+def test_a_half_made_cluster_is_made_anew(home: Path) -> None:
+    account = folders.service_account()
+    unfinished = folders.private_folder(home / "pg", account) / "data.new"
+    unfinished.mkdir()
+    (unfinished / "PG_VERSION").write_text("16\n")
+
+    service = postgres(home, free_port())
+
+    assert (service.folder / "data/PG_VERSION").exists()
+    assert not unfinished.exists()
+
+
+def test_servers_end_with_a_killed_owner(home: Path) -> None:
+    """A pytest that was killed leaves no server behind."""
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom stack.services import start_postgres, start_redis\n"
+        "home = Path(sys.argv[1])\n"
+        "with start_postgres(home), start_redis(home):\n    print('up', flush=True)\n    time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(home)], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"up\n"
+    assert serving(home / "pg")
+    assert serving(home / "redis")
+
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+
+    until(lambda: serving(home / "pg") == [] and serving(home / "redis") == [])
+
+
+def test_a_taken_port_is_an_error_with_the_servers_own_words(home: Path, weir_var: Path, broker_url: str) -> None:
+    taken = int(broker_url.rpartition(":")[2].split("/")[0])
+    refusal = pytest.raises(ServiceFailed, match=r"(?s)postgres did not start:.*could not bind")
+    with refusal, start_postgres(home, port=taken):
+        raise AssertionError("it must not start")
+
+
+def test_a_free_port_is_kept_when_it_can_be(broker_url: str) -> None:
+    mine = free_port()
+    assert free_port(mine) == mine
+    taken = int(broker_url.rpartition(":")[2].split("/")[0])
+    assert free_port(taken) != taken

@@ -198,10 +198,10 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_FILTER_BACKENDS": ["console.api.filters.StrictFilterBackend"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_VERSIONING_CLASS": None,
+    "DEFAULT_THROTTLE_RATES": {"login": "30/min"},
     "EXCEPTION_HANDLER": "console.api.problems.handler",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
@@ -214,6 +214,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "RunStateEnum": "console.jobs.models.RUN_STATES",
+        "VersionStateEnum": "console.jobs.models.VERSION_STATES",
+        "OperationStateEnum": "console.operations.models.OPERATION_STATES",
+    },
     "SCHEMA_PATH_PREFIX": r"/api/v1",
 }
 

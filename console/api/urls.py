@@ -1,5 +1,26 @@
-"""The routes of REST version 1."""
+"""The routes of REST version 1. What is not among them is answered as a problem too."""
 
-from django.urls import URLPattern, URLResolver
+from django.urls import path, re_path
+from drf_spectacular.views import SpectacularAPIView
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from console.api import activity, definitions, documents
+
+app_name = "api"
+urlpatterns = [
+    path("auth/token/", definitions.Login.as_view(), name="login"),
+    path("pipelines/", definitions.Pipelines.as_view(), name="pipelines"),
+    path("jobs/", definitions.Jobs.as_view(), name="jobs"),
+    path("jobs/<int:pk>/", definitions.JobDetail.as_view(), name="job"),
+    path("jobs/<int:job>/versions/", definitions.Versions.as_view(), name="versions"),
+    path("jobs/<int:job>/runs/", activity.Runs.as_view(), name="runs"),
+    path("jobs/<int:job>/checkpoints/", activity.Checkpoints.as_view(), name="checkpoints"),
+    path("jobs/<int:job>/operations/", activity.Operations.as_view(), name="operations"),
+    path("versions/<int:pk>/", definitions.VersionDetail.as_view(), name="version"),
+    path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),
+    path("runs/<int:run>/checkpoints/", activity.RunCheckpoints.as_view(), name="run-checkpoints"),
+    path("checkpoints/<int:pk>/", activity.CheckpointDetail.as_view(), name="checkpoint"),
+    path("operations/<uuid:pk>/", activity.OperationDetail.as_view(), name="operation"),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", documents.Docs.as_view(url_name="api:schema"), name="docs"),
+    re_path(r"^", documents.NoSuchRoute.as_view(), name="no-such-route"),
+]

@@ -63,6 +63,10 @@ class VersionState(StrEnum):
     REJECTED = "rejected"
 
 
+VERSION_STATES = choices(VersionState)
+RUN_STATES = choices(RunState)
+
+
 class JobVersion(models.Model):
     """A definition. Once `ready` nothing in it changes; a change is a new version."""
 
@@ -73,7 +77,7 @@ class JobVersion(models.Model):
     max_parallelism = models.IntegerField(default=DEFAULT_MAX_PARALLELISM, db_default=DEFAULT_MAX_PARALLELISM)
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     settings = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
-    state = models.TextField(choices=choices(VersionState), default=VersionState.COMPILING.value)
+    state = models.TextField(choices=VERSION_STATES, default=VersionState.COMPILING.value)
     graph = models.JSONField(null=True, blank=True)
     inputs = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     error = models.JSONField(null=True, blank=True)
@@ -111,7 +115,7 @@ class Run(models.Model):
     job = models.ForeignKey(Job, models.CASCADE, related_name="runs")
     version = models.ForeignKey(JobVersion, models.PROTECT, related_name="runs")
     parallelism = models.IntegerField()
-    state = models.TextField(choices=choices(RunState))
+    state = models.TextField(choices=RUN_STATES)
     restore_checkpoint = models.ForeignKey(
         "checkpoints.Checkpoint", models.PROTECT, null=True, related_name="restored_by"
     )

@@ -32,6 +32,7 @@ class OperationState(StrEnum):
     UNKNOWN = "unknown"
 
 
+OPERATION_STATES = choices(OperationState)
 ACTIVE = (OperationState.QUEUED, OperationState.RUNNING)
 NEW_RUN = (OperationKind.START, OperationKind.RESTORE)
 _ACTIVE = [state.value for state in ACTIVE]
@@ -45,7 +46,7 @@ class Operation(models.Model):
     run = models.ForeignKey(Run, models.CASCADE, null=True, related_name="operations")
     kind = models.TextField(choices=choices(OperationKind))
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
-    state = models.TextField(choices=choices(OperationState), default=OperationState.QUEUED.value, db_default="queued")
+    state = models.TextField(choices=OPERATION_STATES, default=OperationState.QUEUED.value, db_default="queued")
     phase = models.TextField(default="", db_default="", blank=True)
     reason = models.TextField(default="", db_default="", blank=True)
     requested_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")

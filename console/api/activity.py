@@ -1,0 +1,135 @@
+"""Runs, checkpoints and operations."""
+
+import time
+from typing import Any
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+
+from console.accounts.middleware import request_id_of
+from console.api import serializers
+from console.api.base import OfJob, Strict, whole_number
+from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
+from console.api.pagination import NewestOperationFirst
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations import services, settlement
+from console.operations.models import Operation
+
+WAIT_MAX_S = 60
+_POLL_S = 0.25
+_RETRY_AFTER_S = 1
+
+
+class Runs(OfJob, generics.ListAPIView[Run]):
+    """The runs of a job, newest first."""
+
+    queryset = Run.objects.select_related("version").defer("live")
+    serializer_class = serializers.RunSerializer
+    filterset_class = RunFilter
+
+
+class RunDetail(Strict, generics.RetrieveAPIView[Run]):
+    """One run: state, live numbers, attempts, and which acts are legal now."""
+
+    queryset = Run.objects.select_related("version", "job").prefetch_related("attempts")
+    serializer_class = serializers.RunDetailSerializer
+
+
+class Checkpoints(OfJob, generics.ListAPIView[Checkpoint]):
+    """The checkpoints of a job, newest first."""
+
+    queryset = Checkpoint.objects.all()
+    serializer_class = serializers.CheckpointSerializer
+    filterset_class = CheckpointFilter
+
+
+class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
+    """The checkpoints of one run, newest first."""
+
+    queryset = Checkpoint.objects.all()
+    serializer_class = serializers.CheckpointSerializer
+    filterset_class = CheckpointFilter
+
+    def get_queryset(self) -> QuerySet[Checkpoint]:
+        if getattr(self, "swagger_fake_view", False):
+            return Checkpoint.objects.none()
+        return super().get_queryset().filter(run=get_object_or_404(Run, pk=self.kwargs["run"]))
+
+
+class CheckpointDetail(Strict, generics.RetrieveAPIView[Checkpoint]):
+    """One checkpoint."""
+
+    queryset = Checkpoint.objects.all()
+    serializer_class = serializers.CheckpointSerializer
+
+
+class Operations(OfJob, generics.ListAPIView[Operation]):
+    """The operations of a job, newest first."""
+
+    queryset = Operation.objects.all()
+    serializer_class = serializers.OperationSerializer
+    filterset_class = OperationFilter
+    pagination_class = NewestOperationFirst
+
+    @extend_schema(
+        request=serializers.OperationRequest,
+        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, required=False)],
+        responses={
+            202: serializers.OperationSerializer, 403: serializers.Problem, 409: serializers.Problem,
+            422: serializers.Problem,
+        },
+    )  # fmt: skip
+    def post(self, request: Request, job: int) -> Response:
+        """Ask for an act. Always 202: poll Location, or read it with `?wait=30`."""
+        given = self.body(serializers.OperationRequest)
+        asked = services.Asked(
+            user=self.user,
+            reason=given["reason"],
+            request_id=request_id_of(request._request),
+            idempotency_key=request.headers.get("Idempotency-Key"),
+        )
+        accepted = services.request(asked, self.job(), given["kind"], given.get("params"))
+        return _accepted(accepted)
+
+
+class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
+    """One operation."""
+
+    queryset = Operation.objects.all()
+    serializer_class = serializers.OperationSerializer
+    query = frozenset({"wait"})
+
+    @extend_schema(
+        parameters=[OpenApiParameter("wait", int, description=f"Seconds to wait for its end, {WAIT_MAX_S} at most")]
+    )
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        wait_s = whole_number("wait", request.query_params.get("wait", "0"), WAIT_MAX_S)
+        deadline = time.monotonic() + wait_s
+        operation = self._settled()
+        while operation.is_active and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            operation = self._settled()
+        response = Response(self.get_serializer(operation).data)
+        if operation.is_active:
+            response["Retry-After"] = str(_RETRY_AFTER_S)
+        return response
+
+    def _settled(self) -> Operation:
+        settlement.settle_new_runs(self.kwargs["pk"])
+        operation: Operation = self.get_object()
+        return operation
+
+
+def _accepted(accepted: services.Accepted) -> Response:
+    operation = accepted.operation
+    headers = {"Location": reverse("api:operation", args=(operation.pk,)), "Retry-After": str(_RETRY_AFTER_S)}
+    if accepted.replayed:
+        headers["Idempotent-Replay"] = "true"
+    body = serializers.OperationSerializer(operation).data
+    return Response(body, status=status.HTTP_202_ACCEPTED, headers=headers)

@@ -1,0 +1,58 @@
+"""What every view of the API has in common: a query parameter that means nothing is an error, not silence."""
+
+from typing import Any, cast
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from rest_framework import generics, serializers
+from rest_framework.request import Request
+
+from console.accounts.models import User
+from console.accounts.refusals import Refused
+from console.jobs.models import Job
+
+_PAGING = {"limit", "cursor"}
+
+
+class Strict(generics.GenericAPIView[Any]):
+    """Refuses unknown query parameters. `query` names those that a view reads itself."""
+
+    query: frozenset[str] = frozenset()
+    filterset_class: Any = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        filtered = set(self.filterset_class.base_filters) | _PAGING if self.filterset_class else set()
+        if unknown := sorted(set(request.query_params) - filtered - self.query):
+            known = ", ".join(sorted(filtered | self.query)) or "none"
+            raise serializers.ValidationError(dict.fromkeys(unknown, f"This parameter is unknown; known: {known}."))
+
+    @property
+    def user(self) -> User:
+        """Who asks. Only for views that need a login."""
+        return cast(User, self.request.user)
+
+    def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
+        """The request's body, checked."""
+        given = serializer(data=self.request.data)
+        given.is_valid(raise_exception=True)
+        return cast(dict[str, Any], given.validated_data)
+
+
+class OfJob(Strict):
+    """Rows that belong to the job in the path."""
+
+    def job(self) -> Job:
+        return get_object_or_404(Job, pk=self.kwargs["job"])
+
+    def get_queryset(self) -> QuerySet[Any, Any]:
+        if getattr(self, "swagger_fake_view", False):
+            return super().get_queryset().none()
+        return super().get_queryset().filter(job=self.job())
+
+
+def whole_number(name: str, given: str, most: int) -> int:
+    """A query parameter as a number of units from 0 to `most`; more is cut to `most`."""
+    if not given.isascii() or not given.isdigit():
+        raise Refused("invalid-field", f"{name}: must be a whole number, not {given!r}.", field=name)
+    return min(int(given), most)

@@ -1,0 +1,111 @@
+"""Tokens, pipelines, jobs and versions."""
+
+from typing import Any
+
+from django.contrib.auth import authenticate
+from django.db.models import OuterRef, QuerySet, Subquery
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import exceptions, generics, status
+from rest_framework.authtoken.models import Token
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+from rest_framework.throttling import ScopedRateThrottle
+
+from console.api import serializers
+from console.api.base import OfJob, Strict
+from console.api.filters import JobFilter, VersionFilter
+from console.api.pagination import ByName
+from console.jobs import services
+from console.jobs.models import Job, JobVersion, Pipeline, Run
+
+
+class Login(Strict):
+    """A token for a name and a password."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+    throttle_classes = (ScopedRateThrottle,)
+    throttle_scope = "login"
+    serializer_class = serializers.LoginRequest
+
+    @extend_schema(responses={200: serializers.LoginResponse, 401: serializers.Problem}, auth=[])
+    def post(self, request: Request) -> Response:
+        given = self.body(serializers.LoginRequest)
+        user = authenticate(request._request, username=given["username"], password=given["password"])
+        if user is None:
+            raise exceptions.AuthenticationFailed("Name and password do not fit together.")
+        token, _ = Token.objects.get_or_create(user=user)
+        return Response({"token": token.key})
+
+
+class Pipelines(Strict, generics.ListAPIView[Pipeline]):
+    """Pipelines that jobs can be made of, with the JSON schema of their parameters."""
+
+    queryset = Pipeline.objects.all()
+    serializer_class = serializers.PipelineSerializer
+    pagination_class = ByName
+    query = frozenset({"limit", "cursor"})
+
+
+def jobs_with_latest() -> QuerySet[Job]:
+    """Jobs with the id and state of the latest run and the id of the newest version."""
+    newest_run = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
+    newest_version = JobVersion.objects.filter(job=OuterRef("pk")).order_by("-number")
+    return Job.objects.annotate(
+        latest_run=Subquery(newest_run.values("pk")[:1]),
+        latest_state=Subquery(newest_run.values("state")[:1]),
+        newest_version=Subquery(newest_version.values("pk")[:1]),
+    )
+
+
+class Jobs(Strict, generics.ListAPIView[Job]):
+    """Jobs, newest first."""
+
+    queryset = jobs_with_latest()
+    serializer_class = serializers.JobSerializer
+    filterset_class = JobFilter
+
+    @extend_schema(request=serializers.JobRequest, responses={201: serializers.JobSerializer, 409: serializers.Problem})
+    def post(self, request: Request) -> Response:
+        job = services.create_job(self.user, **self.body(serializers.JobRequest))
+        return _created(request, "api:job", job.pk, serializers.JobSerializer(job).data)
+
+
+class JobDetail(Strict, generics.RetrieveAPIView[Job]):
+    """One job."""
+
+    queryset = jobs_with_latest()
+    serializer_class = serializers.JobSerializer
+
+
+class Versions(OfJob, generics.ListAPIView[JobVersion]):
+    """The versions of a job, newest first."""
+
+    queryset = JobVersion.objects.all()
+    serializer_class = serializers.VersionSerializer
+    filterset_class = VersionFilter
+
+    @extend_schema(
+        request=serializers.VersionRequest, responses={202: serializers.VersionSerializer, 422: serializers.Problem}
+    )
+    def post(self, request: Request, job: int) -> Response:
+        """Add a version. It is compiled in the background: poll Location until its state is ready or rejected."""
+        version = services.create_version(self.user, self.job(), **self.body(serializers.VersionRequest))
+        body = serializers.VersionSerializer(version).data
+        accepted = _created(request, "api:version", version.pk, body, status.HTTP_202_ACCEPTED)
+        accepted["Retry-After"] = "1"
+        return accepted
+
+
+@extend_schema_view(get=extend_schema(responses=serializers.VersionSerializer))
+class VersionDetail(Strict, generics.RetrieveAPIView[JobVersion]):
+    """One version, with its graph once it is ready."""
+
+    queryset = JobVersion.objects.all()
+    serializer_class = serializers.VersionSerializer
+
+
+def _created(request: Request, view: str, pk: Any, body: Any, code: int = status.HTTP_201_CREATED) -> Response:
+    return Response(body, status=code, headers={"Location": reverse(view, args=(pk,))})

@@ -1,0 +1,24 @@
+"""Lists by cursor: no counting, and no row twice while others are added."""
+
+from rest_framework.pagination import CursorPagination
+
+
+class NewestFirst(CursorPagination):
+    """`?limit=50&cursor=…` → `{"next", "previous", "results"}`."""
+
+    ordering = "-id"
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 200
+
+
+class NewestOperationFirst(NewestFirst):
+    """Operations have random ids, so they are ordered by time."""
+
+    ordering = ("-created_at", "-id")  # type: ignore[assignment]
+
+
+class ByName(NewestFirst):
+    """Pipelines have names for ids."""
+
+    ordering = "name"

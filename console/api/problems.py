@@ -1,0 +1,91 @@
+"""Every refusal as RFC 9457 `application/problem+json`, with a stable code and a pointer to the field at fault."""
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
+from django.http import Http404
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from console.accounts.middleware import request_id_of
+from console.accounts.refusals import Refused
+
+MEDIA_TYPE = "application/problem+json"
+_AWAY_RETRY_S = 2
+
+
+def handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's exception handler. None for what nobody foresaw: a 500, with the trace in the log."""
+    set_rollback()
+    request_id = request_id_of(context["request"]._request)
+    if isinstance(error, Refused):
+        return problem(error.status, error.code, error.detail, request_id, _at(error), error.facts)
+    if isinstance(error, OperationalError | InterfaceError):
+        detail = "Postgres is away. Nothing was changed; try again."
+        away = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database-away", detail, request_id)
+        away["Retry-After"] = str(_AWAY_RETRY_S)
+        return away
+    if isinstance(error, Http404):
+        error = exceptions.NotFound(*error.args)
+    elif isinstance(error, PermissionDenied):
+        error = exceptions.PermissionDenied(*error.args)
+    return _from_drf(error, request_id) if isinstance(error, exceptions.APIException) else None
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    request_id: str,
+    errors: list[dict[str, str]] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Response:
+    """A refusal as a response. `facts` become members of their own."""
+    http = HTTPStatus(status)
+    body = {
+        "type": "about:blank",
+        "title": http.phrase,
+        "status": http.value,
+        "detail": detail,
+        "code": code,
+        "errors": errors or [],
+        "request_id": request_id,
+        **(facts or {}),
+    }
+    return Response(body, status=http.value, content_type=MEDIA_TYPE)
+
+
+def _at(error: Refused) -> list[dict[str, str]]:
+    if error.field is None:
+        return []
+    return [{"pointer": "/" + error.field.replace(".", "/"), "code": error.code, "detail": error.detail}]
+
+
+def _from_drf(error: exceptions.APIException, request_id: str) -> Response:
+    errors = list(_flat(error.detail, "")) if isinstance(error, exceptions.ValidationError) else []
+    detail = "; ".join(
+        f"{e['pointer'][1:].replace('/', '.')}: {e['detail']}" if e["pointer"] else e["detail"] for e in errors
+    )
+    code = "invalid-request" if errors else str(error.default_code).replace("_", "-")
+    response = problem(error.status_code, code, detail or str(error.detail), request_id, errors)
+    if challenge := getattr(error, "auth_header", None):
+        response["WWW-Authenticate"] = challenge
+    if wait := getattr(error, "wait", None):
+        response["Retry-After"] = str(int(wait) + 1)
+    return response
+
+
+def _flat(detail: Any, pointer: str) -> Iterator[dict[str, str]]:
+    if isinstance(detail, Mapping):
+        for name, inner in detail.items():
+            yield from _flat(inner, pointer if name == "non_field_errors" else f"{pointer}/{name}")
+    elif isinstance(detail, list):
+        for inner in detail:
+            yield from _flat(inner, pointer)
+    else:
+        code = str(getattr(detail, "code", "invalid")).replace("_", "-")
+        yield {"pointer": pointer, "code": code, "detail": str(detail)}

@@ -1,0 +1,161 @@
+"""Rows as JSON: snake_case, UTC, durations in `_ms`, sizes in `_bytes`. Requests with unknown members are refused."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.operations.models import Operation, OperationKind
+from console.operations.selectors import Act, acts
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """A request body in which every member means something."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
+            raise serializers.ValidationError(dict.fromkeys(unknown, "This member is unknown."), code="unknown")
+        return super().to_internal_value(data)
+
+
+class LoginRequest(StrictSerializer):
+    username = serializers.CharField()
+    password = serializers.CharField(trim_whitespace=False)
+
+
+class LoginResponse(serializers.Serializer[Any]):
+    token = serializers.CharField()
+
+
+class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
+    class Meta:
+        model = Pipeline
+        fields = ("name", "description", "schema", "updated_at")
+
+
+class JobRequest(StrictSerializer):
+    name = serializers.CharField()
+    pipeline = serializers.CharField()
+    description = serializers.CharField(required=False, allow_blank=True, default="")
+
+
+class JobSerializer(serializers.ModelSerializer[Job]):
+    latest_run = serializers.IntegerField(read_only=True, allow_null=True, default=None)
+    latest_state = serializers.CharField(read_only=True, allow_null=True, default=None)
+    newest_version = serializers.IntegerField(read_only=True, allow_null=True, default=None)
+
+    class Meta:
+        model = Job
+        fields = (
+            "id", "name", "pipeline", "description", "created_at", "created_by", "latest_run", "latest_state",
+            "newest_version",
+        )  # fmt: skip
+
+
+class VersionRequest(StrictSerializer):
+    parallelism = serializers.IntegerField()
+    max_parallelism = serializers.IntegerField(required=False, allow_null=True, default=None)
+    params = serializers.DictField()
+    settings = serializers.DictField(required=False)
+
+
+class VersionSerializer(serializers.ModelSerializer[JobVersion]):
+    settings = serializers.JSONField(read_only=True)
+
+    class Meta:
+        model = JobVersion
+        fields = (
+            "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "state", "graph", "inputs",
+            "error", "created_at", "created_by", "prepared_at",
+        )  # fmt: skip
+
+
+class ActSerializer(serializers.Serializer[Act]):
+    act = serializers.ChoiceField(choices=[kind.value for kind in OperationKind])
+    enabled = serializers.BooleanField()
+    reason = serializers.CharField(allow_blank=True)
+
+
+class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    class Meta:
+        model = Attempt
+        fields = ("token", "started_at", "ended_at", "outcome", "reason", "detail", "restored_checkpoint")
+
+
+class RunSerializer(serializers.ModelSerializer[Run]):
+    """A run as a list shows it: without its live numbers."""
+
+    version_number = serializers.IntegerField(source="version.number", read_only=True)
+
+    class Meta:
+        model = Run
+        fields: tuple[str, ...] = (
+            "id", "job", "version", "version_number", "parallelism", "state", "restore_checkpoint", "token", "releases",
+            "failure", "created_at", "started_at", "ended_at", "created_by",
+        )  # fmt: skip
+
+
+class RunDetailSerializer(RunSerializer):
+    """A run with its live numbers, its attempts, and what may be asked of it now."""
+
+    attempts = AttemptSerializer(many=True, read_only=True)
+    acts = serializers.SerializerMethodField()
+
+    class Meta(RunSerializer.Meta):
+        fields = (*RunSerializer.Meta.fields, "live", "live_at", "attempts", "acts")
+
+    @extend_schema_field(ActSerializer(many=True))
+    def get_acts(self, run: Run) -> Any:
+        newest = Run.objects.filter(job=run.job_id).order_by("-pk").first()
+        found = acts(run.job, newest, self.context["request"].user)
+        return [ActSerializer(act).data for act in found]
+
+
+class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
+    class Meta:
+        model = Checkpoint
+        fields = (
+            "id", "job", "run", "token", "number", "kind", "status", "triggered_at", "completed_at", "duration_ms",
+            "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail", "path", "operators",
+            "finished_operators", "max_parallelism", "discarded_at", "review_state", "review_note", "reviewer",
+            "reviewed_at",
+        )  # fmt: skip
+
+
+class OperationRequest(StrictSerializer):
+    """`params` of start: {version?, parallelism?}; of restore also {checkpoint, accept_repeated_output?}; else none."""
+
+    kind = serializers.CharField()
+    params = serializers.DictField(required=False)
+    reason = serializers.CharField(required=False, allow_blank=True, default="")
+
+
+class OperationSerializer(serializers.ModelSerializer[Operation]):
+    class Meta:
+        model = Operation
+        fields = (
+            "id", "job", "run", "kind", "params", "state", "phase", "reason", "requested_by", "request_id",
+            "idempotency_key", "created_at", "started_at", "ended_at", "result", "error",
+        )  # fmt: skip
+
+
+class ProblemField(serializers.Serializer[Any]):
+    pointer = serializers.CharField()
+    code = serializers.CharField()
+    detail = serializers.CharField()
+
+
+class Problem(serializers.Serializer[Any]):
+    """RFC 9457. `run` and `operation` are there where one stands in the way."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    code = serializers.CharField()
+    errors = ProblemField(many=True)  # type: ignore[assignment]  # RFC 9457 extension, shadows a DRF property
+    request_id = serializers.CharField()
+    run = serializers.IntegerField(required=False)
+    operation = serializers.CharField(required=False)

@@ -1,0 +1,72 @@
+"""The review desk: find checkpoints, look at them, say what was found.
+
+Reviewer and time are set by the console. What the job master writes is shown, not edited.
+"""
+
+from typing import Any, cast
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
+
+from console.accounts.models import User
+from console.checkpoints import services
+from console.checkpoints.models import Checkpoint, ReviewState
+
+_REVIEW = ("review_state", "review_note")
+_SHOWN = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _REVIEW)
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(admin.ModelAdmin[Checkpoint]):
+    list_display = (
+        "job", "number", "kind", "status", "triggered_at", "duration", "size", "reason", "review_state", "reviewer",
+    )  # fmt: skip
+    list_display_links = ("number",)
+    list_filter = ("review_state", "status", "kind", "reason", "job__pipeline", "job")
+    list_select_related = ("job", "reviewer")
+    search_fields = ("job__name", "=number", "reason", "detail", "review_note", "path")
+    date_hierarchy = "triggered_at"
+    ordering = ("-triggered_at",)
+    actions = ("mark_reviewed", "mark_waived")
+    readonly_fields = _SHOWN
+    fieldsets = (
+        ("Review", {"fields": (*_REVIEW, "reviewer", "reviewed_at")}),
+        ("Checkpoint", {"fields": tuple(name for name in _SHOWN if name not in ("id", "reviewer", "reviewed_at"))}),
+    )
+
+    @admin.display(ordering="duration_ms", description="duration")
+    def duration(self, row: Checkpoint) -> str:
+        return "" if row.duration_ms is None else f"{row.duration_ms / 1000:.2f} s"
+
+    @admin.display(ordering="size_bytes", description="size")
+    def size(self, row: Checkpoint) -> str:
+        return "" if row.size_bytes is None else filesizeformat(row.size_bytes)
+
+    @admin.action(description="Mark reviewed", permissions=["change"])
+    def mark_reviewed(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._mark(request, queryset, ReviewState.REVIEWED)
+
+    @admin.action(description="Mark waived", permissions=["change"])
+    def mark_waived(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> None:
+        self._mark(request, queryset, ReviewState.WAIVED)
+
+    def save_model(
+        self, request: HttpRequest, obj: Checkpoint, form: forms.ModelForm[Checkpoint], change: bool
+    ) -> None:
+        """Write the review only: the row may have moved on since the form was shown."""
+        given: dict[str, Any] = form.cleaned_data
+        state = ReviewState(given["review_state"])
+        services.review(cast(User, request.user), [obj.pk], state, given["review_note"])
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Checkpoint | None = None) -> bool:
+        return False  # it would leave files on disk that no row names
+
+    def _mark(self, request: HttpRequest, queryset: QuerySet[Checkpoint], state: ReviewState) -> None:
+        count = services.review(cast(User, request.user), queryset.values_list("pk", flat=True), state)
+        messages.success(request, f"{count} marked {state}.")

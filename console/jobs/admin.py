@@ -1,0 +1,63 @@
+"""Definitions and runs in the admin. A job's description may be edited; everything else was decided elsewhere."""
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from console.accounts.read_only import ReadOnlyAdmin
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+
+
+@admin.register(Pipeline)
+class PipelineAdmin(ReadOnlyAdmin[Pipeline]):
+    list_display = ("name", "description", "updated_at")
+    search_fields = ("name", "description")
+
+
+@admin.register(Job)
+class JobAdmin(admin.ModelAdmin[Job]):
+    """Jobs are made through the console, where names and pipelines are checked."""
+
+    list_display = ("name", "pipeline", "description", "created_at", "created_by")
+    list_filter = ("pipeline",)
+    list_select_related = ("created_by",)
+    search_fields = ("name", "pipeline", "description")
+    date_hierarchy = "created_at"
+    fields = ("name", "pipeline", "description", "created_at", "created_by", "last_checkpoint_id")
+    readonly_fields = ("name", "pipeline", "created_at", "created_by", "last_checkpoint_id")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        return False  # it would leave checkpoints on disk that no row names
+
+
+@admin.register(JobVersion)
+class JobVersionAdmin(ReadOnlyAdmin[JobVersion]):
+    list_display = ("job", "number", "state", "parallelism", "max_parallelism", "created_at", "created_by")
+    list_display_links = ("number",)
+    list_filter = ("state", "job__pipeline")
+    list_select_related = ("job", "created_by")
+    search_fields = ("job__name", "=number")
+    date_hierarchy = "created_at"
+
+
+class AttemptInline(admin.TabularInline[Attempt, Run]):
+    model = Attempt
+    fields = ("token", "started_at", "ended_at", "outcome", "reason")
+    readonly_fields = fields
+    extra = 0
+    can_delete = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+        return False
+
+
+@admin.register(Run)
+class RunAdmin(ReadOnlyAdmin[Run]):
+    list_display = ("id", "job", "version", "state", "parallelism", "releases", "created_at", "started_at", "ended_at")
+    list_filter = ("state", "job__pipeline")
+    list_select_related = ("job", "version")
+    search_fields = ("=id", "job__name", "failure__message")
+    date_hierarchy = "created_at"
+    inlines = (AttemptInline,)

@@ -89,7 +89,13 @@ class Dataflow:
             limit = f"must lie between 1 and max_parallelism ({self.max_parallelism}), not {parallelism}"
             raise JobRejected("bad-parallelism", "parallelism", limit)
         specs = tuple(
-            OperatorSpec(uid=s.uid, name=s.name, role=s.role, parallelism=min(s.parallelism or parallelism, parallelism), bounded=s.bounded)
+            OperatorSpec(
+                uid=s.uid,
+                name=s.name,
+                role=s.role,
+                parallelism=min(s.parallelism or parallelism, parallelism),
+                bounded=s.bounded,
+            )
             for s in self._steps
         )
         by_uid = {spec.uid: spec for spec in specs}
@@ -132,7 +138,9 @@ def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> Edge
         return edge
     if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
         return edge
-    return EdgeSpec(source=edge.source, target=edge.target, input=edge.input, partitioning=Partitioning.REBALANCE, build=edge.build)
+    return EdgeSpec(
+        source=edge.source, target=edge.target, input=edge.input, partitioning=Partitioning.REBALANCE, build=edge.build
+    )
 
 
 @dataclass(frozen=True)
@@ -146,9 +154,7 @@ class Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
         return self._then(uid, lambda: MapBatches(function), parallelism)
 
-    def flat_map(
-        self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None
-    ) -> Stream:
+    def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
         """Applies a row-wise Python function that gives any number of rows of `schema`."""
         return self._then(uid, lambda: FlatMapRows(function, schema), parallelism)
 
@@ -194,7 +200,13 @@ class KeyedStream:
     keys: tuple[str, ...]
 
     def window(
-        self, uid: str, size: timedelta, time: str, aggregates: Mapping[str, Aggregate], *, parallelism: int | None = None
+        self,
+        uid: str,
+        size: timedelta,
+        time: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        parallelism: int | None = None,
     ) -> Stream:
         """Event-time tumbling windows aligned to the epoch.
 
@@ -259,7 +271,7 @@ class Pipeline(Generic[P]):
         except msgspec.ValidationError as error:
             text = str(error)
             where = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else "params"
-            raise JobRejected("bad-params", where, text.split(" - at")[0]) from error
+            raise JobRejected("bad-params", where, text.split(" - at", maxsplit=1)[0]) from error
 
 
 def pipelines() -> dict[str, Pipeline[Any]]:
@@ -276,5 +288,7 @@ def pipeline(name: str) -> Pipeline[Any]:
     """
     found = pipelines()
     if name not in found:
-        raise JobRejected("unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {', '.join(sorted(found))}")
+        raise JobRejected(
+            "unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {', '.join(sorted(found))}"
+        )
     return found[name]

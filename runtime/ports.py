@@ -15,14 +15,13 @@ from runtime.core.checkpoint import CommitPermit, Manifest, SubtaskSnapshot
 from runtime.core.ids import ChannelId, Token
 from runtime.core.keygroups import range_of
 from runtime.core.messages import Message
-from runtime.core.recovery import Restored as Restored
-
+from runtime.core.recovery import Restored
 
 # ---------------------------------------------------------------- operators
 
 
 class Collector(Protocol):
-    """Where an operator's output goes. It refuses output while a snapshot is captured, after `finish` and in `close`."""
+    """Where an operator's output goes; it refuses output while state is captured, after `finish` and in `close`."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
@@ -48,7 +47,8 @@ class Capture(Protocol):
     def write(self, store: "SnapshotStore", prefix: str) -> tuple[SubtaskSnapshot, int]:
         """Encode and store it (background thread). Returns the handles and the bytes written.
 
-        `prefix` is the folder for new files, relative to the job's storage root, unique to checkpoint, token and subtask.
+        `prefix` is the folder for new files, relative to the job's storage root; unique to checkpoint, token and
+        subtask.
         """
 
 
@@ -233,7 +233,7 @@ class CheckpointStore(Protocol):
         """A new id, greater than all before it. None: this attempt has been superseded."""
 
     def record_completed(self, manifest: Manifest, path: str, size_bytes: int) -> bool:
-        """From this instant the checkpoint exists. False: this attempt has been superseded. Idempotent by (token, id)."""
+        """From this instant the checkpoint exists. False: this attempt has been superseded. May be repeated."""
 
 
 class Clock(Protocol):
@@ -260,8 +260,8 @@ class ExchangeListener(Protocol):
 class Exchange(Protocol):
     """Channels between the slots of one attempt: reliable, FIFO, fenced by the attempt token.
 
-    `send` and `grant` never block; flow control is the caller's (credits). Messages are numbered per channel: a gap or a
-    close without EndOfPartition is `lost`, a repeat is dropped.
+    `send` and `grant` never block; flow control is the caller's (credits). Messages are numbered per channel: a gap or
+    a close without EndOfPartition is `lost`, a repeat is dropped.
     """
 
     @property

@@ -48,6 +48,11 @@ _COUNTED = frozenset(
 )
 
 
+def folder_of(kind: CheckpointKind, checkpoint: int, token: int) -> str:
+    """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it."""
+    return f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
+
+
 class FinishedState(StrEnum):
     """How far an operator's subtasks had come when the snapshot was taken (FLIP-147)."""
 

@@ -18,6 +18,11 @@ def permit_for_recorded(manifest: Manifest, token: Token) -> CommitPermit:
     return CommitPermit(job=manifest.job, token=token, checkpoint=CheckpointId(manifest.checkpoint))
 
 
+def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> CommitPermit:
+    """For a slot that its own master has told of a completed checkpoint over the attempt's fenced connection."""
+    return CommitPermit(job=job, token=token, checkpoint=checkpoint)
+
+
 def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
     """Every committable in the manifest by operator, also of finished ones: a skipped operator's commits are not skipped."""
     found: dict[OperatorId, tuple[Any, ...]] = {}

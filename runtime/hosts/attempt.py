@@ -1,0 +1,440 @@
+"""One attempt of a run: deploy the slots, perform the coordinator's effects, until it ends one way or another.
+
+It decides no checkpoint matters (the coordinator does) and no restarts (the job master does). One loop, one mailbox:
+what threads and other processes have to say arrives there.
+"""
+
+import queue
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, Protocol
+
+import structlog
+
+from runtime.core.checkpoint import Manifest, SnapshotTimings
+from runtime.core.coordinator import Coordinator, CoordinatorSettings
+from runtime.core.effects import (
+    CoordinatorEffect,
+    EndJob,
+    FailAttempt,
+    IssueId,
+    NotifyAborted,
+    NotifyCompleted,
+    ReportCheckpoint,
+    ResumeJob,
+    SettleOperation,
+    StoreManifest,
+    TriggerSubtask,
+    WakeAt,
+)
+from runtime.core.events import (
+    Acknowledged,
+    CheckpointDeclined,
+    CheckpointRequested,
+    CoordinatorEvent,
+    CoordinatorSuspended,
+    IdIssued,
+    IdUnavailable,
+    JobStarted,
+    LogicFinished,
+    ManifestFailed,
+    ManifestRecorded,
+    SubtaskEnded,
+    Ticked,
+)
+from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.lifecycle import RunEvent
+from runtime.core.messages import CheckpointKind
+from runtime.core.recovery import Restored
+from runtime.dataflow import CompiledJob
+from runtime.errors import EnvironmentFailure
+from runtime.hosts.monitor import Monitor
+from runtime.hosts.protocol import (
+    Aborted,
+    Ack,
+    Completed,
+    Declined,
+    Deploy,
+    Deployed,
+    Ended,
+    Failed,
+    Finished,
+    Go,
+    Heartbeat,
+    Shutdown,
+    ToMaster,
+    Trigger,
+)
+from runtime.hosts.scribe import Scribe
+from runtime.io.control import ControlServer, Hello
+from runtime.io.manifests import write_manifest
+from runtime.ports import Clock, SnapshotStore
+from runtime.records import Completed as CompletedRecord
+from runtime.records import OperationRequest, RunRecords
+
+TICK_S: Final = 0.25
+LIVE_MS: Final = 1_000
+DEPLOY_TIMEOUT_MS: Final = 120_000
+
+log = structlog.get_logger()
+
+
+class Launcher(Protocol):
+    """Starts and ends the processes or threads that slots run in."""
+
+    def launch(
+        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
+    ) -> None:
+        """Starts `job.graph.parallelism` slots; returns at once. `ended` hears, once, that all are gone and why."""
+
+    def stop(self) -> None:
+        """Ends the slots of the last launch, however they are. Returns when they are gone or cannot be waited for."""
+
+
+class OutcomeKind(StrEnum):
+    ENDED = "ended"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    RELEASED = "released"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt came to its end. `final`: trying again cannot help."""
+
+    kind: OutcomeKind
+    detail: str = ""
+    operator: str = ""
+    final: bool = False
+    story: tuple[str, ...] = ()
+    savepoint: Manifest | None = None  #: of a completed stop or drain
+    progressed: bool = False  #: a checkpoint was completed
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptConfig:
+    job_id: str
+    token: Token
+    job: CompiledJob
+    storage: str
+    host: str
+    settings: CoordinatorSettings
+    heartbeat_timeout_ms: int
+    restored: Mapping[SubtaskId, Restored]
+    restarts: int
+
+
+@dataclass
+class Attempt:
+    """Create, then `run` once. `poke`, `release` may be called from any thread."""
+
+    config: AttemptConfig
+    records: RunRecords
+    store: SnapshotStore
+    launcher: Launcher
+    clock: Clock
+    completed: Callable[[Manifest], None]  #: heard after each completed checkpoint, on the scribe's thread
+    _mail: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self._graph = config.job.graph
+        self._coordinator = Coordinator(config.job_id, config.token, self._graph, config.settings)
+        self._monitor = Monitor(self._graph)
+        self._scribe = Scribe(lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")))
+        self._outcome: Outcome | None = None
+        self._addresses: dict[int, str] = {}
+        self._deployed: set[int] = set()
+        self._running = False
+        self._progressed = False
+        self._wake_at: list[int] = []
+        self.cancelled_by: list[str] = []  #: operations that asked to cancel
+        self._live_at = 0.0
+        self._taking = False
+
+    # ------------------------------------------------------------ from other threads
+
+    def poke(self) -> None:
+        """Look whether somebody asks something."""
+        self._post(self._take_operations)
+
+    def release(self) -> None:
+        """End the attempt so that another worker can take the run up."""
+        self._post(partial(self._end, Outcome(OutcomeKind.RELEASED)))
+
+    def _post(self, mail: Callable[[], None]) -> None:
+        self._mail.put(mail)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> Outcome:
+        secret = secrets.token_hex(16)
+        control = ControlServer(
+            self.config.token,
+            secret,
+            ToMaster,
+            on_hello=lambda slot, hello: self._post(partial(self._hello, slot, hello)),
+            on_message=lambda slot, message: self._post(partial(self._heard, slot, message)),
+            on_lost=lambda slot, reason: self._post(partial(self._lost, slot, reason)),
+            host=self.config.host,
+        )
+        self._control = control
+        self._started_at = self.clock.monotonic_ms()
+        try:
+            self.launcher.launch(self.config.job, self.config.token, secret, control.address, self._launch_ended)
+            while self._outcome is None:
+                self._turn()
+        finally:
+            outcome = self._wind_down(control)
+        return outcome
+
+    def _turn(self) -> None:
+        try:
+            self._mail.get(timeout=TICK_S)()
+            while self._outcome is None and not self._mail.empty():
+                self._mail.get()()
+        except queue.Empty:
+            pass
+        self._look_around()
+
+    def _look_around(self) -> None:
+        now, wall = self.clock.monotonic_ms(), self.clock.now_ms()
+        if self._wake_at and wall >= min(self._wake_at):
+            self._wake_at = [at for at in self._wake_at if at > wall]
+            self._decide(Ticked(wall))
+        silent = self._monitor.silent(now, self.config.heartbeat_timeout_ms)
+        if silent is not None:
+            self._fail(f"slot {silent} was not heard of for {self.config.heartbeat_timeout_ms} ms")
+        if not self._running and now - self._started_at > DEPLOY_TIMEOUT_MS:
+            missing = sorted(set(range(self._graph.parallelism)) - self._deployed)
+            self._fail(f"slots {missing} did not get ready within {DEPLOY_TIMEOUT_MS} ms")
+        if now - self._live_at >= LIVE_MS and not self._scribe.behind:
+            self._live_at = now
+            self._write_live(now)
+
+    def _wind_down(self, control: ControlServer) -> Outcome:
+        """Suspends the coordinator, ends the slots, and lets what is being recorded come to its end."""
+        outcome = self._outcome or Outcome(OutcomeKind.FAILED, "the master failed")
+        self._decide(CoordinatorSuspended(self.clock.now_ms()))
+        for slot in range(self._graph.parallelism):
+            control.send(slot, Shutdown())
+        control.close()
+        self.launcher.stop()
+        self._scribe.close(timeout_s=10.0 if outcome.kind is OutcomeKind.RELEASED else 60.0)
+        while not self._mail.empty():  # a manifest that was on its way may have been recorded
+            self._mail.get()()
+        savepoint = self._coordinator.savepoint
+        return Outcome(
+            outcome.kind, outcome.detail, outcome.operator, outcome.final, outcome.story, savepoint, self._progressed
+        )
+
+    def _end(self, outcome: Outcome) -> None:
+        self._outcome = self._outcome or outcome
+
+    def _fail(self, detail: str, operator: str = "", final: bool = False, story: tuple[str, ...] = ()) -> None:
+        self._end(Outcome(OutcomeKind.FAILED, detail, operator, final, story))
+
+    def _superseded(self) -> None:
+        self._end(Outcome(OutcomeKind.SUPERSEDED))
+
+    # ------------------------------------------------------------ slots
+
+    def _launch_ended(self, error: str | None) -> None:
+        self._post(partial(self._fail, error or "the slots ended before the job did"))
+
+    def _hello(self, slot: int, hello: Hello) -> None:
+        self._monitor.hello(slot, hello, self.clock.monotonic_ms())
+        self._addresses[slot] = hello.address
+        if len(self._addresses) == self._graph.parallelism:
+            for each in self._addresses:
+                restored = [r for subtask, r in self.config.restored.items() if subtask.index == each]
+                self._control.send(each, Deploy(self.config.job_id, self.config.storage, self._addresses, restored))
+
+    def _heard(self, slot: int, message: ToMaster) -> None:
+        now, at = self.clock.monotonic_ms(), self.clock.now_ms()
+        self._monitor.heard(slot, now, message if isinstance(message, Heartbeat) else None)
+        match message:
+            case Deployed():
+                self._slot_deployed(slot, at)
+            case Ack(subtask, checkpoint, snapshot, timings):
+                self._decide(Acknowledged(at, subtask, CheckpointId(checkpoint), snapshot, timings))
+            case Declined(subtask, checkpoint, reason, detail):
+                self._decide(CheckpointDeclined(at, subtask, CheckpointId(checkpoint), reason, detail))
+            case Finished(subtask):
+                self._decide(LogicFinished(at, subtask))
+            case Ended(subtask):
+                self._decide(SubtaskEnded(at, subtask))
+            case Failed(detail, operator, traceback, final, story):
+                log.error("slot failed", slot=slot, detail=detail, traceback=traceback)
+                self._fail(detail, operator, final, tuple(story))
+
+    def _slot_deployed(self, slot: int, at: int) -> None:
+        self._deployed.add(slot)
+        if len(self._deployed) < self._graph.parallelism:
+            return
+        self._running = True
+        for each in self._deployed:
+            self._control.send(each, Go())
+        self._decide(JobStarted(at))
+        self._change_state(RunEvent.DEPLOYED)
+        self._take_operations()
+
+    def _lost(self, slot: int, reason: str) -> None:
+        self._fail(f"slot {slot} is gone: {reason}")
+
+    # ------------------------------------------------------------ the coordinator
+
+    def _decide(self, event: CoordinatorEvent) -> None:
+        for effect in self._coordinator.handle(event):
+            self._perform(effect)
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        match effect:
+            case IssueId():
+                self._scribe.submit(self.records.next_checkpoint_id, self._id_answered, once=True)
+            case WakeAt(at):
+                self._wake_at.append(at)
+            case TriggerSubtask(subtask, barrier):
+                self._control.send(subtask.index, Trigger(subtask, barrier))
+            case StoreManifest(manifest, timings):
+                self._scribe.submit(partial(self._store, manifest, timings), partial(self._stored, manifest))
+            case NotifyCompleted(permit, subtasks):
+                for slot in {subtask.index for subtask in subtasks}:
+                    self._control.send(slot, Completed(permit.checkpoint))
+            case NotifyAborted(checkpoint, subtasks):
+                for slot in {subtask.index for subtask in subtasks}:
+                    self._control.send(slot, Aborted(checkpoint))
+            case ReportCheckpoint():
+                self._scribe.submit(partial(self.records.report_checkpoint, effect))
+            case SettleOperation(operation, checkpoint, reason, detail):
+                self._settle(operation, checkpoint, str(reason or ""), detail)
+            case ResumeJob():
+                self._change_state(RunEvent.SHUTDOWN_ABANDONED)
+            case FailAttempt(detail):
+                self._fail(detail)
+            case EndJob():
+                self._end(Outcome(OutcomeKind.ENDED))
+
+    def _id_answered(self, answer: int | None | EnvironmentFailure) -> None:
+        at = self.clock.now_ms()
+        if answer is None:
+            self._post(self._superseded)
+        elif isinstance(answer, EnvironmentFailure):
+            self._post(partial(self._decide, IdUnavailable(at, str(answer))))
+        else:
+            self._post(partial(self._decide, IdIssued(at, CheckpointId(answer))))
+
+    def _store(self, manifest: Manifest, timings: tuple[tuple[SubtaskId, SnapshotTimings], ...]) -> bool | str:
+        """On the scribe's thread: durable first, recorded then. A record of unknown outcome is tried again.
+
+        Returns why the manifest could not be written, or whether it was recorded.
+        """
+        try:
+            folder, nbytes = write_manifest(self.store, manifest)
+        except (OSError, EnvironmentFailure) as error:
+            return f"{type(error).__name__}: {error}"
+        size = nbytes + sum(segment.nbytes for segment in manifest.segments())
+        written = nbytes + sum(t.written_bytes for _, t in timings)
+        record = CompletedRecord(
+            manifest=manifest,
+            folder=folder,
+            size_bytes=size,
+            written_bytes=written,
+            at=self.clock.now_ms(),
+            operators=_summary(manifest, timings),
+        )
+        return self.records.record_completed(record)
+
+    def _stored(self, manifest: Manifest, recorded: bool | str) -> None:
+        checkpoint = CheckpointId(manifest.checkpoint)
+        if isinstance(recorded, str):
+            self._post(partial(self._decide, ManifestFailed(self.clock.now_ms(), checkpoint, recorded)))
+        elif recorded:
+            self._post(partial(self._recorded, checkpoint))
+            self.completed(manifest)
+        else:
+            self._post(self._superseded)
+
+    def _recorded(self, checkpoint: CheckpointId) -> None:
+        self._progressed = True
+        self._decide(ManifestRecorded(self.clock.now_ms(), checkpoint))
+
+    # ------------------------------------------------------------ what people ask
+
+    def _take_operations(self) -> None:
+        if not self._taking and self._outcome is None:
+            self._taking = True
+            work = partial(self.records.take_operations, only_cancel=not self._running)
+            self._scribe.submit(work, lambda taken: self._post(partial(self._taken, taken)), once=True)
+
+    def _taken(self, taken: list[OperationRequest] | None | EnvironmentFailure) -> None:
+        self._taking = False
+        if taken is None:
+            self._superseded()
+        elif not isinstance(taken, EnvironmentFailure):
+            for request in taken:
+                self._start_operation(request)
+
+    def _start_operation(self, request: OperationRequest) -> None:
+        if request.kind == "cancel":
+            self.cancelled_by.append(request.id)
+            self._change_state(RunEvent.CANCEL_REQUESTED)
+            self._end(Outcome(OutcomeKind.CANCELED))
+            return
+        event = {"stop": RunEvent.STOP_REQUESTED, "drain": RunEvent.DRAIN_REQUESTED}.get(request.kind)
+        if event is not None:
+            self._change_state(event)
+        self._decide(CheckpointRequested(self.clock.now_ms(), CheckpointKind(request.kind), request.id))
+
+    def _settle(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
+        result = {"checkpoint": checkpoint} if checkpoint is not None else None
+        error = None if result else {"code": reason, "message": detail}
+        self._scribe.submit(partial(self.records.settle_operation, operation, result, error))
+
+    # ------------------------------------------------------------ reports
+
+    def _change_state(self, event: RunEvent) -> None:
+        def answered(state: object) -> None:
+            if state is None:
+                self._post(self._superseded)
+
+        self._scribe.submit(partial(self.records.change_state, event), answered)
+
+    def _write_live(self, now: float) -> None:
+        live = self._monitor.report(now)
+        progress = self._coordinator.progress
+        if progress is not None:
+            number, kind, acknowledged, subtasks = progress
+            live["checkpoint"] = {
+                "number": number,
+                "kind": str(kind),
+                "acknowledged": acknowledged,
+                "subtasks": subtasks,
+            }
+        else:
+            live["checkpoint"] = None
+        live |= {"restarts": self.config.restarts, "parallelism": self._graph.parallelism}
+        self._scribe.submit(partial(self.records.write_live, live), once=True)
+
+
+def _summary(manifest: Manifest, timings: tuple[tuple[SubtaskId, SnapshotTimings], ...]) -> list[dict[str, Any]]:
+    """Per operator, for people."""
+    rows = []
+    for uid, operator in manifest.operators.items():
+        own = [t for subtask, t in timings if subtask.operator == uid]
+        rows.append(
+            {
+                "uid": uid,
+                "finished": str(operator.finished),
+                "subtasks": operator.parallelism,
+                "state_bytes": sum(s.nbytes for t in operator.subtasks.values() for s in t.segments()),
+                "max_alignment_ms": max((t.alignment_ms for t in own), default=0.0),
+                "max_sync_ms": max((t.sync_ms for t in own), default=0.0),
+                "max_async_ms": max((t.async_ms for t in own), default=0.0),
+            }
+        )
+    return rows

@@ -1,0 +1,257 @@
+"""The job master: one run from claim to end, attempt after attempt.
+
+It decides what `core.recovery` and `core.lifecycle` leave to a host: reading the manifest, committing what a restore
+owes, cleaning what it disowns, starting attempts, and stopping when superseded. It knows no Spark and no Postgres: a
+launcher starts slots, records hold the truth.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.commit import owed, permit_for_recorded
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import SubtaskId, Token
+from runtime.core.lifecycle import RunEvent
+from runtime.core.messages import CheckpointKind
+from runtime.core.recovery import RestartStrategy, Restored, assign, check_restorable
+from runtime.dataflow import CompiledJob
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
+from runtime.hosts import retention
+from runtime.hosts.attempt import Attempt, AttemptConfig, Launcher, Outcome, OutcomeKind
+from runtime.hosts.scribe import RETRY_S
+from runtime.io.manifests import read_manifest
+from runtime.ports import Clock, SnapshotStore
+from runtime.records import RunRecords
+
+log = structlog.get_logger()
+
+
+class Exit(IntEnum):
+    """Exit codes of a job master, read by its supervisor."""
+
+    DONE = 0  #: a terminal state is recorded
+    SUPERSEDED = 4  #: a newer attempt exists: nothing is left to do here
+    RELEASED = 5  #: the run may be claimed again
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterConfig:
+    """`storage` is the job's storage root, as slots open it; `host` is where slots reach the master."""
+
+    job_id: str
+    token: Token
+    job: CompiledJob
+    storage: str
+    host: str = "127.0.0.1"
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    restart: RestartStrategy = field(default_factory=RestartStrategy)
+    heartbeat_timeout_ms: int = 10_000
+    retained_checkpoints: int = 5
+
+
+_SUPERSEDED: Final = Outcome(OutcomeKind.SUPERSEDED)
+
+
+class JobMaster:
+    """Create, then `run` once. `poke` and `release` may be called from any thread."""
+
+    def __init__(
+        self, config: MasterConfig, records: RunRecords, store: SnapshotStore, launcher: Launcher, clock: Clock
+    ) -> None:
+        self._config, self._records, self._store = config, records, store
+        self._launcher, self._clock = launcher, clock
+        self._token = config.token
+        self._released = threading.Event()
+        self._attempt: Attempt | None = None
+        self._restarts = 0
+        self._failures = 0
+
+    # ------------------------------------------------------------ from other threads
+
+    def poke(self) -> None:
+        if self._attempt is not None:
+            self._attempt.poke()
+
+    def release(self) -> None:
+        """The worker shuts down: let another take the run up from its last checkpoint."""
+        self._released.set()
+        if self._attempt is not None:
+            self._attempt.release()
+
+    # ------------------------------------------------------------ the run
+
+    def run(self) -> Exit:
+        """Blocks until the run has ended, was released, or this master has been superseded."""
+        self._patiently(self._records.requeue_operations)
+        while True:
+            outcome = self._one_attempt()
+            log.info("attempt ended", token=self._token, outcome=str(outcome.kind), detail=outcome.detail)
+            done = self._after(outcome)
+            if done is not None:
+                return done
+
+    def _one_attempt(self) -> Outcome:
+        try:
+            finished = self._patiently(self._records.final_savepoint)
+            if finished is not None:
+                return Outcome(OutcomeKind.FAILED, savepoint=read_manifest(self._store, finished))
+            restored = self._restore()
+        except (JobRejected, CorruptState) as error:
+            return Outcome(OutcomeKind.FAILED, str(error), final=True)
+        except (WeirError, OSError) as error:
+            return Outcome(OutcomeKind.FAILED, str(error))
+        if self._released.is_set():
+            return Outcome(OutcomeKind.RELEASED)
+        return self._attempt_with(restored)
+
+    def _attempt_with(self, restored: Mapping[SubtaskId, Restored]) -> Outcome:
+        config = AttemptConfig(
+            job_id=self._config.job_id,
+            token=self._token,
+            job=self._config.job,
+            storage=self._config.storage,
+            host=self._config.host,
+            settings=self._config.coordinator,
+            heartbeat_timeout_ms=self._config.heartbeat_timeout_ms,
+            restored=restored,
+            restarts=self._restarts,
+        )
+        attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed)
+        self._attempt = attempt
+        outcome = attempt.run()
+        self._cancelled_by = attempt.cancelled_by
+        return outcome
+
+    # ------------------------------------------------------------ restoring
+
+    def _restore(self) -> Mapping[SubtaskId, Restored]:
+        """Commits what the restored checkpoint owes, cleans what it disowns, deals its state."""
+        graph = self._config.job.graph
+        folder = self._patiently(self._records.restore_point)
+        retained = self._retained()
+        manifest = None if folder is None else read_manifest(self._store, folder)
+        if manifest is not None:
+            check_restorable(manifest, graph)
+            self._commit_owed(manifest)
+        self._clean(retained)
+        retention.sweep(self._store, self._token, retained)
+        self._patiently(partial(self._records.note_restored, folder))
+        if manifest is None:
+            return {subtask: Restored(subtask=subtask) for subtask in graph.subtasks}
+        log.info("restoring", checkpoint=manifest.checkpoint, kind=str(manifest.kind), token=self._token)
+        return assign(manifest, graph)
+
+    def _retained(self) -> list[Manifest]:
+        """Every manifest of the job that may still be restored. One that cannot be read stops nothing here."""
+        found = []
+        for folder in self._patiently(self._records.retained):
+            try:
+                found.append(read_manifest(self._store, folder))
+            except CorruptState as error:
+                log.error("a retained checkpoint cannot be read", folder=folder, error=str(error))
+        return found
+
+    def _commit_owed(self, manifest: Manifest) -> None:
+        permit = permit_for_recorded(manifest, self._token)
+        for uid, committables in owed(manifest).items():
+            if uid not in self._config.job.sinks:
+                raise JobRejected(
+                    "unmapped-state", uid, "the checkpoint holds output to commit for a sink the job lacks"
+                )
+            count = self._config.job.sinks[uid].committer().commit(permit, committables)
+            log.info("committed what was owed", operator=uid, files=len(committables), newly=count)
+
+    def _clean(self, retained: list[Manifest]) -> None:
+        for uid, sink in self._config.job.sinks.items():
+            keep = [c for manifest in retained for c in owed(manifest).get(uid, ())]
+            removed = sink.committer().clean(self._config.job_id, self._token, keep)
+            if removed:
+                log.info("removed leftovers of older attempts", operator=uid, files=removed)
+
+    # ------------------------------------------------------------ after an attempt
+
+    def _after(self, outcome: Outcome) -> Exit | None:
+        """Records how the attempt ended. None: there is another one."""
+        if outcome.kind is OutcomeKind.SUPERSEDED:
+            return Exit.SUPERSEDED
+        if outcome.savepoint is not None and outcome.kind is not OutcomeKind.ENDED:
+            return self._end_by_savepoint(outcome.savepoint)
+        match outcome.kind:
+            case OutcomeKind.ENDED:
+                return self._end(RunEvent.ENDED, "ended")
+            case OutcomeKind.CANCELED:
+                done = self._end(RunEvent.ENDED, "canceled")
+                for operation in self._cancelled_by:
+                    self._patiently(partial(self._records.settle_operation, operation, {}, None))
+                return done
+            case OutcomeKind.RELEASED:
+                self._patiently(partial(self._records.end_attempt, "released"))
+                return Exit.RELEASED
+        return self._try_again(outcome)
+
+    def _end(self, event: RunEvent, outcome: str, failure: Mapping[str, Any] | None = None) -> Exit:
+        reason = str(failure["message"]) if failure else ""
+        self._patiently(partial(self._records.end_attempt, outcome, reason))
+        state = self._patiently(partial(self._records.change_state, event, failure))
+        return Exit.SUPERSEDED if state is None else Exit.DONE
+
+    def _end_by_savepoint(self, savepoint: Manifest) -> Exit:
+        """The savepoint of a stop or drain is recorded, so the job has ended, whatever befell its slots since.
+
+        What they had still to commit stands in the manifest. Nothing is restarted: the job must not go on as if nobody
+        had stopped it.
+        """
+        self._commit_owed(savepoint)
+        drain = savepoint.kind is CheckpointKind.DRAIN
+        request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
+        for event in (RunEvent.DEPLOYED, request):  # a master that came later finds the run starting
+            self._patiently(partial(self._records.change_state, event))
+        return self._end(RunEvent.ENDED, "ended")
+
+    def _try_again(self, outcome: Outcome) -> Exit | None:
+        self._failures = 1 if outcome.progressed else self._failures + 1
+        delay_ms = None if outcome.final else self._config.restart.delay_after(self._failures)
+        failure = {
+            "code": "final" if outcome.final else "attempt-failed",
+            "message": outcome.detail,
+            "operator": outcome.operator,
+            "story": list(outcome.story),
+        }
+        if delay_ms is None:
+            return self._end(RunEvent.GAVE_UP, "failed", failure)
+        token = self._patiently(partial(self._records.next_attempt, outcome.detail, failure))
+        if token is None:
+            return Exit.SUPERSEDED
+        self._token = token
+        self._restarts += 1
+        self._patiently(partial(self._records.change_state, RunEvent.ATTEMPT_FAILED))
+        self._patiently(self._records.requeue_operations)
+        if self._released.wait(delay_ms / 1000):
+            self._patiently(partial(self._records.end_attempt, "released"))
+            return Exit.RELEASED
+        return None
+
+    # ------------------------------------------------------------ retention
+
+    def _completed(self, manifest: Manifest) -> None:
+        """On the scribe's thread, after each completed checkpoint."""
+        discarded = self._records.discard_beyond(self._config.retained_checkpoints)
+        if discarded:
+            retention.discard(self._store, discarded, self._retained())
+
+    def _patiently(self, work: Callable[[], Any]) -> Any:
+        """Waits for a database that is away; a released master waits no longer."""
+        while True:
+            try:
+                return work()
+            except EnvironmentFailure as error:
+                log.warning("waiting for the database", error=str(error))
+                if self._released.wait(RETRY_S):
+                    raise

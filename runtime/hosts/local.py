@@ -1,0 +1,111 @@
+"""Slots as threads of one process: for a first job, for tests, for a laptop without Java. The machines are the same.
+
+    from runtime.hosts.local import run_local
+    run_local(flow, parallelism=2, storage="/tmp/counts")
+
+It isolates nothing: a crash of one slot's code is an exception, not a dead process.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import Token
+from runtime.core.recovery import RestartStrategy
+from runtime.dataflow import CompiledJob, Dataflow
+from runtime.errors import WeirError
+from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.worker import Slot, SlotConfig
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory import MemoryExchange, MemoryHub
+from runtime.io.memory_records import MemoryRecords
+from runtime.ports import Exchange, ExchangeListener
+
+STOP_S: Final = 10.0
+
+
+class LocalLauncher:
+    """Implements `attempt.Launcher` with threads."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def launch(
+        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
+    ) -> None:
+        hub = MemoryHub()
+
+        def exchange(slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+            return MemoryExchange(hub, slot, token, listener, secret)
+
+        self._threads = [
+            threading.Thread(
+                target=_run_slot,
+                args=(SlotConfig(index=i, token=token, secret=secret, master=master, job=job), exchange),
+                name=f"slot-{i}",
+                daemon=True,
+            )
+            for i in range(job.graph.parallelism)
+        ]
+        for thread in self._threads:
+            thread.start()
+        threading.Thread(target=self._watch, args=(ended,), name="slots-ended", daemon=True).start()
+
+    def stop(self) -> None:
+        for thread in self._threads:
+            thread.join(STOP_S)
+
+    def _watch(self, ended: Callable[[str | None], None]) -> None:
+        for thread in self._threads:
+            thread.join()
+        ended(None)
+
+
+def _run_slot(config: SlotConfig, exchange: Callable[[int, Token, str, ExchangeListener], Exchange]) -> None:
+    Slot(config, exchange, FileStore).run()
+
+
+def run_local(
+    flow: Dataflow,
+    *,
+    parallelism: int = 1,
+    storage: str,
+    settings: CoordinatorSettings | None = None,
+    records: MemoryRecords | None = None,
+    restart: RestartStrategy | None = None,
+) -> MemoryRecords:
+    """Runs a job to its end in this process. Returns what was recorded about it.
+
+    Raises:
+        JobRejected: the job cannot run; nothing was started.
+        WeirError: the job failed, and the restart strategy gave up.
+    """
+    records = records or MemoryRecords()
+    master = local_master(flow.compile(parallelism), storage, records, settings, restart)
+    done = master.run()
+    if done is not Exit.DONE or records.failure is not None:
+        raise WeirError(str(records.failure["message"]) if records.failure else f"the job ended as {done.name}")
+    return records
+
+
+def local_master(
+    job: CompiledJob,
+    storage: str,
+    records: MemoryRecords,
+    settings: CoordinatorSettings | None = None,
+    restart: RestartStrategy | None = None,
+) -> JobMaster:
+    """A master over threads, for those who want to ask something of the job while it runs (`records.operations`)."""
+    root = Path(storage).absolute()
+    config = MasterConfig(
+        job_id=job.name,
+        token=records.token,
+        job=job,
+        storage=str(root),
+        coordinator=settings or CoordinatorSettings(),
+        restart=restart or RestartStrategy(),
+    )
+    return JobMaster(config, records, FileStore(str(root)), LocalLauncher(), SystemClock())

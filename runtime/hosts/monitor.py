@@ -1,0 +1,106 @@
+"""What is known of the slots: who is there, who was heard of when, how far the subtasks are; made into a live report.
+
+It decides nothing but "not heard of for too long".
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.core.graph import JobGraph
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.hosts.protocol import Heartbeat, SubtaskMetrics
+from runtime.io.control import Hello
+
+
+class Monitor:
+    """Mutable, owned by the master's loop. Times are monotonic milliseconds."""
+
+    def __init__(self, graph: JobGraph) -> None:
+        self._graph = graph
+        self._slots: dict[int, Hello] = {}
+        self._seen: dict[int, float] = {}
+        self._metrics: dict[tuple[str, int], SubtaskMetrics] = {}
+        self._before: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
+
+    def hello(self, slot: int, hello: Hello, now: float) -> None:
+        self._slots[slot] = hello
+        self._seen[slot] = now
+
+    def heard(self, slot: int, now: float, heartbeat: Heartbeat | None = None) -> None:
+        self._seen[slot] = now
+        for metrics in heartbeat.subtasks if heartbeat else ():
+            self._metrics[metrics.subtask.operator, metrics.subtask.index] = metrics
+
+    def silent(self, now: float, timeout_ms: float) -> int | None:
+        """A slot that was not heard of for `timeout_ms`."""
+        return next((slot for slot, seen in self._seen.items() if now - seen > timeout_ms), None)
+
+    def report(self, now: float) -> dict[str, Any]:
+        """Operators, slots and counters; rates are per second since the last report."""
+        then, before = self._before
+        totals = {o.uid: self._totals(o.uid) for o in self._graph.operators}
+        seconds = max((now - then) / 1000, 0.001)
+        operators = {uid: self._operator(uid, totals[uid], before.get(uid, totals[uid]), seconds) for uid in totals}
+        self._before = (now, {str(uid): total for uid, total in totals.items()})
+        return {"operators": operators, "slots": self._slot_rows(now), "counters": self._counters()}
+
+    def _of(self, uid: str) -> list[SubtaskMetrics]:
+        return [metrics for (operator, _), metrics in sorted(self._metrics.items()) if operator == uid]
+
+    def _totals(self, uid: str) -> tuple[int, int, float, float]:
+        own = self._of(uid)
+        return (
+            sum(m.records_in for m in own),
+            sum(m.records_out for m in own),
+            sum(m.busy_ms for m in own),
+            sum(m.blocked_ms for m in own),
+        )
+
+    def _operator(
+        self, uid: str, now: tuple[int, int, float, float], before: tuple[int, int, float, float], seconds: float
+    ) -> Mapping[str, Any]:
+        own = self._of(uid)
+        states = {m.state for m in own}
+        capacity_ms = seconds * 1000 * max(len(own), 1)
+        watermarks = [w for m in own if (w := _shown(m.watermark)) is not None]
+        return {
+            "state": "deploying"
+            if not own or "deploying" in states
+            else "running"
+            if "running" in states
+            else "finished",
+            "records_in": now[0],
+            "records_out": now[1],
+            "rate_in": round((now[0] - before[0]) / seconds, 1),
+            "rate_out": round((now[1] - before[1]) / seconds, 1),
+            "watermark": min(watermarks) if watermarks and len(watermarks) == len(own) else None,
+            "busy": round(min(1.0, (now[2] - before[2]) / capacity_ms), 3),
+            "backpressured": round(min(1.0, (now[3] - before[3]) / capacity_ms), 3),
+            "subtasks": [
+                {
+                    "index": m.subtask.index,
+                    "state": m.state,
+                    "records_in": m.records_in,
+                    "records_out": m.records_out,
+                    "watermark": _shown(m.watermark),
+                }
+                for m in own
+            ],
+        }
+
+    def _slot_rows(self, now: float) -> list[dict[str, Any]]:
+        return [
+            {"index": slot, "pid": hello.pid, "host": hello.host, "seen_ms_ago": round(now - self._seen[slot])}
+            for slot, hello in sorted(self._slots.items())
+        ]
+
+    def _counters(self) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for metrics in self._metrics.values():
+            for name, amount in metrics.counters.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+
+def _shown(watermark: int) -> int | None:
+    return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark

@@ -1,0 +1,77 @@
+"""The output side of one subtask: deals batches to channels by each edge's partitioning and spends credits.
+
+It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from runtime.core.flow import Credits
+from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
+from runtime.core.ids import ChannelId, SubtaskId
+from runtime.core.messages import Control, Message, Records
+from runtime.operators.partition import by_key_group
+
+Send = Callable[[ChannelId, Message], None]
+
+
+@dataclass(slots=True)
+class _Edge:
+    spec: EdgeSpec
+    channels: tuple[ChannelId, ...]
+    turn: int = 0
+
+
+@dataclass
+class Outputs:
+    """Owned by one subtask's loop."""
+
+    graph: JobGraph
+    subtask: SubtaskId
+    send: Send
+    credits: Credits = field(init=False)
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        channels = self.graph.outputs[self.subtask]
+        self.credits = Credits(channels)
+        numbers = dict.fromkeys(channel.edge for channel in channels)
+        self._edges = [_Edge(self.graph.edges[n], tuple(c for c in channels if c.edge == n)) for n in numbers]
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Sends `batch` on every edge. Empty batches are not sent."""
+        if batch.num_rows == 0:
+            return
+        self.records += batch.num_rows
+        for edge in self._edges:
+            self._deal(edge, batch)
+
+    def broadcast(self, message: Control) -> None:
+        """Sends a control message on every channel; it is never charged."""
+        for edge in self._edges:
+            for channel in edge.channels:
+                self.send(channel, message)
+
+    def _deal(self, edge: _Edge, batch: pa.RecordBatch) -> None:
+        match edge.spec.partitioning:
+            case Partitioning.FORWARD:
+                self._put(edge.channels[0], batch)
+            case Partitioning.HASH:
+                groups = self.graph.max_parallelism
+                parts = by_key_group(batch, edge.spec.keys, groups, len(edge.channels))
+                for channel, part in zip(edge.channels, parts, strict=True):
+                    if part is not None:
+                        self._put(channel, part)
+            case Partitioning.BROADCAST:
+                for channel in edge.channels:
+                    self._put(channel, batch)
+            case Partitioning.REBALANCE:
+                self._put(edge.channels[edge.turn], batch)
+                edge.turn = (edge.turn + 1) % len(edge.channels)
+
+    def _put(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
+        nbytes = batch.nbytes
+        self.credits.spend(channel, nbytes)
+        self.send(channel, Records(batch, batch.num_rows, nbytes))

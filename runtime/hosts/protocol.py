@@ -1,0 +1,122 @@
+"""What the master and a slot say to each other over the control connection (the hello before it is `io.control`'s).
+
+Values only. Every message belongs to one attempt: the connection itself is fenced by the attempt token.
+"""
+
+from typing import Any
+
+import msgspec
+
+from runtime.core.checkpoint import FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.ids import SubtaskId
+from runtime.core.messages import Barrier
+from runtime.core.recovery import Restored
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    """Tagged by its class name."""
+
+
+# ---------------------------------------------------------------- master to slot
+
+
+class Deploy(_Message, frozen=True):
+    """Open these subtasks with this state; answer Deployed, wait for Go."""
+
+    job: str
+    storage: str
+    peers: dict[int, str]
+    restored: list[Restored]
+
+
+class Go(_Message, frozen=True):
+    """Every slot is deployed: start."""
+
+
+class Trigger(_Message, frozen=True):
+    subtask: SubtaskId
+    barrier: Barrier
+
+
+class Completed(_Message, frozen=True):
+    """The checkpoint is durable and recorded under the attempt's token."""
+
+    checkpoint: int
+
+
+class Aborted(_Message, frozen=True):
+    checkpoint: int
+
+
+class Shutdown(_Message, frozen=True):
+    """End now, whatever the subtasks do."""
+
+
+ToSlot = Deploy | Go | Trigger | Completed | Aborted | Shutdown
+
+# ---------------------------------------------------------------- slot to master
+
+
+class Deployed(_Message, frozen=True):
+    """Every subtask of this slot is open."""
+
+
+class Ack(_Message, frozen=True):
+    subtask: SubtaskId
+    checkpoint: int
+    snapshot: SubtaskSnapshot
+    timings: SnapshotTimings
+
+
+class Declined(_Message, frozen=True):
+    subtask: SubtaskId
+    checkpoint: int
+    reason: FailureReason
+    detail: str
+
+
+class Finished(_Message, frozen=True):
+    """The subtask's logic is done; it waits for its last checkpoint."""
+
+    subtask: SubtaskId
+
+
+class Ended(_Message, frozen=True):
+    subtask: SubtaskId
+
+
+class SubtaskMetrics(msgspec.Struct, frozen=True):
+    """Totals since the attempt began; `busy_ms` and `blocked_ms` likewise."""
+
+    subtask: SubtaskId
+    state: str
+    records_in: int
+    records_out: int
+    watermark: int
+    busy_ms: float
+    blocked_ms: float
+    counters: dict[str, int]
+
+
+class Heartbeat(_Message, frozen=True):
+    """The slot's process lives, and how far its subtasks have come."""
+
+    subtasks: list[SubtaskMetrics]
+
+
+class Failed(_Message, frozen=True):
+    """The slot cannot go on. `final` says that trying again cannot help. `story`: the last events of the subtask."""
+
+    detail: str
+    operator: str
+    traceback: str
+    final: bool
+    story: list[str]
+
+
+ToMaster = Deployed | Ack | Declined | Finished | Ended | Heartbeat | Failed
+
+
+def to_builtins(value: Any) -> Any:
+    """Plain JSON values, for reports."""
+    return msgspec.to_builtins(value)

@@ -1,0 +1,51 @@
+"""Which files of a job may go: those that no retained manifest names. It never deletes what it cannot account for.
+
+Segments are shared between checkpoints, so the files of a discarded one are compared with those of every retained one.
+Leftovers of older attempts that no manifest names (aborted checkpoints, lost acknowledgements) go at the next start.
+"""
+
+from collections.abc import Iterable
+
+from runtime.core.checkpoint import Manifest, folder_of
+from runtime.core.ids import Token
+from runtime.errors import CorruptState
+from runtime.io.manifests import FILE_NAME, read_manifest
+from runtime.ports import SnapshotStore
+
+
+def files_of(manifest: Manifest) -> set[str]:
+    """Every file that a checkpoint needs, its manifest included."""
+    folder = folder_of(manifest.kind, manifest.checkpoint, manifest.token)
+    return {segment.path for segment in manifest.segments()} | {f"{folder}/{FILE_NAME}"}
+
+
+def discard(store: SnapshotStore, discarded: Iterable[str], retained: Iterable[Manifest]) -> int:
+    """Deletes the files of the checkpoints in folders `discarded` that no manifest in `retained` needs."""
+    needed = {path for manifest in retained for path in files_of(manifest)}
+    doomed: set[str] = set()
+    for folder in discarded:
+        doomed.update(_known_files(store, folder))
+    doomed -= needed
+    store.delete(sorted(doomed))
+    return len(doomed)
+
+
+def _known_files(store: SnapshotStore, folder: str) -> set[str]:
+    try:
+        return files_of(read_manifest(store, folder))
+    except CorruptState:
+        return set(store.list(folder))
+
+
+def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest]) -> int:
+    """Deletes files in checkpoint folders of attempts older than `token` that no manifest in `retained` needs."""
+    needed = {path for manifest in retained for path in files_of(manifest)}
+    orphans = [path for path in store.list("") if path not in needed and _is_older(path, token)]
+    store.delete(orphans)
+    return len(orphans)
+
+
+def _is_older(path: str, token: Token) -> bool:
+    """Folder names are `chk-<id>-<token>`; anything else is not ours to judge."""
+    parts = path.split("/", 1)[0].split("-")
+    return len(parts) == 3 and parts[0] == "chk" and parts[2].isdigit() and int(parts[2]) < token

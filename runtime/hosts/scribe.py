@@ -1,0 +1,71 @@
+"""One thread that writes down, in order, what the master decided; it waits out a database or storage that is away.
+
+Records flow and heartbeats go on meanwhile; only completion waits. It knows neither tables nor files.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from runtime.errors import EnvironmentFailure
+
+RETRY_S: Final = 0.25
+log = structlog.get_logger()
+
+Work = Callable[[], Any]
+
+
+class Scribe:
+    """`submit` never waits. Work that raises EnvironmentFailure is tried again until it succeeds or it closes."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        """`failed` hears of any other exception, from the scribe's thread."""
+        self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
+        self._failed = failed
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scribe", daemon=True)
+        self._thread.start()
+
+    @property
+    def behind(self) -> bool:
+        """Whether work is waiting: optional reports are better left out then."""
+        return not self._queue.empty()
+
+    def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
+        """`then` gets the result, on the scribe's thread; with `once` a failure of the environment is a result too."""
+        self._queue.put((work, then, once))
+
+    def close(self, timeout_s: float) -> None:
+        """Finishes what is waiting, for `timeout_s` at most; then gives up."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        self._closing.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, then, once = item
+            try:
+                result = self._attempt(work, once)
+                if then is not None:
+                    then(result)
+            except Exception as error:
+                self._failed(error)
+                return
+
+    def _attempt(self, work: Work, once: bool) -> Any:
+        said = False
+        while True:
+            try:
+                return work()
+            except EnvironmentFailure as error:
+                if once:
+                    return error
+                if not said:
+                    log.warning("waiting for the database or storage", error=str(error))
+                    said = True
+                if self._closing.wait(RETRY_S):
+                    raise

@@ -1,0 +1,241 @@
+"""The job master on Spark: `python -m runtime.hosts.spark run RUN TOKEN`.
+
+The slots of an attempt are the tasks of one barrier-mode stage. Spark places them, isolates them, ships the code and
+notices lost ones; rendezvous, barriers and heartbeats go over our own connections, because Spark's `allGather` polls
+once a second. The process ends when its stdin does: no master outlives its supervisor.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import structlog
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunEvent
+from runtime.dataflow import CompiledJob, PipelineContext, pipeline
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.hosts import logs
+from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.settings import JobSettings
+from runtime.hosts.worker import Slot, SlotConfig
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow, load_run
+
+if TYPE_CHECKING:
+    from runtime.ports import Exchange, ExchangeListener
+
+STOP_S: Final = 15.0
+SPARE_SLOTS: Final = 2  #: driver-side jobs and tasks that are still being killed need room beside the slots
+ORPHANED: Final = 7  #: exit code when the supervisor has gone
+
+log = structlog.get_logger()
+
+
+class SparkLauncher:
+    """Implements `attempt.Launcher` with one barrier-mode stage per attempt, on one session for the master's life."""
+
+    def __init__(self, name: str, spark_master: str) -> None:
+        self._name, self._spark_master = name, spark_master
+        self._session: SparkSession | None = None
+        self._stage: threading.Thread | None = None
+        self._group = ""
+
+    @property
+    def host(self) -> str:
+        """The address at which slots reach this process and each other."""
+        if not self._spark_master or self._spark_master.startswith("local"):
+            return "127.0.0.1"
+        return socket.gethostbyname(socket.gethostname())
+
+    def launch(
+        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
+    ) -> None:
+        self._group = f"{self._name}-{token}"
+        config = SlotConfig(index=-1, token=token, secret=secret, master=master, job=job)
+        self._stage = InheritableThread(target=self._run_stage, args=(config, ended))
+        self._stage.daemon = True
+        self._stage.start()
+
+    def stop(self) -> None:
+        """Cancels the stage; Spark kills Python workers that do not end by themselves, stopped ones too."""
+        if self._stage is None:
+            return
+        self._stage.join(1.0)  # slots that were told to shut down end by themselves
+        if self._stage.is_alive() and self._session is not None:
+            self._session.sparkContext.cancelJobGroup(self._group)
+            self._stage.join(STOP_S)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+    def _run_stage(self, config: SlotConfig, ended: Callable[[str | None], None]) -> None:
+        slots = config.job.graph.parallelism
+        try:
+            session = self._open(slots)
+            session.sparkContext.setJobGroup(
+                self._group, f"{self._name}, attempt {config.token}", interruptOnCancel=True
+            )
+            rows = session.range(0, slots, 1, slots)
+            rows.mapInArrow(_slot_function(config, self.host), "slot int", barrier=True).collect()
+            ended(None)
+        except Exception as error:
+            ended(_first_line(error))
+
+    def _open(self, slots: int) -> SparkSession:
+        if self._session is None:
+            self._session = _session(self._name, self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+        return self._session
+
+
+def _session(name: str, master: str) -> SparkSession:
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in _SPARK_SETTINGS.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+_SPARK_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.stage.maxConsecutiveAttempts": "1",  # restarts are ours: from the last checkpoint
+    "spark.task.maxFailures": "1",
+    "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot go at once
+    "spark.python.worker.reuse": "true",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.speculation": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.artifact.isolation.enabled": "false",
+}
+
+
+def _slot_function(config: SlotConfig, host: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What runs in each task. It captures plain values only and imports what executors need inside."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # Spark reuses a worker only if it has read its input to the end
+            pass
+        from dataclasses import replace
+
+        from pyspark import TaskContext
+
+        from runtime.hosts import logs
+        from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
+
+        def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
+            return FlightExchange(slot, token, secret, listener, host=host)
+
+        logs.configure()
+        context = TaskContext.get()
+        assert context is not None, "a slot runs inside a Spark task"
+        index = context.partitionId()
+        Slot(replace(config, index=index), exchange, FileStore).run()
+        yield pa.RecordBatch.from_pydict({"slot": pa.array([index], pa.int32())})
+
+    return run
+
+
+def _first_line(error: BaseException) -> str:
+    """Spark's errors are pages long; the first lines say it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3])[:1000] or type(error).__name__
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRecords, SparkLauncher]:
+    """Compiles the run's version and puts the master together. Raises JobRejected."""
+    settings = JobSettings.parse(row.settings)
+    job = _compile(row)
+    storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
+    records = PostgresRecords(os.environ["DATABASE_URL"], run, token, row.max_parallelism)
+    launcher = SparkLauncher(row.job_name, os.environ.get("SPARK_MASTER", ""))
+    config = MasterConfig(
+        job_id=str(row.job_id),
+        token=token,
+        job=job,
+        storage=storage,
+        host=launcher.host,
+        coordinator=settings.coordinator,
+        restart=settings.restart,
+        heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
+        retained_checkpoints=settings.retained_checkpoints,
+    )
+    return JobMaster(config, records, FileStore(storage), launcher, SystemClock()), records, launcher
+
+
+def _compile(row: RunRow) -> CompiledJob:
+    offered = pipeline(row.pipeline)
+    inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.version_id))
+    flow = offered.build(offered.parse(row.params), PipelineContext(inputs))
+    flow.max_parallelism = row.max_parallelism
+    return flow.compile(row.parallelism)
+
+
+def _load(url: str, run: int) -> RunRow:
+    while True:
+        try:
+            return load_run(url, run)
+        except EnvironmentFailure as error:
+            log.warning("waiting for the database", error=str(error))
+            threading.Event().wait(RETRY_S)
+
+
+def _end_with_stdin() -> None:
+    """The supervisor holds our stdin. At its end we are an orphan; the JVM ends with us, and the slots with the JVM."""
+    while os.read(0, 4096):
+        pass
+    log.warning("the supervisor is gone")
+    os._exit(ORPHANED)
+
+
+def _run(run: int, token: Token) -> Exit:
+    url = os.environ["DATABASE_URL"]
+    row = _load(url, run)
+    try:
+        master, records, launcher = _master(row, run, token)
+    except JobRejected as error:
+        failure = {"code": error.code, "message": str(error), "detail": error.detail}
+        PostgresRecords(url, run, token, row.max_parallelism).change_state(RunEvent.GAVE_UP, failure)
+        return Exit.DONE
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
+    listener = OperationsListener(url, run, master.poke)
+    try:
+        return master.run()
+    finally:
+        listener.close()
+        launcher.close()
+        records.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="runtime.hosts.spark", description="The job master of one run.")
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("run", help="run an attempt that has been claimed")
+    command.add_argument("run", type=int)
+    command.add_argument("token", type=int)
+    chosen: Any = parser.parse_args(arguments)
+    logs.configure()
+    threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
+    structlog.contextvars.bind_contextvars(run=chosen.run)
+    return int(_run(chosen.run, Token(chosen.token)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,321 @@
+"""One live subtask: performs the effects of its machine on the operator, the state and the channels.
+
+It decides nothing about barriers; it owns the queues of its input channels, measures, and gives every exception of user
+code the operator's name. All of it runs on the slot's loop, except the writing of captured state.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.checkpoint import CommitPermit, SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    CaptureState,
+    Close,
+    CommitOutput,
+    Decline,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    PreparePreBarrier,
+    Process,
+    ReportEnded,
+    ReportFinished,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    MessageArrived,
+    SnapshotFailed,
+    SnapshotStored,
+    SourceAdvanced,
+    SourceExhausted,
+    SubtaskEvent,
+    SubtaskStarted,
+)
+from runtime.core.ids import ChannelId, SubtaskId
+from runtime.core.messages import Barrier, EndOfData, Message, Records, Watermark
+from runtime.core.subtask import Subtask
+from runtime.errors import DataRejected, OperatorFailure, WeirError
+from runtime.hosts.outputs import Outputs
+from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
+from runtime.ports import Capture, Clock, Operator, OperatorContext, SnapshotStore, SourceReader
+from runtime.state.store import SubtaskState
+
+POLL_ROWS: Final = 65_536  #: most rows that a source gives out in one step
+
+Background = Callable[[Callable[[], SubtaskEvent]], None]  #: run off the loop, deliver the event to the task on it
+
+
+class Gatekeeper:
+    """The collector of one operator: passes batches on, except where output would be lost."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._refusing: str | None = None
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        if self._refusing is not None:
+            raise WeirError(f"output {self._refusing} is refused: it would be lost")
+        self._outputs.emit(batch)
+
+    def refuse(self, when: str | None) -> str | None:
+        """Refuses output from now on, or accepts it again. Returns what was in force."""
+        before, self._refusing = self._refusing, when
+        return before
+
+    @contextmanager
+    def refusing(self, when: str) -> Iterator[None]:
+        before = self.refuse(when)
+        try:
+            yield
+        finally:
+            self.refuse(before)
+
+
+class SourceOperator(Operator):
+    """Gives a source reader the shape of an operator."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self.reader = reader
+
+    def open(self, context: OperatorContext) -> None:
+        self.reader.open(context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Any) -> None:
+        raise AssertionError("a source has no input")
+
+    def snapshot(self, checkpoint: int) -> None:
+        self.reader.snapshot(checkpoint)
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        self.reader.checkpoint_completed(permit)
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+@dataclass(kw_only=True)
+class Task:
+    """A machine with its operator. `operator` is None for one that was finished on restore."""
+
+    machine: Subtask
+    operator: Operator | None
+    state: SubtaskState
+    context: OperatorContext
+    outputs: Outputs
+    clock: Clock
+    store: SnapshotStore
+    report: Callable[[Any], None]  #: to the master
+    consumed: Callable[[ChannelId, int], None]  #: credits back to the sender
+    background: Background
+    records_in: int = 0
+    busy_ms: float = 0.0
+    blocked_ms: float = 0.0
+    _queues: dict[ChannelId, deque[Message]] = field(default_factory=dict)
+    _turn: deque[ChannelId] = field(default_factory=deque)
+    _aligning_since: float | None = None
+    _pre_barrier_ms: float = 0.0
+    _open: bool = False
+    _closed: bool = False
+    _blocked_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self._queues = {channel: deque() for channel in self.machine.spec.inputs}
+        self._turn = deque(self._queues)
+        self._gate = Gatekeeper(self.outputs)
+
+    @property
+    def id(self) -> SubtaskId:
+        return self.machine.spec.id
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        if self.operator is not None:
+            self._call("open", self.operator.open, self.context)
+            self.state.check_all_declared()
+        self._open = True
+
+    def start(self) -> None:
+        self.handle(SubtaskStarted())
+
+    def close(self) -> None:
+        """Frees the operator's resources, once, however the subtask ends."""
+        if self._closed or self.operator is None:
+            return
+        self._closed = True
+        with self._gate.refusing("from close"):
+            self._call("close", self.operator.close)
+
+    def deliver(self, channel: ChannelId, message: Message) -> None:
+        if not self.machine.ended:
+            self._queues[channel].append(message)
+
+    # ------------------------------------------------------------ steps
+
+    @property
+    def wants_polling(self) -> bool:
+        return self.machine.may_poll and self.outputs.credits.runnable
+
+    def step(self) -> bool:
+        """Does one piece of work if it may. Returns whether it did."""
+        started = self.clock.monotonic_ms()
+        did = self._poll() if self.machine.is_source else self._take()
+        if did:
+            self.busy_ms += self.clock.monotonic_ms() - started
+        self._note_blocked(started)
+        return did
+
+    def _poll(self) -> bool:
+        if not self.wants_polling or not isinstance(self.operator, SourceOperator):
+            return False
+        reader = self.operator.reader
+        batch = self._call("poll", reader.poll, POLL_ROWS)
+        if batch is not None:
+            self.outputs.emit(batch)
+        watermark = reader.watermark()
+        if watermark is not None:
+            self.handle(SourceAdvanced(watermark))
+        if batch is None and reader.exhausted:
+            self.handle(SourceExhausted())
+            return True
+        return batch is not None
+
+    def _take(self) -> bool:
+        for _ in range(len(self._turn)):
+            channel = self._turn[0]
+            self._turn.rotate(-1)
+            queue = self._queues[channel]
+            if queue and self.machine.readable(channel) and self._may_handle(queue[0]):
+                message = queue.popleft()
+                self.handle(MessageArrived(channel, message))
+                if isinstance(message, Records):
+                    self.consumed(channel, message.nbytes)
+                return True
+        return False
+
+    def _may_handle(self, message: Message) -> bool:
+        """What makes output waits for credit; barriers and the last words of a channel do not."""
+        return self.outputs.credits.runnable or not isinstance(message, Records | Watermark | EndOfData)
+
+    def _note_blocked(self, now: float) -> None:
+        if self.outputs.credits.runnable or self.machine.ended:
+            self._blocked_since = None
+            return
+        if self._blocked_since is not None:
+            self.blocked_ms += now - self._blocked_since
+        self._blocked_since = now
+
+    # ------------------------------------------------------------ effects
+
+    def handle(self, event: SubtaskEvent) -> None:
+        """Gives the machine one event and performs what it answers, in order."""
+        for effect in self.machine.handle(event):
+            self._perform(effect)
+        if self.machine.aligning is None:
+            self._aligning_since = None
+        elif self._aligning_since is None:
+            self._aligning_since = self.clock.monotonic_ms()
+
+    def _perform(self, effect: SubtaskEffect) -> None:
+        match effect:
+            case Process(channel, records):
+                self.records_in += records.rows
+                self._hook("process", self.machine.spec.inputs[channel], records.payload, self._gate)
+            case AdvanceWatermark(time):
+                self._hook("on_watermark", time, self._gate)
+            case Broadcast(message):
+                self.outputs.broadcast(message)
+            case PreparePreBarrier(checkpoint):
+                started = self.clock.monotonic_ms()
+                self._hook("prepare_snapshot_pre_barrier", checkpoint, self._gate)
+                self._pre_barrier_ms = self.clock.monotonic_ms() - started
+            case CaptureState():
+                self._capture(effect)
+            case EndInput(number):
+                self._hook("end_input", number, self._gate)
+            case Finish():
+                self._hook("finish", self._gate)
+                self._gate.refuse("after finish")
+            case CommitOutput(permit):
+                self._hook("checkpoint_completed", permit)
+            case ForgetCheckpoint(checkpoint):
+                self._hook("checkpoint_aborted", checkpoint)
+            case Close():
+                self.close()
+            case Acknowledge(checkpoint, snapshot, timings):
+                self.report(Ack(self.id, checkpoint, snapshot, timings))
+            case Decline(checkpoint, reason, detail):
+                self.report(Declined(self.id, checkpoint, reason, detail))
+            case ReportFinished():
+                self.report(Finished(self.id))
+            case ReportEnded():
+                self.report(Ended(self.id))
+
+    def _capture(self, effect: CaptureState) -> None:
+        assert self.operator is not None, "an operator that is finished on restore has no state"
+        barrier, started = effect.barrier, self.clock.monotonic_ms()
+        aligned_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
+        with self._gate.refusing("while state is captured"):
+            self._hook("snapshot", barrier.checkpoint)
+        capture = self.state.capture(full=barrier.kind.is_savepoint)
+        rest = SubtaskSnapshot(
+            finished=effect.finished, watermark=effect.watermark, committables=self.operator.committables()
+        )
+        timings = SnapshotTimings(
+            start_delay_ms=max(0.0, self.clock.now_ms() - barrier.triggered_at - aligned_ms),
+            alignment_ms=aligned_ms,
+            pre_barrier_ms=self._pre_barrier_ms,
+            sync_ms=self.clock.monotonic_ms() - started,
+        )
+        self.background(lambda: self._store(barrier, capture, rest, timings))
+
+    def _store(
+        self, barrier: Barrier, capture: Capture, rest: SubtaskSnapshot, timings: SnapshotTimings
+    ) -> SubtaskEvent:
+        """The background part of a snapshot. Any failure costs this checkpoint only."""
+        started = self.clock.monotonic_ms()
+        folder = folder_of(barrier.kind, barrier.checkpoint, self.context.token)
+        try:
+            stored, written = capture.write(self.store, f"{folder}/{self.id.operator}-{self.id.index}")
+        except (WeirError, OSError, pa.ArrowException) as error:
+            return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
+        snapshot = msgspec.structs.replace(rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists)
+        async_ms = self.clock.monotonic_ms() - started
+        measured = msgspec.structs.replace(timings, async_ms=async_ms, written_bytes=written)
+        return SnapshotStored(barrier.checkpoint, snapshot, measured)
+
+    def _hook(self, name: str, *args: Any) -> None:
+        assert self.operator is not None, "an operator that is finished on restore has no hooks"
+        self._call(name, getattr(self.operator, name), *args)
+
+    def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except DataRejected:
+            raise
+        except Exception as error:
+            raise OperatorFailure(self.id.operator, self.id.index, hook, error) from error
+
+    # ------------------------------------------------------------ looking
+
+    def metrics(self) -> SubtaskMetrics:
+        state = "ended" if self.machine.ended else "finished" if self.machine.logic_done else "running"
+        return SubtaskMetrics(
+            subtask=self.id,
+            state=state if self._open else "deploying",
+            records_in=self.records_in,
+            records_out=self.outputs.records,
+            watermark=self.machine.watermark,
+            busy_ms=self.busy_ms,
+            blocked_ms=self.blocked_ms,
+            counters=dict(self.context.counters),
+        )

@@ -1,0 +1,305 @@
+"""One slot: a single cooperative loop that runs at most one subtask of each operator.
+
+It reads its mail (messages, credits, commands, finished snapshots), then lets every runnable subtask do one step,
+downstream first. Nothing on the loop ever waits for credit; a subtask without credit is simply not runnable. Threads
+exist only at the edge: the exchange, the control connection, the heartbeat, the snapshot writer.
+"""
+
+import os
+import queue
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from runtime.core.commit import permit_from_master
+from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
+from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
+from runtime.core.messages import Message
+from runtime.core.recovery import Restored
+from runtime.core.subtask import Subtask, spec_of
+from runtime.dataflow import CompiledJob
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
+from runtime.hosts.outputs import Outputs
+from runtime.hosts.protocol import (
+    Aborted,
+    Completed,
+    Deploy,
+    Deployed,
+    Failed,
+    Go,
+    Heartbeat,
+    Shutdown,
+    ToMaster,
+    ToSlot,
+    Trigger,
+)
+from runtime.hosts.task import SourceOperator, Task
+from runtime.io.clock import SystemClock
+from runtime.io.control import ControlClient, Hello
+from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.state.store import SubtaskState
+
+HEARTBEAT_S: Final = 0.5
+IDLE_POLL_S: Final = 0.01  #: how soon an idle source is asked again
+IDLE_S: Final = 0.5
+FAREWELL_S: Final = 5.0  #: how long a failed slot waits to be told to go
+
+log = structlog.get_logger()
+
+
+ExchangeFactory = Callable[[int, Token, str, ExchangeListener], Exchange]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotConfig:
+    """What a slot is told before it can be told more. `master` is the control address."""
+
+    index: int
+    token: Token
+    secret: str
+    master: str
+    job: CompiledJob
+
+
+class _Lost(Exception):
+    """The master or a peer is gone: this attempt is over for the slot."""
+
+
+class Slot:
+    """Runs until it is told to shut down, or fails. Implements `ExchangeListener`."""
+
+    def __init__(
+        self, config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]
+    ) -> None:
+        self._config = config
+        self._open_store = open_store
+        self._clock = SystemClock()
+        self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._tasks: dict[SubtaskId, Task] = {}
+        self._order: list[Task] = []
+        self._job_id = ""
+        self._shutdown = False
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._beating = threading.Event()
+        self._exchange = exchange(config.index, config.token, config.secret, self)
+        hello = Hello(
+            token=config.token,
+            secret=config.secret,
+            slot=config.index,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            address=self._exchange.address,
+        )
+        self._control = ControlClient(
+            config.master, hello, ToSlot, on_message=self._commanded, on_lost=self._master_lost
+        )
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Blocks until the attempt is over for this slot. Never raises for a failure of the job: the master is told."""
+        heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        heart.start()
+        try:
+            self._loop()
+        except _Lost as lost:
+            log.info("slot ends", slot=self._config.index, reason=str(lost))
+        except Exception as error:
+            self._tell_failure(error)
+            self._wait_for_shutdown()
+        finally:
+            self._close()
+            heart.join()
+
+    def _loop(self) -> None:
+        while not self._shutdown:
+            worked = False
+            while not self._mail.empty():
+                self._mail.get()()
+                worked = True
+            for task in self._order:
+                worked = task.step() or worked
+            if not worked:
+                self._wait()
+
+    def _wait(self) -> None:
+        polling = any(task.wants_polling for task in self._order)
+        try:
+            self._mail.get(timeout=IDLE_POLL_S if polling else IDLE_S)()
+        except queue.Empty:
+            return
+
+    def _wait_for_shutdown(self) -> None:
+        """A failed slot stays until the master has heard it; what still comes in is read and dropped."""
+        deadline = self._clock.monotonic_ms() + FAREWELL_S * 1000
+        while not self._shutdown and self._clock.monotonic_ms() < deadline:
+            try:
+                self._mail.get(timeout=0.1)()
+            except queue.Empty:
+                continue
+            except Exception as error:
+                log.info("ignored after a failure", slot=self._config.index, error=str(error))
+                return
+
+    def _close(self) -> None:
+        self._beating.set()
+        for task in self._order:
+            try:
+                task.close()
+            except OperatorFailure as error:
+                log.warning("close failed", error=str(error))
+        self._exchange.close()
+        self._control.close()
+        self._writer.shutdown(wait=True, cancel_futures=True)
+
+    # ------------------------------------------------------------ commands
+
+    def _commanded(self, message: ToSlot) -> None:
+        self._mail.put(partial(self._obey, message))
+
+    def _master_lost(self, reason: str) -> None:
+        self._mail.put(partial(self._lose, f"the master is gone: {reason}"))
+
+    def _lose(self, reason: str) -> None:
+        raise _Lost(reason)
+
+    def _obey(self, message: ToSlot) -> None:
+        match message:
+            case Deploy():
+                self._deploy(message)
+            case Go():
+                for task in self._order:
+                    task.start()
+            case Trigger(subtask, barrier):
+                self._tasks[subtask].handle(Triggered(barrier))
+            case Completed(checkpoint):
+                permit = permit_from_master(self._job_id, self._config.token, CheckpointId(checkpoint))
+                self._tell_all(CheckpointCompleted(permit))
+            case Aborted(checkpoint):
+                self._tell_all(CheckpointAborted(CheckpointId(checkpoint)))
+            case Shutdown():
+                self._shutdown = True
+
+    def _tell_all(self, event: SubtaskEvent) -> None:
+        for task in self._order:
+            task.handle(event)
+
+    # ------------------------------------------------------------ deployment
+
+    def _deploy(self, deploy: Deploy) -> None:
+        self._job_id = deploy.job
+        self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
+        store = self._open_store(deploy.storage)
+        for restored in deploy.restored:
+            self._tasks[restored.subtask] = self._make(restored, store)
+        self._order = list(reversed(self._tasks.values()))
+        for task in self._tasks.values():
+            task.open()
+        self._control.send(Deployed())
+
+    def _make(self, restored: Restored, store: SnapshotStore) -> Task:
+        job, subtask = self._config.job, restored.subtask
+        operator = job.graph.by_uid[subtask.operator]
+        context = OperatorContext(
+            job=self._job_id,
+            uid=subtask.operator,
+            index=subtask.index,
+            parallelism=operator.parallelism,
+            max_parallelism=job.graph.max_parallelism,
+            token=self._config.token,
+            state=None,  # type: ignore[arg-type]  # the next lines: state needs the context's key groups
+            now_ms=self._clock.now_ms,
+            restored=bool(restored.snapshots),
+        )
+        state = SubtaskState(context.key_groups, job.graph.max_parallelism, store)
+        context.state = state
+        state.restore(restored)
+        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished)
+        return Task(
+            machine=Subtask(spec),
+            operator=None if restored.finished else self._code(subtask),
+            state=state,
+            context=context,
+            outputs=Outputs(job.graph, subtask, self._send),
+            clock=self._clock,
+            store=store,
+            report=self._report,
+            consumed=self._consumed,
+            background=lambda work: self._in_background(subtask, work),
+        )
+
+    def _code(self, subtask: SubtaskId) -> Any:
+        job = self._config.job
+        if subtask.operator in job.sources:
+            return SourceOperator(job.sources[subtask.operator].reader())
+        return job.operators[subtask.operator]()
+
+    # ------------------------------------------------------------ channels
+
+    def _send(self, channel: ChannelId, message: Message) -> None:
+        if channel.target == self._config.index:
+            self._deliver(channel, message)
+        else:
+            self._exchange.send(channel, channel.target, message)
+
+    def _deliver(self, channel: ChannelId, message: Message) -> None:
+        self._tasks[self._config.job.graph.target(channel)].deliver(channel, message)
+
+    def _consumed(self, channel: ChannelId, nbytes: int) -> None:
+        if channel.source == self._config.index:
+            self._repay(channel, nbytes)
+        else:
+            self._exchange.grant(channel, channel.source, nbytes)
+
+    def _repay(self, channel: ChannelId, nbytes: int) -> None:
+        self._tasks[self._config.job.graph.source(channel)].outputs.credits.repay(channel, nbytes)
+
+    def arrived(self, channel: ChannelId, message: Message) -> None:
+        self._mail.put(partial(self._deliver, channel, message))
+
+    def credited(self, channel: ChannelId, nbytes: int) -> None:
+        self._mail.put(partial(self._repay, channel, nbytes))
+
+    def lost(self, channel: ChannelId, reason: str) -> None:
+        self._mail.put(partial(self._fail_channel, channel, reason))
+
+    def _fail_channel(self, channel: ChannelId, reason: str) -> None:
+        raise EnvironmentFailure(f"channel {channel} broke: {reason}")
+
+    # ------------------------------------------------------------ to the master
+
+    def _report(self, message: ToMaster) -> None:
+        self._control.send(message)
+
+    def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
+        future = self._writer.submit(work)
+        future.add_done_callback(partial(self._stored, subtask))
+
+    def _stored(self, subtask: SubtaskId, future: "Future[SubtaskEvent]") -> None:
+        if not future.cancelled():
+            self._mail.put(lambda: self._tasks[subtask].handle(future.result()))
+
+    def _beat(self) -> None:
+        while not self._beating.wait(HEARTBEAT_S):
+            self._control.send(Heartbeat([task.metrics() for task in list(self._tasks.values())]))
+
+    def _tell_failure(self, error: Exception) -> None:
+        operator = error.operator if isinstance(error, OperatorFailure) else ""
+        story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
+        log.error("slot failed", slot=self._config.index, error=str(error), exc_info=error)
+        self._control.send(
+            Failed(
+                detail=str(error) or type(error).__name__,
+                operator=operator,
+                traceback="".join(traceback.format_exception(error))[-8000:],
+                final=isinstance(error, DataRejected | JobRejected),
+                story=[line[:500] for line in story[-20:]],
+            )
+        )

@@ -1,0 +1,100 @@
+"""The in-memory twin of a run's records: one run, fenced like the real one. For the local host and tests."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.core.effects import ReportCheckpoint
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunEvent, RunState, after
+from runtime.core.messages import CheckpointKind
+from runtime.records import Completed, OperationRequest
+
+
+@dataclass
+class MemoryRecords:
+    """Implements `records.RunRecords`. `restore_from` is the folder of a checkpoint to start from."""
+
+    token: Token = Token(1)
+    state: RunState = RunState.STARTING
+    restore_from: str | None = None
+    completed: list[Completed] = field(default_factory=list)
+    reports: list[ReportCheckpoint] = field(default_factory=list)
+    operations: list[OperationRequest] = field(default_factory=list)
+    settled: dict[str, tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+    live: Mapping[str, Any] = field(default_factory=dict)
+    attempts: list[tuple[int, str, str]] = field(default_factory=list)
+    superseded: bool = False
+    _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _taken: list[OperationRequest] = field(default_factory=list)
+    _discarded: set[int] = field(default_factory=set)
+
+    def next_checkpoint_id(self) -> int | None:
+        return None if self.superseded else next(self._ids)
+
+    def report_checkpoint(self, report: ReportCheckpoint) -> None:
+        self.reports.append(report)
+
+    def record_completed(self, completed: Completed) -> bool:
+        if self.superseded:
+            return False
+        if not any(c.manifest.checkpoint == completed.manifest.checkpoint for c in self.completed):
+            self.completed.append(completed)
+        return True
+
+    def change_state(self, event: RunEvent, failure: Mapping[str, Any] | None = None) -> RunState | None:
+        if self.superseded:
+            return None
+        self.state = after(self.state, event) or self.state
+        self.failure = failure or self.failure
+        return self.state
+
+    def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
+        if self.superseded:
+            return None
+        self.attempts.append((self.token, "failed", reason))
+        self.token = Token(self.token + 1)
+        return self.token
+
+    def end_attempt(self, outcome: str, reason: str = "") -> None:
+        self.attempts.append((self.token, outcome, reason))
+
+    def note_restored(self, folder: str | None) -> None:
+        return None
+
+    def write_live(self, live: Mapping[str, Any]) -> None:
+        self.live = live
+
+    def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
+        if self.superseded:
+            return None
+        taken = [o for o in self.operations if o.kind == "cancel" or not only_cancel]
+        self.operations = [o for o in self.operations if o not in taken]
+        self._taken += taken
+        return taken
+
+    def requeue_operations(self) -> None:
+        self.operations = [o for o in self._taken if o.id not in self.settled] + self.operations
+        self._taken = []
+
+    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
+        self.settled[id] = (result, error)
+
+    def restore_point(self) -> str | None:
+        own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]
+        return own[-1].folder if own else self.restore_from
+
+    def final_savepoint(self) -> str | None:
+        return next((c.folder for c in self.completed if c.manifest.kind.ends_job), None)
+
+    def retained(self) -> list[str]:
+        own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
+        return own + ([self.restore_from] if self.restore_from else [])
+
+    def discard_beyond(self, keep: int) -> list[str]:
+        own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]
+        old = [c for c in own[:-keep] if c.manifest.checkpoint not in self._discarded]
+        self._discarded.update(c.manifest.checkpoint for c in old)
+        return [c.folder for c in old]

@@ -1,0 +1,268 @@
+"""The job master's records in Postgres: every write conditional on the attempt token.
+
+A loss of contact is an error to be tried again. The console's migrations own the tables; `queries.sql` spells the
+columns. It decides nothing about checkpoints.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from runtime.core.effects import ReportCheckpoint
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunEvent, RunState, after
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.io.queries import statement
+from runtime.records import Completed, OperationRequest
+
+T = TypeVar("T")
+CONNECT_TIMEOUT_S: Final = 3
+POLL_S: Final = 1.0
+CHANNEL: Final = "weir_operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run with its job and version, as the console wrote them."""
+
+    job_id: int
+    job_name: str
+    version_id: int
+    version_parallelism: int
+    parallelism: int
+    max_parallelism: int
+    pipeline: str
+    params: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    state: str
+    token: int
+
+
+def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
+    """Raises EnvironmentFailure when Postgres cannot be reached."""
+    try:
+        return psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=CONNECT_TIMEOUT_S)
+    except psycopg.OperationalError as error:
+        raise EnvironmentFailure(f"Postgres cannot be reached: {error}") from error
+
+
+def load_run(url: str, run: int) -> RunRow:
+    """Raises JobRejected if there is no such run."""
+    with connect(url) as connection:
+        row = connection.execute(statement("load_run"), {"run": run}).fetchone()
+    if row is None:
+        raise JobRejected("unknown-run", "run", f"there is no run {run}")
+    return RunRow(**row)
+
+
+class PostgresRecords:
+    """Implements `hosts.records.RunRecords`. Used from several threads, one at a time."""
+
+    def __init__(self, url: str, run: int, token: Token, max_parallelism: int) -> None:
+        self._url, self._run, self._token = url, run, token
+        self._max_parallelism = max_parallelism
+        self._connection: psycopg.Connection[dict[str, Any]] | None = None
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------ checkpoints
+
+    def next_checkpoint_id(self) -> int | None:
+        row = self._one("next_checkpoint_id")
+        return None if row is None else int(row["last_checkpoint_id"])
+
+    def report_checkpoint(self, report: ReportCheckpoint) -> None:
+        values = {
+            "number": report.checkpoint,
+            "kind": str(report.kind),
+            "triggered_at": _time(report.triggered_at),
+            "acknowledged": report.acknowledged,
+            "subtasks": report.subtasks,
+            "max_parallelism": self._max_parallelism,
+        }
+        self._do("begin_checkpoint", **values)
+        if report.reason is not None:
+            self._do(
+                "fail_checkpoint",
+                number=report.checkpoint,
+                reason=str(report.reason),
+                detail=report.detail,
+                acknowledged=report.acknowledged,
+                at=_time(report.at),
+                duration_ms=report.at - report.triggered_at,
+            )
+
+    def record_completed(self, completed: Completed) -> bool:
+        manifest = completed.manifest
+        row = self._one(
+            "record_completed",
+            number=manifest.checkpoint,
+            kind=str(manifest.kind),
+            triggered_at=_time(manifest.triggered_at),
+            at=_time(completed.at),
+            duration_ms=completed.at - manifest.triggered_at,
+            size_bytes=completed.size_bytes,
+            written_bytes=completed.written_bytes,
+            subtasks=sum(len(o.subtasks) for o in manifest.operators.values()),
+            path=completed.folder,
+            operators=Jsonb(completed.operators),
+            finished=Jsonb(list(manifest.finished_operators())),
+            max_parallelism=manifest.max_parallelism,
+        )
+        return row is not None
+
+    def restore_point(self) -> str | None:
+        return self._path("restore_point")
+
+    def final_savepoint(self) -> str | None:
+        return self._path("final_savepoint")
+
+    def retained(self) -> list[str]:
+        return [row["path"] for row in self._all("retained")]
+
+    def discard_beyond(self, keep: int) -> list[str]:
+        return [row["path"] for row in self._all("discard_beyond", keep=keep)]
+
+    # ------------------------------------------------------------ the run and its attempts
+
+    def change_state(self, event: RunEvent, failure: Mapping[str, Any] | None = None) -> RunState | None:
+        def work(connection: "psycopg.Connection[dict[str, Any]]") -> RunState | None:
+            with connection.transaction():
+                row = connection.execute(statement("lock_run"), self._ids()).fetchone()
+                if row is None:
+                    return None
+                before = RunState(row["state"])
+                state = after(before, event) or before
+                if state is not before:
+                    values = {"state": str(state), "terminal": state.is_terminal, "failure": _jsonb(failure)}
+                    connection.execute(statement("set_state"), self._ids() | values)
+                return state
+
+        return self._with(work)
+
+    def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
+        def work(connection: "psycopg.Connection[dict[str, Any]]") -> Token | None:
+            with connection.transaction():
+                row = connection.execute(statement("take_token"), self._ids()).fetchone()
+                if row is None:
+                    return None
+                values = {"outcome": "failed", "reason": reason, "detail": _jsonb(detail)}
+                connection.execute(statement("end_attempt"), self._ids() | values)
+                token = Token(row["token"])
+                connection.execute(statement("begin_attempt"), {"run": self._run, "token": token})
+                return token
+
+        with self._lock:
+            token = self._with(work)
+            if token is not None:
+                self._token = token
+            return token
+
+    def end_attempt(self, outcome: str, reason: str = "") -> None:
+        self._do("end_attempt", outcome=outcome, reason=reason, detail=None)
+
+    def note_restored(self, folder: str | None) -> None:
+        self._do("note_restored", path=folder)
+
+    def write_live(self, live: Mapping[str, Any]) -> None:
+        self._do("write_live", live=Jsonb(dict(live)))
+
+    # ------------------------------------------------------------ operations
+
+    def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
+        kinds = ["cancel"] if only_cancel else ["savepoint", "stop", "drain", "cancel"]
+        rows = self._all("take_operations", kinds=kinds)
+        if not rows and self._one("holds_run") is None:
+            return None
+        ordered = sorted(rows, key=lambda row: row["created_at"])
+        return [OperationRequest(row["id"], row["kind"]) for row in ordered]
+
+    def requeue_operations(self) -> None:
+        self._do("requeue_operations")
+
+    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
+        state = "failed" if error else "succeeded"
+        self._do("settle_operation", operation=id, state=state, result=_jsonb(result), error=_jsonb(error))
+
+    # ------------------------------------------------------------ the connection
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _ids(self) -> dict[str, Any]:
+        return {"run": self._run, "token": self._token}
+
+    def _path(self, name: str) -> str | None:
+        row = self._one(name)
+        return None if row is None else str(row["path"])
+
+    def _do(self, name: str, **values: Any) -> None:
+        self._with(lambda connection: connection.execute(statement(name), self._ids() | values))
+
+    def _one(self, name: str, **values: Any) -> dict[str, Any] | None:
+        return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchone())
+
+    def _all(self, name: str, **values: Any) -> list[dict[str, Any]]:
+        return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchall())
+
+    def _with(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
+        """A lost connection is dropped and told as EnvironmentFailure; every statement may be repeated."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = connect(self._url)
+            try:
+                return work(self._connection)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                self._drop()
+                raise EnvironmentFailure(f"Postgres: {error}") from error
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+
+class OperationsListener:
+    """Calls `poke` when somebody asks something of the run: at once by LISTEN, each second for safety."""
+
+    def __init__(self, url: str, run: int, poke: Callable[[], None]) -> None:
+        self._url, self._run, self._poke = url, run, poke
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="operations", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while not self._closing.is_set():
+            try:
+                with connect(self._url) as connection:
+                    connection.execute(f"LISTEN {CHANNEL}")
+                    self._follow(connection)
+            except (EnvironmentFailure, psycopg.Error):
+                self._closing.wait(POLL_S)
+
+    def _follow(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
+        while not self._closing.is_set():
+            for note in connection.notifies(timeout=POLL_S, stop_after=1):
+                if note.payload == str(self._run):
+                    break
+            self._poke()
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _jsonb(value: Mapping[str, Any] | None) -> Jsonb | None:
+    return None if value is None else Jsonb(dict(value))

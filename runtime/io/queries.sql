@@ -1,0 +1,138 @@
+-- load_run --
+-- Everything a job master must know of its run.
+SELECT r.job_id, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
+       v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token
+FROM weir_run r
+JOIN weir_job j ON j.id = r.job_id
+JOIN weir_job_version v ON v.id = r.version_id
+WHERE r.id = %(run)s
+
+-- next_checkpoint_id --
+-- The job's next checkpoint id, if this attempt is still the one.
+UPDATE weir_job SET last_checkpoint_id = last_checkpoint_id + 1
+WHERE id = (SELECT job_id FROM weir_run WHERE id = %(run)s AND token = %(token)s)
+RETURNING last_checkpoint_id
+
+-- begin_checkpoint --
+-- A checkpoint has begun, for people to see; never over a completed one.
+INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, acknowledged, subtasks,
+                             reason, detail, path, operators, finished_operators, max_parallelism,
+                             review_state, review_note)
+SELECT job_id, id, %(token)s, %(number)s, %(kind)s, 'in_progress', %(triggered_at)s, %(acknowledged)s, %(subtasks)s,
+       '', '', '', '[]'::jsonb, '[]'::jsonb, %(max_parallelism)s, 'unreviewed', ''
+FROM weir_run WHERE id = %(run)s AND token = %(token)s
+ON CONFLICT (job_id, number) DO NOTHING
+
+-- fail_checkpoint --
+-- A checkpoint has failed; one that is recorded as completed stays so.
+UPDATE weir_checkpoint
+SET status = 'failed', reason = %(reason)s, detail = %(detail)s, acknowledged = %(acknowledged)s,
+    completed_at = %(at)s, duration_ms = %(duration_ms)s
+WHERE run_id = %(run)s AND number = %(number)s AND token = %(token)s AND status = 'in_progress'
+
+-- record_completed --
+-- From this instant the checkpoint exists, if this attempt is still the one. Says so again when asked again.
+INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, completed_at, duration_ms,
+                             size_bytes, written_bytes, acknowledged, subtasks, reason, detail, path, operators,
+                             finished_operators, max_parallelism, review_state, review_note)
+SELECT job_id, id, %(token)s, %(number)s, %(kind)s, 'completed', %(triggered_at)s, %(at)s, %(duration_ms)s,
+       %(size_bytes)s, %(written_bytes)s, %(subtasks)s, %(subtasks)s, '', '', %(path)s, %(operators)s,
+       %(finished)s, %(max_parallelism)s, 'unreviewed', ''
+FROM weir_run WHERE id = %(run)s AND token = %(token)s
+FOR UPDATE
+ON CONFLICT (job_id, number) DO UPDATE
+SET status = 'completed', completed_at = excluded.completed_at, duration_ms = excluded.duration_ms,
+    size_bytes = excluded.size_bytes, written_bytes = excluded.written_bytes, acknowledged = excluded.acknowledged,
+    path = excluded.path, operators = excluded.operators, finished_operators = excluded.finished_operators
+WHERE weir_checkpoint.token = excluded.token
+RETURNING number
+
+-- lock_run --
+-- The run's state, locked, if this attempt is still the one.
+SELECT state FROM weir_run WHERE id = %(run)s AND token = %(token)s FOR UPDATE
+
+-- set_state --
+-- The state that follows from an event; the row is locked by lock_run.
+UPDATE weir_run
+SET state = %(state)s, failure = coalesce(%(failure)s, failure),
+    ended_at = CASE WHEN %(terminal)s THEN now() ELSE ended_at END
+WHERE id = %(run)s AND token = %(token)s
+
+-- take_token --
+-- A newer token for the next attempt of the same run, if this attempt is still the one.
+UPDATE weir_run SET token = nextval('weir_token_seq') WHERE id = %(run)s AND token = %(token)s RETURNING token
+
+-- begin_attempt --
+-- The attempt that holds a new token.
+INSERT INTO weir_attempt (run_id, token, started_at, outcome, reason)
+VALUES (%(run)s, %(token)s, now(), 'running', '')
+
+-- end_attempt --
+-- How an attempt ended.
+UPDATE weir_attempt SET ended_at = now(), outcome = %(outcome)s, reason = %(reason)s, detail = %(detail)s
+WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
+
+-- note_restored --
+-- Which checkpoint the attempt starts from.
+UPDATE weir_attempt SET restored_checkpoint_id = (
+    SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
+    WHERE r.id = %(run)s AND c.path = %(path)s)
+WHERE run_id = %(run)s AND token = %(token)s
+
+-- write_live --
+-- Live numbers, one row per run.
+UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s
+
+-- take_operations --
+-- Requests that wait for this run, oldest first; taken by this attempt.
+UPDATE weir_operation SET state = 'running', phase = 'asked', token = %(token)s, started_at = now()
+WHERE run_id = %(run)s AND state = 'queued' AND kind = ANY(%(kinds)s)
+  AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
+RETURNING id::text, kind, created_at
+
+-- holds_run --
+-- Whether this attempt is still the one.
+SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s
+
+-- requeue_operations --
+-- Requests that an older attempt took and did not settle.
+UPDATE weir_operation SET state = 'queued', phase = '', token = NULL, started_at = NULL
+WHERE run_id = %(run)s AND state = 'running' AND token < %(token)s
+  AND kind IN ('savepoint', 'stop', 'drain', 'cancel')
+  AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
+
+-- settle_operation --
+-- The end of a request; a settled one stays as it is.
+UPDATE weir_operation
+SET state = %(state)s, phase = '', ended_at = now(), result = %(result)s, error = %(error)s
+WHERE id = %(operation)s AND run_id = %(run)s AND state IN ('queued', 'running')
+
+-- restore_point --
+-- The newest completed checkpoint of the run itself, else what the run was started from.
+SELECT path FROM (
+    SELECT c.path, 1 AS rank, c.number FROM weir_checkpoint c
+    WHERE c.run_id = %(run)s AND c.status = 'completed' AND c.kind = 'checkpoint' AND c.discarded_at IS NULL
+    UNION ALL
+    SELECT c.path, 0, c.number FROM weir_checkpoint c JOIN weir_run r ON r.restore_checkpoint_id = c.id
+    WHERE r.id = %(run)s
+) AS found ORDER BY rank DESC, number DESC LIMIT 1
+
+-- final_savepoint --
+-- The completed savepoint of a stop or drain of this run.
+SELECT path FROM weir_checkpoint
+WHERE run_id = %(run)s AND status = 'completed' AND kind IN ('stop', 'drain') ORDER BY number DESC LIMIT 1
+
+-- retained --
+-- Every checkpoint and savepoint of the job that may still be restored.
+SELECT c.path FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
+WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL ORDER BY c.number
+
+-- discard_beyond --
+-- All but the newest checkpoints of the job are given up; savepoints never are.
+UPDATE weir_checkpoint SET discarded_at = now()
+WHERE id IN (
+    SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
+    WHERE r.id = %(run)s AND r.token = %(token)s AND c.status = 'completed' AND c.kind = 'checkpoint'
+      AND c.discarded_at IS NULL
+    ORDER BY c.number DESC OFFSET %(keep)s)
+RETURNING path

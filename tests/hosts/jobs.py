@@ -1,0 +1,116 @@
+"""Small real jobs for the tests of hosts: a numbered source that can be held open, keyed counts, a list sink in files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.dataflow import Dataflow
+from runtime.operators.aggregates import Count, Sum
+from runtime.ports import OperatorContext, SourceReader
+from runtime.state.hashing import hash_columns
+
+SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Records 0..total-1 in each of `splits` splits; splits move with their key groups. Ends when `until` exists.
+
+    Args:
+        until: None: bounded. Else a file; the source is unbounded until it exists.
+    """
+
+    total: int
+    splits: int = 4
+    batch: int = 100
+    keys: int = 7
+    unbounded: bool = False
+    guarantee = "exactly-once"
+
+    @property
+    def bounded(self) -> bool:
+        return not self.unbounded
+
+    def reader(self) -> "NumbersReader":
+        return NumbersReader(self)
+
+    def check(self) -> None:
+        return None
+
+
+class NumbersReader(SourceReader):
+    def __init__(self, source: Numbers) -> None:
+        self._source = source
+
+    def open(self, context: OperatorContext) -> None:
+        self._table = context.state.keyed_table(
+            "positions", pa.schema([("split", pa.int64())]), pa.schema([("next", pa.int64())])
+        )
+        splits = pa.array(range(self._source.splits), pa.int64())
+        groups = hash_columns([splits]) % context.max_parallelism
+        mine = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
+        self._mine = mine
+        self._turn = 0
+        self._slots = self._table.upsert([pa.array(mine, pa.int64())]) if mine else []
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        for _ in self._mine:
+            self._turn = (self._turn + 1) % len(self._mine)
+            slot = self._slots[self._turn : self._turn + 1]
+            column = self._table.column("next")
+            start = int(column[slot][0])
+            if start < self._source.total:
+                stop = min(start + self._source.batch, self._source.total)
+                column[slot] = stop
+                self._table.touch(slot)
+                values = range(start, stop)
+                keys = [(v * 31 + self._mine[self._turn]) % self._source.keys for v in values]
+                return pa.RecordBatch.from_arrays(
+                    [pa.array(keys, pa.int64()), pa.array(values, pa.int64())], schema=SCHEMA
+                )
+        return None
+
+    @property
+    def exhausted(self) -> bool:
+        if self._source.unbounded:
+            return False
+        column = self._table.column("next")
+        return all(int(column[slot]) >= self._source.total for slot in self._slots)
+
+
+def counts(source: Any, output: Path) -> Dataflow:
+    """Running count and sum by key, every update written."""
+    flow = Dataflow("counts")
+    numbers = flow.source("numbers", source)
+    counted = numbers.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
+    counted.sink("out", ParquetSink(str(output)))
+    return flow
+
+
+def final_counts(output: Path) -> dict[int, tuple[int, int]]:
+    """The last update of each key in the committed output."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in committed(output):
+        if row["key"] not in found or row["n"] > found[row["key"]][0]:
+            found[row["key"]] = (row["n"], row["total"])
+    return found
+
+
+def committed(output: Path) -> Sequence[dict[str, Any]]:
+    files = [path for path in sorted(output.glob("*.parquet")) if path.name[0] not in "._"]
+    return [row for path in files for row in pq.read_table(path).to_pylist()]
+
+
+def expected_counts(source: Numbers) -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    for split in range(source.splits):
+        for value in range(source.total):
+            key = (value * 31 + split) % source.keys
+            n, total = found.get(key, (0, 0))
+            found[key] = (n + 1, total + value)
+    return found

@@ -1,0 +1,57 @@
+"""Whole jobs on the local host: real machines, real state, real files; threads instead of Spark."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.lifecycle import RunState
+from runtime.errors import WeirError
+from runtime.hosts.local import run_local
+from runtime.io.memory_records import MemoryRecords
+from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
+
+FAST = CoordinatorSettings(interval_ms=200, min_pause_ms=10)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_bounded_job_ends_by_itself_with_everything_committed(tmp_path: Path, parallelism: int) -> None:
+    """S0-14, S0-27, S4-08: parallelism 1, 2 and 3 give one answer, also when no interval has passed."""
+    source = Numbers(total=2_000)
+    records = run_local(
+        counts(source, tmp_path / "out"), parallelism=parallelism, storage=str(tmp_path / "state"), settings=FAST
+    )
+    assert records.state is RunState.FINISHED
+    assert final_counts(tmp_path / "out") == expected_counts(source)
+    assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
+
+
+def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_output(tmp_path: Path) -> None:
+    """S0-20, S0-22."""
+    source = Numbers(total=500)
+    storage = str(tmp_path / "state")
+    records = run_local(counts(source, tmp_path / "out"), parallelism=2, storage=storage, settings=FAST)
+    rows = len(committed(tmp_path / "out"))
+    last = records.completed[-1]
+    assert set(last.manifest.finished_operators()) == {"numbers", "counts", "out"}
+    again = MemoryRecords(restore_from=last.folder)
+    run_local(counts(source, tmp_path / "out"), parallelism=2, storage=storage, settings=FAST, records=again)
+    assert again.state is RunState.FINISHED
+    assert len(committed(tmp_path / "out")) == rows
+
+
+def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_up(tmp_path: Path) -> None:
+    from runtime.core.recovery import RestartStrategy
+
+    flow = counts(Numbers(total=100), tmp_path / "out")
+    broken = flow.source("more", Numbers(total=10)).map_batches("broken", lambda batch: batch.column("nope"))
+    from runtime.connectors.sinks.parquet import ParquetSink
+
+    broken.sink("out2", ParquetSink(str(tmp_path / "out2")))
+    with pytest.raises(WeirError, match=r"operator 'broken', subtask 0, in process"):
+        run_local(
+            flow,
+            storage=str(tmp_path / "state"),
+            settings=FAST,
+            restart=RestartStrategy(attempts=1, delay_ms=10),
+        )

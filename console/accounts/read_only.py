@@ -1,24 +1,22 @@
 """An admin for rows that people only look at: what happened is not edited."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 
-M = TypeVar("M", bound=Model)
 
-
-class ReadOnlyAdmin(admin.ModelAdmin[M]):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Lists, searches and shows; adds, changes and deletes nothing."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:

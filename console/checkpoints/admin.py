@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 
@@ -20,7 +20,7 @@ _SHOWN = tuple(field.name for field in Checkpoint._meta.fields if field.name not
 
 
 @admin.register(Checkpoint)
-class CheckpointAdmin(admin.ModelAdmin[Checkpoint]):
+class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = (
         "job", "number", "kind", "status", "triggered_at", "duration", "size", "reason", "review_state", "reviewer",
     )  # fmt: skip
@@ -54,7 +54,7 @@ class CheckpointAdmin(admin.ModelAdmin[Checkpoint]):
         self._mark(request, queryset, ReviewState.WAIVED)
 
     def save_model(
-        self, request: HttpRequest, obj: Checkpoint, form: forms.ModelForm[Checkpoint], change: bool
+        self, request: HttpRequest, obj: Checkpoint, form: "forms.ModelForm[Checkpoint]", change: bool
     ) -> None:
         """Write the review only: the row may have moved on since the form was shown."""
         given: dict[str, Any] = form.cleaned_data
@@ -64,7 +64,7 @@ class CheckpointAdmin(admin.ModelAdmin[Checkpoint]):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Checkpoint | None = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False  # it would leave files on disk that no row names
 
     def _mark(self, request: HttpRequest, queryset: QuerySet[Checkpoint], state: ReviewState) -> None:

@@ -1,6 +1,7 @@
 """Definitions and runs in the admin. A job's description may be edited; everything else was decided elsewhere."""
 
 from django.contrib import admin
+from django.db.models import Model
 from django.http import HttpRequest
 
 from console.accounts.read_only import ReadOnlyAdmin
@@ -8,13 +9,13 @@ from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 
 
 @admin.register(Pipeline)
-class PipelineAdmin(ReadOnlyAdmin[Pipeline]):
+class PipelineAdmin(ReadOnlyAdmin):
     list_display = ("name", "description", "updated_at")
     search_fields = ("name", "description")
 
 
 @admin.register(Job)
-class JobAdmin(admin.ModelAdmin[Job]):
+class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Jobs are made through the console, where names and pipelines are checked."""
 
     list_display = ("name", "pipeline", "description", "created_at", "created_by")
@@ -28,12 +29,12 @@ class JobAdmin(admin.ModelAdmin[Job]):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False  # it would leave checkpoints on disk that no row names
 
 
 @admin.register(JobVersion)
-class JobVersionAdmin(ReadOnlyAdmin[JobVersion]):
+class JobVersionAdmin(ReadOnlyAdmin):
     list_display = ("job", "number", "state", "parallelism", "max_parallelism", "created_at", "created_by")
     list_display_links = ("number",)
     list_filter = ("state", "job__pipeline")
@@ -42,19 +43,19 @@ class JobVersionAdmin(ReadOnlyAdmin[JobVersion]):
     date_hierarchy = "created_at"
 
 
-class AttemptInline(admin.TabularInline[Attempt, Run]):
+class AttemptInline(admin.TabularInline):  # type: ignore[type-arg]
     model = Attempt
     fields = ("token", "started_at", "ended_at", "outcome", "reason")
     readonly_fields = fields
     extra = 0
     can_delete = False
 
-    def has_add_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
 
 @admin.register(Run)
-class RunAdmin(ReadOnlyAdmin[Run]):
+class RunAdmin(ReadOnlyAdmin):
     list_display = ("id", "job", "version", "state", "parallelism", "releases", "created_at", "started_at", "ended_at")
     list_filter = ("state", "job__pipeline")
     list_select_related = ("job", "version")

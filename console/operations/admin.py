@@ -7,7 +7,7 @@ from console.operations.models import Operation
 
 
 @admin.register(Operation)
-class OperationAdmin(ReadOnlyAdmin[Operation]):
+class OperationAdmin(ReadOnlyAdmin):
     list_display = ("id", "kind", "job", "run", "state", "phase", "requested_by", "created_at", "ended_at")
     list_filter = ("state", "kind")
     list_select_related = ("job", "run", "requested_by")

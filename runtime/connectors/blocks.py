@@ -1,0 +1,77 @@
+"""Text files in blocks of whole rows, so that a parser never sees half a row and every row has a number."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK_BYTES: Final = 1 << 20
+_NEWLINE, _RETURN, _QUOTE = (ord(character) for character in '\n\r"')
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Whole rows. Row `i` is `content[starts[i] : stops[i]]`, line end included; blank lines may lie between rows."""
+
+    content: bytes
+    starts: Offsets
+    stops: Offsets
+    first_row: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def data(self, start: int, stop: int) -> bytes:
+        """The bytes of rows `start` to `stop`, without the second."""
+        return self.content[self.starts[start] : self.stops[stop - 1]]
+
+    def from_row(self, row: int) -> "Block":
+        """The rest of the block, from the row of that number on."""
+        skipped = max(0, row - self.first_row)
+        if not skipped:
+            return self
+        starts, stops = self.starts[skipped:], self.stops[skipped:]
+        return Block(content=self.content, starts=starts, stops=stops, first_row=self.first_row + skipped)
+
+    def unclosed_quotes(self) -> list[int]:
+        """The rows (counted within the block) with an odd number of quotes."""
+        if b'"' not in self.content:
+            return []
+        quotes = np.flatnonzero(np.frombuffer(self.content, dtype=np.uint8) == _QUOTE)
+        counts = np.searchsorted(quotes, self.stops) - np.searchsorted(quotes, self.starts)
+        found: list[int] = np.flatnonzero(counts % 2 == 1).tolist()
+        return found
+
+
+def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Cuts what is left of `file` at line breaks. Without `blank_rows`, blank lines are no rows."""
+    rest, row = b"", 0
+    while True:
+        read = file.read(block_bytes)
+        cut = read.rfind(b"\n") + 1
+        if read and not cut:
+            rest += read
+            continue
+        content, rest = rest + (read[:cut] if read else b""), read[cut:]
+        if content:
+            block = _block(content, row, blank_rows)
+            row += len(block)
+            yield block
+        if not read:
+            return
+
+
+def _block(content: bytes, first_row: int, blank_rows: bool) -> Block:
+    data: Any = np.frombuffer(content, dtype=np.uint8)
+    stops = np.flatnonzero(data == _NEWLINE) + 1
+    if not len(stops) or stops[-1] != len(data):
+        stops = np.append(stops, len(data))
+    starts = np.concatenate([[0], stops[:-1]])
+    if not blank_rows:
+        blank = (data[starts] == _NEWLINE) | ((data[starts] == _RETURN) & (stops - starts <= 2))
+        starts, stops = starts[~blank], stops[~blank]
+    return Block(content=content, starts=starts, stops=stops, first_row=first_row)

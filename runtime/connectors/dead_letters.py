@@ -1,0 +1,72 @@
+"""Rows that could not be read, kept beside the job as lines of JSON.
+
+One file per subtask and attempt; durable before the snapshot that holds the position behind the rows. Rows that are
+read again after a restart are written again, into the new attempt's file: each row is there at least once, and its
+source file and row number tell copies apart.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from runtime.connectors.formats import Malformed
+from runtime.connectors.names import safe
+from runtime.ports import OperatorContext
+
+
+class DeadLetters:
+    """Appends to a file that is made when the first row comes.
+
+    Args:
+        folder: where the files are.
+        context: whose rows they are.
+    """
+
+    def __init__(self, folder: Path, context: OperatorContext) -> None:
+        name = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}.jsonl"
+        self._path = folder / name
+        self._file: BinaryIO | None = None
+        self._unsynced = False
+
+    def write(self, file: str, rows: Iterable[Malformed]) -> None:
+        """Adds rows of the source file `file`."""
+        for found in rows:
+            letter = {
+                "file": file,
+                "row": None if found.row is None else found.row + 1,
+                "column": found.column,
+                "reason": found.reason,
+                "text": found.text,
+            }
+            self._opened().write(msgspec.json.encode(letter) + b"\n")
+            self._unsynced = True
+
+    def sync(self) -> None:
+        """Returns when everything written is durable."""
+        if self._file is not None and self._unsynced:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._unsynced = False
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab")
+            _sync_folder(self._path.parent)
+        return self._file
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

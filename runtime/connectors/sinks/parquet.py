@@ -1,0 +1,199 @@
+"""Parquet files, exactly once, by rename.
+
+A file is written hidden (`.weir-….inprogress`); at the barrier it is closed, made durable and renamed (`….pending`,
+still hidden); when its checkpoint has completed it gets its visible name. Readers that ignore hidden names (Spark, Arrow,
+Hive) therefore see committed rows only, each once.
+
+    .weir-<job>-<token>-<uid>-<subtask>-<n>.inprogress
+    .weir-<job>-<token>-<uid>-<subtask>-<n>.pending
+    part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
+
+The attempt's token is in every name, so no attempt ever touches a file of another one, except the job master, which
+removes what older attempts of the same job left behind. Files of others are never touched or overwritten.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.connectors.names import safe
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.ids import Token
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+
+_HIDDEN: Final = re.compile(r"\.weir-(?P<job>[^-]+)-(?P<token>\d+)-[^-]+-\d+-\d+\.(?:inprogress|pending)")
+_GROUP_BYTES: Final = 32 << 20  #: rows are gathered to row groups of about this size
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@dataclass(frozen=True)
+class ParquetSink:
+    """Writes Parquet files into a folder.
+
+    Args:
+        path: the folder; made when it is not there.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    path: str
+
+    def writer(self) -> "ParquetWriter":
+        return ParquetWriter(Path(self.path))
+
+    def committer(self) -> "ParquetCommitter":
+        return ParquetCommitter(Path(self.path))
+
+    def check(self) -> None:
+        if not self.path:
+            raise JobRejected("bad-path", "path", "the output folder must be named")
+
+
+class ParquetWriter(SinkWriter):
+    """Writes one file per checkpoint in which there were rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self._rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._path: Path | None = None
+        self._file: Any = None
+        self._parquet: Any = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._owner = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._parquet is None:
+            self._begin(batch.schema)
+        self._rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        if self._parquet is None:
+            return ()
+        assert self._path is not None, "a file that is written has a name"
+        self._write_group()
+        self._parquet.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        pending = self._path.with_suffix(".pending")
+        self._path.rename(pending)
+        _sync_folder(self._folder)
+        committable = {
+            "pending": pending.name,
+            "final": f"part-{self._owner}-{checkpoint}-{self._number}.parquet",
+            "rows": self._rows,
+            "bytes": pending.stat().st_size,
+        }
+        self._path = self._file = self._parquet = None
+        return (committable,)
+
+    def close(self) -> None:
+        """What is in progress belongs to no checkpoint and goes; what is pending stays."""
+        if self._file is not None:
+            self._file.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._path = self._file = self._parquet = None
+
+    def _begin(self, schema: pa.Schema) -> None:
+        self._number += 1
+        self._rows = 0
+        self._path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
+        self._file = self._path.open("xb")
+        self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd")
+
+    def _write_group(self) -> None:
+        if self._waiting:
+            self._parquet.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+
+
+class ParquetCommitter(SinkCommitter):
+    """Gives pending files their visible names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        shown = sum(self._show(committable) for committable in committables)
+        if committables:
+            _sync_folder(self._folder)
+        return shown
+
+    def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:
+        kept = {committable["pending"] for committable in keep}
+        removed = 0
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            found = _HIDDEN.fullmatch(path.name)
+            if found and found["job"] == safe(job) and int(found["token"]) < token and path.name not in kept:
+                path.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+    def _show(self, committable: Any) -> bool:
+        """Whether the file was not visible before."""
+        pending, final = self._folder / committable["pending"], self._folder / committable["final"]
+        try:
+            size = pending.stat().st_size
+        except FileNotFoundError:
+            if final.exists():
+                return False
+            raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed") from None
+        if size != committable["bytes"]:
+            raise EnvironmentFailure(f"{pending}: the file to commit has {size} bytes, not {committable['bytes']}")
+        shown = self._link(pending, final)
+        pending.unlink(missing_ok=True)
+        return shown
+
+    def _link(self, pending: Path, final: Path) -> bool:
+        """A link fails where a rename would overwrite. Where links are not to be had, looking first must do."""
+        try:
+            final.hardlink_to(pending)
+        except FileExistsError:
+            return self._is_ours(pending, final)
+        except FileNotFoundError:
+            if final.exists():  # another holder of a permit was faster
+                return False
+            raise EnvironmentFailure(f"{pending}: the file to commit has vanished") from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise EnvironmentFailure(f"{pending}: it cannot be committed: {error}") from error
+            if final.exists():
+                return self._is_ours(pending, final)
+            pending.rename(final)
+        return True
+
+    def _is_ours(self, pending: Path, final: Path) -> bool:
+        """A commit that was cut off between link and unlink is completed; a foreign file is left alone."""
+        try:
+            same = final.samefile(pending)
+        except FileNotFoundError:
+            return False
+        if not same:
+            raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,55 @@
+"""Rows on standard output, as lines of JSON, for looking at a job. Rows may come again after a restart."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.checkpoint import CommitPermit
+from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+
+
+@dataclass(frozen=True)
+class PrintSink:
+    """Prints rows at once.
+
+    Args:
+        prefix: put before each line.
+    """
+
+    guarantee: ClassVar[str] = "at-least-once"
+
+    prefix: str = ""
+
+    def writer(self) -> "PrintWriter":
+        return PrintWriter(self.prefix)
+
+    def committer(self) -> "NothingToCommit":
+        return NothingToCommit()
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+
+class PrintWriter(SinkWriter):
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def open(self, context: OperatorContext) -> None:
+        """Standard output is open."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        lines = (self._prefix + msgspec.json.encode(row, enc_hook=str).decode() for row in batch.to_pylist())
+        sys.stdout.write("\n".join(lines) + "\n")
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        sys.stdout.flush()
+        return ()
+
+
+class NothingToCommit(SinkCommitter):
+    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        return 0

@@ -1,0 +1,325 @@
+"""A folder of files as a source, bounded or watched for ever.
+
+A split is a file. Files are dealt to subtasks by the key group of their name, so positions (file, next row) are keyed
+state and move with their key groups at a rescale. Each subtask reads its own files in the order of their names.
+
+Whoever writes into the folder must rename finished files into place, since a file is read as soon as it is seen. Names
+that begin with "." or "_" are ignored, so unfinished files can be written beside the finished ones. A file that has
+been read is never looked at again.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+import pyarrow as pa
+
+from runtime.connectors.dead_letters import DeadLetters
+from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.operators.event_time import event_times_ms
+from runtime.ports import OperatorContext, SourceReader
+from runtime.state.hashing import groups_of, hash_columns
+from runtime.state.table import KeyedTable
+
+MALFORMED_RECORDS: Final = "malformed_records"
+_CHUNKS_PER_POLL: Final = 16  #: after so many without a good row the loop gets its turn
+
+OnMalformed = Literal["fail", "skip", "dead_letter"]
+
+
+@dataclass(frozen=True)
+class DirectorySource:
+    """Reads the files of a folder.
+
+    Args:
+        path: the folder. A watched one may appear later.
+        format: how files are read.
+        event_time: column of event times; None: the source gives no watermark.
+        max_disorder_ms: how far a row's event time may lie behind the largest one before it in the same subtask.
+        bounded: read what is there at the start, then end.
+        on_malformed: a row that cannot be read fails the job, is skipped and counted, or is kept as a dead letter.
+        dead_letter_path: folder for dead letters.
+        discovery_interval_ms: how often a watched folder is looked at.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    path: str
+    format: Format
+    event_time: str | None = None
+    max_disorder_ms: int = 0
+    bounded: bool = False
+    on_malformed: OnMalformed = "fail"
+    dead_letter_path: str | None = None
+    discovery_interval_ms: int = 200
+
+    def reader(self) -> "DirectoryReader":
+        return DirectoryReader(self)
+
+    def check(self) -> None:
+        if not self.path:
+            raise JobRejected("bad-path", "path", "the folder to read must be named")
+        if self.max_disorder_ms < 0:
+            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
+        if self.discovery_interval_ms < 1:
+            raise JobRejected("bad-interval", "discovery_interval_ms", "must be at least 1 ms")
+        self._check_policy()
+        self.format.check()
+        columns = self.format.columns()
+        if self.event_time is not None and columns is not None and self.event_time not in columns.names:
+            raise JobRejected("unknown-column", "event_time", f"{self.event_time!r} is not among {columns.names}")
+
+    def _check_policy(self) -> None:
+        if self.on_malformed not in ("fail", "skip", "dead_letter"):
+            raise JobRejected(
+                "bad-policy", "on_malformed", f"must be fail, skip or dead_letter, not {self.on_malformed!r}"
+            )
+        if self.on_malformed != "dead_letter":
+            return
+        if not self.dead_letter_path:
+            raise JobRejected("missing-folder", "dead_letter_path", "the policy dead_letter needs a folder")
+        if Path(self.dead_letter_path) == Path(self.path):
+            raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a file has been read."""
+
+    next_row: int = 0
+    done: bool = False
+    size_bytes: int = 0
+
+
+class DirectoryReader(SourceReader):
+    """One subtask's share of the files."""
+
+    def __init__(self, source: DirectorySource) -> None:
+        self._source = source
+        self._folder = Path(source.path)
+        self._positions: dict[str, Position] = {}
+        self._changed: set[str] = set()  #: files whose position is not in the table yet
+        self._pending: list[str] = []  #: names known and not begun, last one first
+        self._known: set[str] = set()
+        self._listed_at: int | None = None
+        self._current: _OpenFile | None = None
+        self._schema: pa.Schema | None = source.format.columns()
+        self._largest_time: int | None = None
+        self._letters: DeadLetters | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        self._table: KeyedTable = context.state.keyed_table("files", _KEYS, _VALUES)
+        slots = self._table.slots()
+        columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUES.names]
+        for name, *values in zip(self._table.key_column("file", slots).to_pylist(), *columns, strict=True):
+            self._positions[name] = Position(*values)
+        if self._source.dead_letter_path is not None:
+            self._letters = DeadLetters(Path(self._source.dead_letter_path), context)
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        self._discover()
+        for _ in range(_CHUNKS_PER_POLL):
+            if self._current is None and not self._begin_next():
+                return None
+            batch = self._advance(max_rows)
+            if batch is not None:
+                self._note_times(batch)
+                return batch
+        return None
+
+    @property
+    def exhausted(self) -> bool:
+        nothing_left = self._current is None and not self._pending
+        return self._source.bounded and self._listed_at is not None and nothing_left
+
+    def watermark(self) -> int | None:
+        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        if self._largest_time is None:
+            return None
+        return self._largest_time - self._source.max_disorder_ms - 1
+
+    def snapshot(self, checkpoint: int) -> None:
+        if self._letters is not None:
+            self._letters.sync()
+        names = sorted(self._changed)
+        if not names:
+            return
+        slots = self._table.upsert([pa.array(names, pa.string())])
+        found = [self._positions[name] for name in names]
+        self._table.column("next_row")[slots] = [position.next_row for position in found]
+        self._table.column("done")[slots] = [position.done for position in found]
+        self._table.column("size_bytes")[slots] = [position.size_bytes for position in found]
+        self._table.touch(slots)
+        self._changed.clear()
+
+    def close(self) -> None:
+        if self._current is not None:
+            self._current.chunks_close()
+        if self._letters is not None:
+            self._letters.close()
+
+    # ------------------------------------------------------------ files
+
+    def _discover(self) -> None:
+        """Looks for new files, when it is time."""
+        now = self._context.now_ms()
+        if self._listed_at is not None:
+            waited = now - self._listed_at
+            if self._source.bounded or 0 <= waited < self._source.discovery_interval_ms:
+                return
+        self._listed_at = now
+        new = self._new_names()
+        self._known.update(new)
+        mine = [name for name in self._owned(new) if not self._position(name).done]
+        if mine:
+            self._pending = sorted([*self._pending, *mine], reverse=True)
+
+    def _new_names(self) -> list[str]:
+        try:
+            with os.scandir(self._folder) as entries:
+                new = (entry for entry in entries if entry.name not in self._known)
+                return [entry.name for entry in new if entry.name[0] not in "._" and entry.is_file()]
+        except FileNotFoundError:
+            if self._source.bounded:
+                raise EnvironmentFailure(f"there is no folder {self._folder}") from None
+            return []
+
+    def _owned(self, names: list[str]) -> list[str]:
+        if not names:
+            return []
+        groups = groups_of(hash_columns([pa.array(names, pa.string())]), self._context.max_parallelism)
+        own = self._context.key_groups
+        return [name for name, group in zip(names, groups.tolist(), strict=True) if group in own]
+
+    def _position(self, name: str) -> Position:
+        return self._positions.get(name) or Position()
+
+    def _begin_next(self) -> bool:
+        if not self._pending:
+            return False
+        name = self._pending.pop()
+        path, position = self._folder / name, self._positions.setdefault(name, Position())
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise EnvironmentFailure(f"{path}: the file is gone before it was read to its end") from None
+        if position.next_row and size != position.size_bytes:
+            was = f"it has {size} bytes and had {position.size_bytes}"
+            raise DataRejected(f"{path}: the file has changed since row {position.next_row} of it was read: {was}")
+        position.size_bytes = size
+        self._current = _OpenFile(path, self._source.format.read(path, position.next_row))
+        return True
+
+    # ------------------------------------------------------------ rows
+
+    def _advance(self, max_rows: int) -> pa.RecordBatch | None:
+        """Rows of the current file; None when its end is reached or no row of the next piece can be read."""
+        assert self._current is not None, "a file has been begun"
+        file = self._current
+        try:
+            piece = file.next_piece(max_rows, self._source.event_time)
+        except MalformedFile as error:
+            self._refuse(file, [Malformed(row=None, column="", reason=str(error), text="")])
+            piece = None
+        except FileNotFoundError:
+            raise EnvironmentFailure(f"{file.path}: the file is gone before it was read to its end") from None
+        position = self._positions[file.path.name]
+        self._changed.add(file.path.name)
+        if piece is None:
+            position.done = True
+            file.chunks_close()
+            self._current = None
+            return None
+        if piece.malformed:
+            self._refuse(file, piece.malformed)
+        position.next_row = piece.next_row
+        return self._alike(piece.batch, file.path) if piece.batch.num_rows else None
+
+    def _refuse(self, file: "_OpenFile", rows: Any) -> None:
+        if self._source.on_malformed == "fail":
+            raise DataRejected(f"{file.path}: {rows[0]}")
+        if self._letters is not None:
+            self._letters.write(str(file.path), rows)
+        self._context.count(MALFORMED_RECORDS, len(rows))
+
+    def _alike(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+        """A stream has one schema: that of the first file, where the format does not say."""
+        if self._schema is None:
+            self._schema = batch.schema
+        if batch.schema.equals(self._schema):
+            return batch
+        raise DataRejected(
+            f"{path}: its columns differ from those of the files before: {batch.schema} / {self._schema}"
+        )
+
+    def _note_times(self, batch: pa.RecordBatch) -> None:
+        if self._source.event_time is not None:
+            largest = int(event_times_ms(batch, self._source.event_time).max())
+            self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
+
+
+class _OpenFile:
+    """A file being read, and what is left of the chunk that was parsed last."""
+
+    def __init__(self, path: Path, chunks: Iterator[Chunk]) -> None:
+        self.path = path
+        self._chunks = chunks
+        self._rest: Chunk | None = None
+
+    def next_piece(self, max_rows: int, event_time: str | None) -> Chunk | None:
+        """The next rows, `max_rows` at most, and the bad ones among and right behind them. None at the end."""
+        chunk = self._rest
+        if chunk is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return None
+            chunk = _without_timeless(chunk, event_time)
+        if chunk.batch.num_rows <= max_rows:
+            self._rest = None
+            return chunk
+        next_row = int(chunk.rows[max_rows])
+        self._rest = _part(chunk, max_rows, chunk.batch.num_rows, next_row, chunk.next_row)
+        return _part(chunk, 0, max_rows, 0, next_row)
+
+    def chunks_close(self) -> None:
+        close = getattr(self._chunks, "close", None)  # generators have it; that closes the file
+        if close is not None:
+            close()
+
+
+def _part(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Chunk:
+    malformed = tuple(m for m in chunk.malformed if m.row is None or from_row <= m.row < to_row)
+    batch, rows = chunk.batch.slice(start, stop - start), chunk.rows[start:stop]
+    return Chunk(batch=batch, rows=rows, next_row=to_row, malformed=malformed)
+
+
+def _without_timeless(chunk: Chunk, event_time: str | None) -> Chunk:
+    """A row without its event time has no place in the stream: it counts as malformed."""
+    if event_time is None or event_time not in chunk.batch.schema.names:
+        return chunk
+    column = chunk.batch.column(event_time)
+    if not column.null_count:
+        return chunk
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    reason = "the event time is missing"
+    found = [
+        Malformed(row=int(number), column=event_time, reason=reason, text=str(row))
+        for number, row in zip(chunk.rows[missing], chunk.batch.filter(pa.array(missing)).to_pylist(), strict=True)
+    ]
+    malformed = sorted([*chunk.malformed, *found], key=lambda item: item.row or 0)
+    batch = chunk.batch.filter(pa.array(~missing))
+    return Chunk(batch=batch, rows=chunk.rows[~missing], next_row=chunk.next_row, malformed=tuple(malformed))
+
+
+_KEYS: Final = pa.schema([pa.field("file", pa.string())])
+_VALUES: Final = pa.schema(
+    [
+        pa.field("next_row", pa.int64(), nullable=False),
+        pa.field("done", pa.bool_(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+    ]
+)

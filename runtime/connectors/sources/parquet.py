@@ -1,0 +1,34 @@
+"""A folder of Parquet files as a bounded source, such as what a PySpark stage has materialised."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from runtime.connectors.formats import ParquetFormat
+from runtime.connectors.sources.directory import DirectoryReader, DirectorySource
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Reads every file that is there at the start, then ends.
+
+    Args:
+        path: the folder.
+        schema: the columns wanted; None: all of them.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+    bounded: ClassVar[bool] = True
+
+    path: str
+    schema: pa.Schema | None = None
+
+    def reader(self) -> DirectoryReader:
+        return self._as_directory().reader()
+
+    def check(self) -> None:
+        self._as_directory().check()
+
+    def _as_directory(self) -> DirectorySource:
+        return DirectorySource(self.path, ParquetFormat(self.schema), bounded=True)

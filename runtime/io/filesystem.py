@@ -1,0 +1,117 @@
+"""`SnapshotStore` on a local path (or one that every host mounts).
+
+A file is written under a hidden temporary name, made durable, renamed into place, and its folder made durable: so it is
+there wholly or not at all, after a crash too.
+"""
+
+from __future__ import annotations  # `list` is also a method here
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from runtime.errors import CorruptState, EnvironmentFailure
+
+_TEMPORARY = ".tmp-"
+
+
+class FileStore:
+    """Implements `ports.SnapshotStore`.
+
+    Args:
+        root: the job's storage root; made when the first file comes.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        self._numbers = itertools.count()
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        target = self._locate(path)
+        try:
+            self._put(target, data)
+        except OSError as error:
+            raise EnvironmentFailure(f"{target} cannot be written: {error}") from error
+
+    def get(self, path: str) -> bytes:
+        target = self._locate(path)
+        try:
+            return target.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise CorruptState(f"{target}: there is no such file") from None
+        except OSError as error:
+            raise EnvironmentFailure(f"{target} cannot be read: {error}") from error
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            target = self._locate(path)
+            try:
+                target.unlink(missing_ok=True)
+            except NotADirectoryError:
+                continue
+            except OSError as error:
+                raise EnvironmentFailure(f"{target} cannot be deleted: {error}") from error
+            self._drop_empty_folders(target.parent)
+
+    def list(self, prefix: str) -> list[str]:
+        """The paths that begin with `prefix`, sorted."""
+        return sorted(path for path in self._paths() if path.startswith(prefix))
+
+    def _paths(self) -> Iterator[str]:
+        for folder, _, names in os.walk(self._root):  # it minds no folder that goes away under it
+            below = Path(folder).relative_to(self._root)
+            yield from ((below / name).as_posix() for name in names if not name.startswith(_TEMPORARY))
+
+    def _locate(self, path: str) -> Path:
+        parts = PurePosixPath(path)
+        if not parts.parts or parts.is_absolute() or ".." in parts.parts:
+            raise EnvironmentFailure(f"{path!r} is not a path below the storage root")
+        return self._root / parts
+
+    def _put(self, target: Path, data: Iterable[bytes]) -> None:
+        temporary = target.with_name(f"{_TEMPORARY}{os.getpid()}-{next(self._numbers)}-{target.name}")
+        try:
+            self._write(temporary, data)
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+
+    def _write(self, temporary: Path, data: Iterable[bytes]) -> None:
+        made = self._make_folder(temporary.parent)
+        try:
+            file = temporary.open("xb")
+        except FileNotFoundError:  # a concurrent delete has taken the empty folder away
+            made = self._make_folder(temporary.parent)
+            file = temporary.open("xb")
+        with file:
+            for chunk in data:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in made:
+            _sync_folder(folder.parent)
+
+    def _make_folder(self, folder: Path) -> Sequence[Path]:
+        """Makes `folder`; returns those that were not there, whose parents must be made durable."""
+        missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
+        folder.mkdir(parents=True, exist_ok=True)
+        return missing
+
+    def _drop_empty_folders(self, folder: Path) -> None:
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or gone already
+                return
+            folder = folder.parent
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""docker/ without an engine: schema, linter, and agreement with what `make up` starts.
+
+Nothing here builds or starts a container; docker/README.md says so too.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stack import plan
+
+ROOT = Path(__file__).parent.parent.parent
+DOCKER = ROOT / "docker"
+OF_OTHERS = {"postgres", "redis"}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict[str, Any]]:
+    services: dict[str, dict[str, Any]] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
+    return services
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} has no package for this processor")
+    return found
+
+
+def validate(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_compose_follows_the_specification() -> None:
+    done = validate(DOCKER / "compose.yaml")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_specification_check_sees_a_mistake(tmp_path: Path) -> None:
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text((DOCKER / "compose.yaml").read_text().replace("healthcheck:", "health_check:", 1))
+    assert validate(wrong).returncode == 1
+
+
+def test_the_dockerfile_is_clean() -> None:
+    done = subprocess.run([tool("hadolint"), str(DOCKER / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:
+    copied = {
+        name
+        for line in re.findall(r"^COPY (.+) \S+$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+        for name in line.split()
+    }
+    allowed = set(re.findall(r"^!(\S+)$", (DOCKER / "Dockerfile.dockerignore").read_text(), re.MULTILINE))
+    assert copied == allowed
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_every_lasting_service_is_watched(services: dict[str, dict[str, Any]]) -> None:
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"migrate"}
+
+
+def test_whoever_is_waited_for_exists_and_can_get_there(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        for awaited, how in service.get("depends_on", {}).items():
+            assert awaited in services, name
+            watched = "healthcheck" in services[awaited]
+            assert how["condition"] == ("service_healthy" if watched else "service_completed_successfully")
+
+
+def test_workers_serve_the_same_queues_as_make_up(services: dict[str, dict[str, Any]]) -> None:
+    """One container may stand for several workers of one queue."""
+    ours = {tuple(queue_and_concurrency(list(spec.argv))) for spec in plan.workers({})}
+    theirs = {tuple(queue_and_concurrency(s["command"])) for s in services.values() if "-Q" in s.get("command", [])}
+    assert theirs == ours
+
+
+def queue_and_concurrency(command: list[str]) -> list[str]:
+    return [command[command.index(option) + 1] for option in ("-A", "-Q", "-c")]
+
+
+def test_migrate_prepares_the_same_as_make_up(services: dict[str, dict[str, Any]]) -> None:
+    ours = [" ".join(["python", *spec.argv[1:]]) for spec in plan.preparations({})]
+    assert services["migrate"]["command"][-1].strip().splitlines() == ours
+
+
+def test_all_parts_of_weir_share_one_image_and_the_contract(services: dict[str, dict[str, Any]]) -> None:
+    ours = {name: service for name, service in services.items() if name not in OF_OTHERS}
+    assert len({service["image"] for service in ours.values()}) == 1
+
+    console = [name for name in ours if not name.startswith("spark-")]
+    wanted = {"DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SECRET_KEY", "WEIR_VAR", "WEIR_STORAGE", "SPARK_MASTER"}
+    assert [name for name in console if not wanted <= set(ours[name]["environment"])] == []
+
+
+def test_no_secret_is_written_down_and_only_loopback_is_published(services: dict[str, dict[str, Any]]) -> None:
+    text = (DOCKER / "compose.yaml").read_text()
+    assert re.findall(r"(?:PASSWORD|SECRET_KEY): (?!\$\{\w+:\?)", text) == []
+    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service.get("ports", []))

@@ -38,6 +38,7 @@ class Stack:
         self._shows_password = shows_password  #: never in a log
         self._lock = _take_lock(settings)
         self._phase = "starting"
+        self._message = ""
         self._url = ""
         self._environment: dict[str, str] = {}
         self._supervisor = Supervisor(settings.run, settings.log, settings.restart_delay_s, self._changed)
@@ -158,9 +159,10 @@ class Stack:
 
     def _tell(self, phase: str, message: str = "") -> None:
         self._phase = phase
+        self._message = message or self._message
         status = {
             "phase": phase,
-            "message": message,
+            "message": self._message,
             "url": self._url,
             "user": self._settings.admin_user,
             "processes": self._supervisor.report(),

@@ -198,7 +198,8 @@ class Supervisor:
 
     def _sees_ready(self, child: Child) -> bool:
         ready = child.spec.is_ready
-        if child.state is State.STARTING and child.is_alive and (ready is None or ready()):
+        waits = child.state is State.STARTING and child.is_alive and not child.spec.runs_once
+        if waits and (ready is None or ready()):
             self._move(child, State.READY)
         return child.state is State.READY
 

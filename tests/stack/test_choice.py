@@ -90,8 +90,17 @@ def test_without_a_recent_python_says_which_to_install(found: tuple[Interpreter,
 
 def test_every_machine_gets_an_answer_that_it_can_carry_out() -> None:
     """The whole product of what may be found: never too old an interpreter, never servers that are not there."""
-    sets = [(), (OLD,), (NEWER,), (WITHOUT_VENV,), (FITTING,), (NEWER, OLD), (NEWER, WITHOUT_VENV), (OLD, FITTING)]
-    for found, wheels, urls, pg, redis, root in product(sets, *[(False, True)] * 5):
+    sets: list[tuple[Interpreter, ...]] = [
+        (),
+        (OLD,),
+        (NEWER,),
+        (WITHOUT_VENV,),
+        (FITTING,),
+        (NEWER, OLD),
+        (NEWER, WITHOUT_VENV),
+        (OLD, FITTING),
+    ]
+    for found, (wheels, urls, pg, redis, root) in product(sets, product((False, True), repeat=5)):
         looked = Machine(found, wheels, urls, "/pg" if pg else None, "/redis" if redis else None, root)
         choice = choose(looked)
         if isinstance(choice, Refuse):

@@ -79,7 +79,7 @@ def workers(environment: Mapping[str, str]) -> list[Spec]:
 
 def beat(environment: Mapping[str, str], settings: Settings) -> Spec:
     argv = [
-        sys.executable, "-m", "celery", "-A", "console.celery", "beat", "-l", "INFO",
+        sys.executable, "-m", "celery", "-A", "console.celery", "beat", "-l", "WARNING",
         "--schedule", str(settings.run / "beat-schedule"), "--pidfile=",
     ]  # fmt: skip
     return Spec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)

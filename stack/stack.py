@@ -20,7 +20,6 @@ from stack.settings import Settings, child_environment, contract, kept_secret, m
 from stack.supervisor import Child, Ended, StartFailed, Supervisor, rotate_logs, write_status
 
 _START_S: Final = 90.0
-_SETTLE_S: Final = 1.5
 _FIRST_HTTP_PORT: Final = 8000
 
 
@@ -97,6 +96,7 @@ class Stack:
         while not self._supervisor.is_ending:
             self._supervisor.wait(0.5)
             self._supervisor.tend()
+            rotate_logs(self._settings.log)
             if guest and guest.exit_code is not None:
                 if ends:
                     return guest.exit_code if guest.exit_code >= 0 else 128 - guest.exit_code
@@ -119,6 +119,7 @@ class Stack:
         sweep(self._settings)
         if self._phase != "failed":
             self._tell("down")
+        (self._settings.run / "supervisor.pid").unlink(missing_ok=True)
         self._lock.close()
 
     # ------------------------------------------------------------ parts

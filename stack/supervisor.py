@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -278,11 +279,12 @@ class Supervisor:
         return self._log / f"{name}.log"
 
 
-def rotate_logs(log: Path) -> None:
-    """Keeps one older log of each process, moved aside at a start of the stack once it is large."""
+def rotate_logs(log: Path, longest_bytes: int = _LONGEST_LOG_BYTES) -> None:
+    """Keeps one older part of each log. The file itself stays, for whoever has it open: children append to it."""
     for path in log.glob("*.log"):
-        if path.stat().st_size > _LONGEST_LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
+        if path.stat().st_size > longest_bytes:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
 
 
 def write_status(path: Path, status: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stack.processes import MARK, marked, session_members
-from stack.supervisor import Spec, StartFailed, State, Supervisor, delay_s
+from stack.supervisor import Spec, StartFailed, State, Supervisor, delay_s, rotate_logs
 
 from .waiting import until
 
@@ -167,6 +167,17 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     owner.stdout.close()
 
     until(lambda: marked(tmp_path) == [])
+
+
+def test_a_long_log_is_moved_aside_under_the_hands_of_its_writer(tmp_path: Path) -> None:
+    with (tmp_path / "a.log").open("ab", buffering=0) as writer:
+        writer.write(b"old line\n" * 10)
+        rotate_logs(tmp_path, longest_bytes=50)
+        writer.write(b"new line\n")
+        rotate_logs(tmp_path, longest_bytes=50)
+
+    assert (tmp_path / "a.log").read_bytes() == b"new line\n"
+    assert (tmp_path / "a.log.1").read_bytes() == b"old line\n" * 10
 
 
 def test_a_held_socket_is_handed_to_each_new_start(bench: Bench) -> None:

@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as failure:  # noqa: BLE001 - the boundary: whatever a pipeline raises becomes an answer
         traceback.print_exc()
         code, answer = FAILED, _error("stage-failed", _subject(arguments), _first_line(failure))
+        sys.stderr.write(f"{_subject(arguments)}: {_first_line(failure)}\n")  # a log's last line is what people see
     with answers:
         json.dump(answer, answers)
         answers.write("\n")

@@ -110,8 +110,9 @@ def _csv(rows: pa.Table) -> bytes:
     """Times as `2013-01-01 05:15:00.000`, null as nothing between two commas."""
     sink = pa.BufferOutputStream()
     text = pc.strftime(rows["scheduled"], format="%Y-%m-%d %H:%M:%S")
-    pacsv.write_csv(rows.set_column(0, "scheduled", text), sink, pacsv.WriteOptions(quoting_style="none"))
-    return bytes(sink.getvalue())
+    plain = pacsv.WriteOptions(include_header=False, quoting_style="none")
+    pacsv.write_csv(rows.set_column(0, "scheduled", text), sink, plain)
+    return ",".join(rows.schema.names).encode() + b"\n" + bytes(sink.getvalue())
 
 
 def _appear(path: Path, data: bytes) -> None:

@@ -94,7 +94,7 @@ def _source(params: FlightsParams) -> DirectorySource:
         event_time="scheduled",
         max_disorder_ms=params.max_disorder_hours * HOUR_MS,
         on_malformed=params.on_malformed,
-        dead_letter_path=params.dead_letter_dir or None,
+        dead_letter_path=params.dead_letter_dir if params.on_malformed == "dead_letter" else None,
     )
 
 

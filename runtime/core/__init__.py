@@ -1,5 +1,5 @@
-"""The deciding half of the runtime. Read: ids, messages, keygroups, graph, checkpoint, events, effects; then the machines
-alignment, watermarks, flow, subtask; then commit, lifecycle, recovery, coordinator.
+"""The deciding half of the runtime. Read: ids, messages, keygroups, graph, checkpoint, events, effects; then the
+machines alignment, watermarks, flow, subtask; then commit, lifecycle, recovery, coordinator.
 
 Five laws:
 1. The core decides; hosts do. Every machine has one entrance `handle(event) -> list[Effect]`.

@@ -1,8 +1,8 @@
 """Barriers on the many inputs of one subtask: whom to block, when to snapshot, what to give up.
 
 It decides for aligned exactly-once: a channel that delivered its barrier is blocked until all live channels have. It
-does not know what a snapshot is, nor records. The law it keeps: a checkpoint is snapshotted at most once, in order, only
-when every live channel has delivered its barrier or ended; and nobody stays blocked without a pending barrier.
+does not know what a snapshot is, nor records. The law it keeps: a checkpoint is snapshotted at most once, in order,
+only when every live channel has delivered its barrier or ended; and nobody stays blocked without a pending barrier.
 (ABS, Carbone et al. 2015, algorithm 1; Flink's `SingleCheckpointBarrierHandler`.)
 """
 

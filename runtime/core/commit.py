@@ -1,8 +1,8 @@
 """Second phase of two-phase commit: who may make output visible, and what a restore owes and disowns.
 
-The only place that constructs a `CommitPermit`, and only from a checkpoint that has been recorded. What was prepared for a
-failed checkpoint is not aborted: sources have not rewound, so it rides with the next completed one. Abort belongs to what
-a restore disowns.
+The only place that constructs a `CommitPermit`, and only from a checkpoint that has been recorded. What was prepared
+for a failed checkpoint is not aborted: sources have not rewound, so it rides with the next completed one. Abort
+belongs to what a restore disowns.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> Comm
 
 
 def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
-    """Every committable in the manifest by operator, also of finished ones: a skipped operator's commits are not skipped."""
+    """Every committable by operator, also of finished ones: a skipped operator's commits are not skipped."""
     found: dict[OperatorId, tuple[Any, ...]] = {}
     for uid, operator in manifest.operators.items():
         pending = tuple(c for _, subtask in sorted(operator.subtasks.items()) for c in subtask.committables)

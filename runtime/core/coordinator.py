@@ -1,13 +1,15 @@
 """The checkpoint coordinator of one attempt: trigger, collect, complete, expire, notify, end.
 
-It decides when a checkpoint starts, whether it completes and what follows; it does not know storage, messages or clocks.
-The laws it keeps: one checkpoint id is used once; completion is notified only after the manifest is recorded; a plain
-savepoint notifies nobody; a checkpoint that fails undoes nothing. (Flink's `CheckpointCoordinator`; S2.)
+It decides when a checkpoint starts, whether it completes and what follows; it does not know storage, messages or
+clocks. The laws it keeps: one checkpoint id is used once; completion is notified only after the manifest is recorded;
+a plain savepoint notifies nobody; a checkpoint that fails undoes nothing. (Flink's `CheckpointCoordinator`; S2.)
 """
 
 from collections import OrderedDict
-
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot
 from runtime.core.commit import permit_for_recorded
@@ -47,6 +49,8 @@ from runtime.core.pending import AckResult, PendingCheckpoint
 from runtime.core.plan import plan
 from runtime.core.requests import Request, RequestQueue
 
+FINAL_RETRY_MS: Final = 500  #: at least so long after a failure before the last checkpoint is tried again
+
 Effects = list[CoordinatorEffect]
 
 
@@ -78,7 +82,8 @@ class Coordinator:
         self._last_completed_at: int | None = None
         self._failures = 0
         self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
-        self._released = False  #: a checkpoint that began after all logic was done has completed
+        self._released = False  #: a checkpoint that all subtasks took after their logic was done has completed
+        self._final_not_before = 0
         self.savepoint: Manifest | None = None  #: of a completed stop or drain
 
     def handle(self, event: CoordinatorEvent) -> Effects:
@@ -120,7 +125,7 @@ class Coordinator:
     def _start(self, at: int) -> Effects:
         assert not self._running, "a coordinator starts once"
         self._running = True
-        return self._schedule(at)
+        return self._schedule(at) + self._final_checkpoint(at)  # subtasks may have finished before the last one started
 
     def _schedule(self, at: int) -> Effects:
         if self._settings.interval_ms is None:
@@ -137,7 +142,7 @@ class Coordinator:
         if self._next_periodic is not None and at >= self._next_periodic and self._running and not self._released:
             effects += self._schedule(at)
             self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
-        return effects + self._next(at)
+        return effects + self._final_checkpoint(at) + self._next(at)
 
     def _requested(self, request: Request) -> Effects:
         refusal = self._refusal(request)
@@ -158,6 +163,8 @@ class Coordinator:
             return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer"
         if self._ending is not None:
             return FailureReason.SUSPENDED, f"a {self._ending} is under way"
+        if self._released:
+            return FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "all input has been read and the job is ending"
         return None
 
     def _next(self, at: int) -> Effects:
@@ -167,6 +174,8 @@ class Coordinator:
         request = self._queue.take(len(self._pending), self._settings.max_concurrent)
         if request is None:
             return []
+        if self._pointless(request):
+            return self._next(at)
         earliest = (self._last_completed_at or 0) + self._settings.min_pause_ms
         if request.periodic and self._last_completed_at is not None and at < earliest:
             self._next_periodic = min(earliest, self._next_periodic or earliest)
@@ -174,19 +183,21 @@ class Coordinator:
         self._issuing = request
         return [IssueId()]
 
+    def _pointless(self, request: Request) -> bool:
+        """Nobody needs a periodic checkpoint once the job is coming to its end."""
+        return request.periodic and (self._released or self._ending is not None)
+
     def _issued(self, at: int, checkpoint: CheckpointId) -> Effects:
         request, self._issuing = self._issuing, None
         if request is None or not self._running:  # suspended meanwhile: the id is burnt
             return []
+        if self._pointless(request):
+            return self._next(at)
         planned = plan(self._graph, self._ended)
-        if not planned.wait_for:
-            reason = FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
-            return self._failed_request(request, reason, "every subtask has ended")
+        assert planned.wait_for, "the job goes on although every subtask has ended"
         barrier = Barrier(checkpoint, request.kind, at)
         expires_at = at + self._settings.timeout_ms
-        pending = PendingCheckpoint(
-            barrier=barrier, plan=planned, operation=request.operation, expires_at=expires_at, final=self._all_done
-        )
+        pending = PendingCheckpoint(barrier, planned, request.operation, expires_at)
         self._pending[checkpoint] = pending
         triggers: Effects = [TriggerSubtask(subtask, barrier) for subtask in sorted(planned.trigger)]
         return [self._report(at, pending), WakeAt(expires_at), *triggers, *self._next(at)]
@@ -195,13 +206,12 @@ class Coordinator:
         request, self._issuing = self._issuing, None
         if request is None:
             return []
-        return self._failed_request(request, FailureReason.ID_UNAVAILABLE, detail) + self._next(at)
-
-    def _failed_request(self, request: Request, reason: FailureReason, detail: str) -> Effects:
-        if request.periodic:
-            return []
-        resumed: Effects = self._abandon_ending(request.at) if request.kind.ends_job else []
-        return [_failed(request, reason, detail), *resumed]
+        self._pause_final(at)
+        failed: Effects = [] if request.periodic else [_failed(request, FailureReason.ID_UNAVAILABLE, detail)]
+        if request.again:
+            return [*failed, FailAttempt(f"the {request.kind} could not be planned anew: {detail}")]
+        resumed = self._abandon_ending(at) if request.kind.ends_job else []
+        return failed + resumed + self._final_checkpoint(at) + self._next(at)
 
     def _abandon_ending(self, at: int) -> Effects:
         """A stop or drain failed before any subtask heard of it."""
@@ -212,7 +222,10 @@ class Coordinator:
 
     def _acknowledged(self, event: Acknowledged) -> Effects:
         pending = self._pending.get(event.checkpoint)
-        if pending is None or pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED:
+        if (
+            pending is None
+            or pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED
+        ):
             return []
         if not pending.complete:
             return []
@@ -238,7 +251,7 @@ class Coordinator:
         if kind.ends_job:
             self.savepoint = manifest
         if kind is not CheckpointKind.SAVEPOINT:
-            self._released = self._released or pending.final
+            self._released = self._released or pending.releases_all
             finished = {s: snapshot for s, (snapshot, _) in pending.acks.items() if snapshot.finished}
             self._last_snapshots.update(finished)
             effects += self._subsume_older(at, checkpoint)
@@ -265,12 +278,22 @@ class Coordinator:
             self._report(at, pending, reason, detail),
             NotifyAborted(checkpoint, pending.plan.wait_for),
         ]
+        if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED:
+            if pending.barrier.kind.ends_job:
+                return effects + self._plan_anew(at, pending)
+        else:
+            self._pause_final(at)
         if pending.operation is not None:
             effects.append(SettleOperation(pending.operation, None, reason, detail))
         if pending.barrier.kind.ends_job and reason is not FailureReason.SUSPENDED:
             # Some subtasks may have finished their logic for it: only the last checkpoint is a state to go on from.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
         return effects + self._count_failure(reason, detail) + self._final_checkpoint(at) + self._next(at)
+
+    def _plan_anew(self, at: int, pending: PendingCheckpoint) -> Effects:
+        """A stop or drain met a subtask that was ending by itself; each can do so once, so this comes to an end."""
+        self._queue.add(Request(at, pending.barrier.kind, pending.operation, again=True))
+        return self._next(at)
 
     def _count_failure(self, reason: FailureReason, detail: str) -> Effects:
         self._failures += reason.counts
@@ -296,13 +319,13 @@ class Coordinator:
         self._running = running
         return effects
 
-    def _suspend(self, at: int) -> Effects:
+    def _suspend(self, at: int, detail: str = "the attempt ended") -> Effects:
         self._running = False
         self._next_periodic = None
-        effects = self._abandon_all(at, "the attempt ended")
+        effects = self._abandon_all(at, detail)
         request, self._issuing = self._issuing, None
         if request is not None and not request.periodic:
-            effects.append(_failed(request, FailureReason.SUSPENDED, "the attempt ended"))
+            effects.append(_failed(request, FailureReason.SUSPENDED, detail))
         return effects
 
     # ------------------------------------------------------------ the end
@@ -320,19 +343,27 @@ class Coordinator:
         busy = self._pending or self._issuing is not None or self._ending is not None
         if not self._all_done or self._released or busy or not self._running:
             return []
+        if at < self._final_not_before:
+            return [WakeAt(self._final_not_before)]
         self._issuing = Request(at, CheckpointKind.CHECKPOINT)
         return [IssueId()]
 
+    def _pause_final(self, at: int) -> None:
+        """Whatever made a checkpoint fail may still be there: storage that is away must not be asked without pause."""
+        self._final_not_before = at + max(self._settings.min_pause_ms, FINAL_RETRY_MS)
+
     def _subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
         self._ended.add(subtask)
+        if subtask in self._last_snapshots:  # it committed before it ended: later manifests owe nothing for it
+            done = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
+            self._last_snapshots[subtask] = done
         effects: Effects = []
         for checkpoint, pending in list(self._pending.items()):
             if subtask in pending.plan.wait_for and subtask not in pending.acks:
                 detail = f"{subtask} ended before its snapshot"
                 effects += self._give_up(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
         if len(self._ended) == len(self._graph.subtasks):
-            self._running = False
-            return [*effects, EndJob()]
+            return [*effects, *self._suspend(at, "the job has ended"), EndJob()]
         return effects
 
     # ------------------------------------------------------------ reporting

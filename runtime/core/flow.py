@@ -1,8 +1,8 @@
 """Credits: how many bytes each output channel of a subtask may still take, and hence whether the subtask may run.
 
-A step may overdraw (a flat-map, a window that fires, the flush before a barrier); the subtask is then not runnable until
-the receivers have consumed enough. Control messages are never charged. The sum in flight on a channel is bounded by the
-window plus the output of one step.
+A step may overdraw (a flat-map, a window that fires, the flush before a barrier); the subtask is then not runnable
+until the receivers have consumed enough. Control messages are never charged. The sum in flight on a channel is
+bounded by the window plus the output of one step.
 """
 
 from collections.abc import Iterable

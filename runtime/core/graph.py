@@ -1,7 +1,7 @@
 """A job as a value: operators, edges, and their expansion into subtasks and channels.
 
-It decides whether a graph is valid and who is connected to whom. It does not know what an operator does: user code lives
-beside the graph, in `runtime.dataflow`, under the same uid.
+It decides whether a graph is valid and who is connected to whom. It does not know what an operator does: user code
+lives beside the graph, in `runtime.dataflow`, under the same uid.
 """
 
 import re
@@ -154,7 +154,9 @@ def _check_operators(graph: JobGraph) -> None:
     seen: set[str] = set()
     for operator in graph.operators:
         if not _UID.fullmatch(operator.uid):
-            raise JobRejected("bad-uid", operator.uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most")
+            raise JobRejected(
+                "bad-uid", operator.uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most"
+            )
         if operator.uid in seen:
             raise JobRejected("duplicate-uid", operator.uid, "two operators have this uid")
         if not 0 < operator.parallelism <= graph.max_parallelism:
@@ -174,7 +176,9 @@ def _check_edges(graph: JobGraph) -> None:
         source, target = by_uid[edge.source], by_uid[edge.target]
         if edge.partitioning is Partitioning.FORWARD and source.parallelism != target.parallelism:
             raise JobRejected(
-                "bad-forward", target.uid, f"a forward edge needs the parallelism of {source.uid} ({source.parallelism})"
+                "bad-forward",
+                target.uid,
+                f"a forward edge needs the parallelism of {source.uid} ({source.parallelism})",
             )
         if (edge.partitioning is Partitioning.HASH) != bool(edge.keys):
             raise JobRejected("bad-keys", target.uid, "a hash edge names key columns, others do not")

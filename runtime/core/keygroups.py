@@ -1,7 +1,8 @@
 """key → key group → subtask, as arithmetic (Flink's `KeyGroupRangeAssignment`).
 
-The number of key groups (`max_parallelism`) is fixed at a job's first run; state is cut by key group, so a rescale moves
-whole ranges. How a key becomes a 64-bit hash is decided by `runtime.state.hashing`; this module knows only integers.
+The number of key groups (`max_parallelism`) is fixed at a job's first run; state is cut by key group, so a rescale
+moves whole ranges. How a key becomes a 64-bit hash is decided by `runtime.state.hashing`; this module knows only
+integers.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """The states of a run and the one transition table; four readers: the job master, the tests, the docs, the buttons.
 
-It does not know how a state is stored or shown. Observed state only: what a person *wants* is an operation, and what can
-be reached is a matter of leases.
+It does not know how a state is stored or shown. Observed state only: what a person *wants* is an operation, and what
+can be reached is a matter of leases.
 """
 
 from collections.abc import Mapping
@@ -104,10 +104,8 @@ def refusal(state: RunState, act: RunAct) -> str | None:
     """Why `act` may not be asked of a run in `state`, in words for a person; None when it may."""
     if state.is_terminal:
         return f"The run has ended ({state})."
-    if act is RunAct.SAVEPOINT:
-        legal = state is RunState.RUNNING
-    else:
-        legal = after(state, _REQUEST[act]) is not None
+    event = _REQUEST.get(act)
+    legal = state is RunState.RUNNING if event is None else after(state, event) is not None
     if legal:
         return None
     if act is RunAct.CANCEL:

@@ -30,13 +30,17 @@ class PendingCheckpoint:
     plan: Plan
     operation: str | None
     expires_at: int
-    final: bool  #: the logic of every subtask was done when it began
     acks: dict[SubtaskId, tuple[SubtaskSnapshot, SnapshotTimings]] = field(default_factory=dict)
     storing: bool = False  #: the manifest is on its way: neither expiry nor a decline can undo it
 
     @property
     def complete(self) -> bool:
         return len(self.acks) == len(self.plan.wait_for)
+
+    @property
+    def releases_all(self) -> bool:
+        """Whether every snapshot was taken after the logic was done, so that completion lets all subtasks end."""
+        return all(snapshot.finished for snapshot, _ in self.acks.values())
 
     def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> AckResult:
         if subtask not in self.plan.wait_for:
@@ -46,9 +50,7 @@ class PendingCheckpoint:
         self.acks[subtask] = (snapshot, timings)
         return AckResult.ACCEPTED
 
-    def manifest(
-        self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]
-    ) -> Manifest:
+    def manifest(self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]) -> Manifest:
         """What the acknowledged snapshots make together. `last` holds those of subtasks that have ended since."""
         assert self.complete, "a manifest needs every acknowledgement"
         operators = {}

@@ -15,9 +15,7 @@ def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
     """The plan when `ended` have ended and all others run."""
     running = frozenset(graph.subtasks) - ended
     trigger = frozenset(
-        subtask
-        for subtask in running
-        if not any(graph.source(channel) in running for channel in graph.inputs[subtask])
+        subtask for subtask in running if not any(graph.source(channel) in running for channel in graph.inputs[subtask])
     )
     finished = frozenset(
         operator.uid

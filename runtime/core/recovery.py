@@ -1,8 +1,8 @@
 """From a manifest to the next attempt: may it be restored, who gets which state, and is there another attempt at all.
 
-Pure functions of what was read. They do not know files: a `Segment` is a name here. State is dealt by operator uid and key
-group, never by slot; list state in contiguous chunks; broadcast state from any subtask that has it; an operator flagged
-finished is skipped, its pending commits never are (`commit.owed`).
+Pure functions of what was read. They do not know files: a `Segment` is a name here. State is dealt by operator uid
+and key group, never by slot; list state in contiguous chunks; broadcast state from any subtask that has it; an
+operator flagged finished is skipped, its pending commits never are (`commit.owed`).
 """
 
 from collections.abc import Mapping
@@ -84,7 +84,7 @@ def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot,
         subtask=subtask,
         snapshots=overlapping,
         lists=_deal_lists(old, subtask.index, operator.parallelism),
-        broadcast=next((s for _, s in sorted(old.subtasks.items()) if s.broadcast), None),
+        broadcast=_broadcast(old),
         watermark=min((w for w in running if w is not None), default=None),
     )
 
@@ -93,12 +93,21 @@ def _overlap(one: range, other: range) -> bool:
     return one.start < other.stop and other.start < one.stop
 
 
+def _broadcast(old: OperatorSnapshot) -> SubtaskSnapshot | None:
+    """Whose broadcast state to take: a running one's, since that of a subtask that ended early may be older."""
+    holders = [snapshot for _, snapshot in sorted(old.subtasks.items()) if snapshot.broadcast]
+    return min(holders, key=lambda snapshot: snapshot.finished, default=None)
+
+
 def _deal_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
-    """All entries of a name, old subtasks in order, cut into contiguous chunks (Flink's SPLIT_DISTRIBUTE)."""
-    names = sorted({name for snapshot in old.subtasks.values() for name in snapshot.lists})
+    """All entries of a name, old subtasks in order, cut into contiguous chunks (Flink's SPLIT_DISTRIBUTE).
+
+    A subtask that has finished has no work left to deal: only the running ones contribute.
+    """
+    running = [snapshot for _, snapshot in sorted(old.subtasks.items()) if not snapshot.finished]
     dealt = {}
-    for name in names:
-        entries = [e for _, snapshot in sorted(old.subtasks.items()) for e in snapshot.lists.get(name, ())]
+    for name in sorted({name for snapshot in running for name in snapshot.lists}):
+        entries = [entry for snapshot in running for entry in snapshot.lists.get(name, ())]
         size, more = divmod(len(entries), parallelism)
         start = index * size + min(index, more)
         dealt[name] = tuple(entries[start : start + size + (index < more)])

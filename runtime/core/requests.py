@@ -1,7 +1,7 @@
 """Which request for a checkpoint goes next, which waits, which is refused (Flink's `CheckpointRequestDecider`).
 
-Savepoints come before checkpoints, people before the clock, older before newer. At most one periodic request waits. Only
-periodic requests respect the pause after the last completion.
+Savepoints come before checkpoints, people before the clock, older before newer. At most one periodic request waits.
+Only periodic requests respect the pause after the last completion.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ class Request:
     at: int
     kind: CheckpointKind
     operation: str | None = None
+    again: bool = False  #: a stop or drain that is planned anew; some subtasks may have finished their logic for it
 
     @property
     def periodic(self) -> bool:

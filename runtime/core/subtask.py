@@ -1,9 +1,9 @@
 """The life of one subtask: align, snapshot, acknowledge, forward, finish, wait for the last checkpoint, end.
 
-It decides what is read, what is sent and when the operator's hooks are called. It does not know records, state, time, nor
-how messages travel. The laws it keeps: a snapshot is one step towards records, watermarks and timers; nothing but end
-events follows the barrier of a stop or drain; a task ends only after the first completed checkpoint that began after its
-logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
+It decides what is read, what is sent and when the operator's hooks are called. It does not know records, state, time,
+nor how messages travel. The laws it keeps: a snapshot is one step towards records, watermarks and timers; nothing but
+end events follows the barrier of a stop or drain; a task ends only after the first completed checkpoint that began
+after its logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
 """
 
 from collections import deque
@@ -46,6 +46,7 @@ from runtime.core.graph import JobGraph, Role
 from runtime.core.ids import ChannelId, CheckpointId, OperatorId, SubtaskId
 from runtime.core.messages import (
     MAX_WATERMARK,
+    MIN_WATERMARK,
     Barrier,
     CancelBarrier,
     CheckpointKind,
@@ -177,13 +178,18 @@ class Subtask:
     def _start(self) -> Effects:
         assert not self._started, "a subtask starts once"
         self._started = True
-        return self._source_done(drain=True) if self.is_source and self.spec.finished_on_restore else []
+        if self.is_source and self.spec.finished_on_restore:
+            return self._source_done(drain=True)
+        # Successors start anew: without this they would wait until event time rises above what they once knew.
+        restored = self._watermarks.current
+        return [Broadcast(Watermark(restored))] if restored > MIN_WATERMARK else []
 
     def _message(self, channel: ChannelId, message: object) -> Effects:
         assert self.readable(channel), "the host delivered from a channel that may not be read"
         match message:
             case Records():
-                assert channel not in self._end_of_data, "records after EndOfData"
+                # At a stop, what an operator flushes before the barrier comes behind its EndOfData.
+                assert not self._end_of_data.get(channel), "records after a true end of data"
                 return [Process(channel, message)]
             case Watermark(time):
                 return self._risen(self._watermarks.advance(channel, time))
@@ -209,7 +215,7 @@ class Subtask:
     # ------------------------------------------------------------ barriers
 
     def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
-        if self._building:
+        if self._building and channel not in self._end_of_data:
             self._alignment, verdicts = align.cancel_received(self._alignment, barrier.checkpoint)
             detail = "the build side is still being read"
             return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []

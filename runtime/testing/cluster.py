@@ -1,0 +1,337 @@
+"""One attempt: its subtasks, the channels between them, its slots and their links to the master.
+
+A host performs the effects of one subtask machine as a production worker does: in order, before the next event. Links
+are FIFO per slot; when a message is taken off a link is up to the loop. An abandoned attempt goes on acting for a
+while.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from runtime.core.checkpoint import Segment, SnapshotTimings, SubtaskSnapshot
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    CaptureState,
+    Close,
+    CommitOutput,
+    Decline,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    PreparePreBarrier,
+    Process,
+    ReportEnded,
+    ReportFinished,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    MessageArrived,
+    SnapshotFailed,
+    SnapshotStored,
+    SourceAdvanced,
+    SourceExhausted,
+    SubtaskEvent,
+    SubtaskStarted,
+)
+from runtime.core.flow import Credits
+from runtime.core.graph import JobGraph, Partitioning
+from runtime.core.ids import ChannelId, SubtaskId, Token
+from runtime.core.keygroups import owner_of
+from runtime.core.messages import Message, Records
+from runtime.core.recovery import Restored
+from runtime.core.subtask import Subtask, spec_of
+from runtime.testing.invariants import ChannelWatch, check_subtask
+from runtime.testing.jobs import Job
+from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, Image, ModelOperator, Row, Rows, SourceOperator, group_of
+from runtime.testing.world import EnvironmentTrouble, World
+
+WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The subtask is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The subtask's operator raised."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLost:
+    """The slot's control connection closed."""
+
+
+Report = Acknowledge | Decline | ReportFinished | ReportEnded | Started | Broken
+
+
+class Channel:
+    """FIFO, with the watch that knows its laws."""
+
+    def __init__(self, channel: ChannelId) -> None:
+        self.queue: deque[Message] = deque()
+        self.nbytes = 0
+        self.watch = ChannelWatch(channel, WINDOW_BYTES)
+        self.before_step = 0  #: bytes on it when its sender's step began
+
+    def push(self, message: Message) -> None:
+        self.watch.sent(message, self.before_step)
+        self.queue.append(message)
+        self.nbytes += message.nbytes if isinstance(message, Records) else 0
+
+    def pop(self) -> Message:
+        message = self.queue.popleft()
+        self.nbytes -= message.nbytes if isinstance(message, Records) else 0
+        return message
+
+
+class Slot:
+    """One process: it holds subtask `index` of every operator."""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.up: deque[tuple[SubtaskId, Report] | SlotLost] = deque()
+        self.down: deque[tuple[SubtaskId, SubtaskEvent]] = deque()
+
+
+class Attempt:
+    """The subtasks of one token."""
+
+    def __init__(
+        self, world: World, job: Job, graph: JobGraph, token: Token, dealt: Mapping[SubtaskId, Restored]
+    ) -> None:
+        self.world, self.job, self.graph, self.token = world, job, graph, token
+        self.lingers = 10**9  #: steps that it goes on acting once abandoned
+        self.channels = {channel: Channel(channel) for channel in graph.channels()}
+        self.slots = {index: Slot() for index in range(graph.parallelism)}
+        self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
+        self.order = list(self.hosts.values())
+
+    def abandon(self, lingers: int) -> None:
+        self.lingers = lingers
+
+    def crash(self, index: int) -> None:
+        """The slot's process is gone; what it had sent may still arrive."""
+        slot = self.slots[index]
+        slot.alive = False
+        slot.down.clear()
+        if self.world.rng.random() < 0.5:
+            slot.up.clear()
+        slot.up.append(SlotLost())
+
+    def deliver_down(self) -> bool:
+        """Hands one message of the master to a subtask."""
+        ready = [slot for slot in self.slots.values() if slot.alive and slot.down]
+        if not ready:
+            return False
+        subtask, event = self.world.rng.choice(ready).down.popleft()
+        self.hosts[subtask].handle(event)
+        return True
+
+    def step(self) -> bool:
+        """Lets one subtask that can do something do it."""
+        start = self.world.rng.randrange(len(self.order))
+        return any(host.step() for host in self.order[start:] + self.order[:start])
+
+
+class Host:
+    """One subtask: its machine, its operator, its credits."""
+
+    def __init__(self, attempt: Attempt, subtask: SubtaskId, restored: Restored) -> None:
+        self.attempt, self.subtask, self.world = attempt, subtask, attempt.world
+        graph = attempt.graph
+        self.slot = attempt.slots[subtask.index]
+        self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished))
+        self.credits = Credits(graph.outputs[subtask], WINDOW_BYTES)
+        self.outputs = graph.outputs[subtask]
+        self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
+        self.turn = 0
+        self.operator = self._operator(restored)
+        self.started = False
+
+    def _operator(self, restored: Restored) -> ModelOperator:
+        parallelism = self.attempt.graph.by_uid[self.subtask.operator].parallelism
+        prefix = f"{self.attempt.token}-{self.subtask.operator}-{self.subtask.index}"
+        operator = self.attempt.job.operator(self.subtask, parallelism, self.world.target, prefix)
+        if not restored.finished:
+            images = [self._read(snapshot) for snapshot in restored.snapshots]
+            table = self._read(restored.broadcast).table if restored.broadcast else ()
+            held = [(key, time) for key, time in restored.lists.get("held", ())]
+            operator.restore((image for image in images), held, table)
+        return operator
+
+    def _read(self, snapshot: SubtaskSnapshot) -> Image:
+        names = [segment.path for segments in snapshot.keyed.values() for segment in segments]
+        assert len(names) == 1, "the model writes one file per snapshot"
+        return self.world.files[names[0]]
+
+    # ------------------------------------------------------------ running
+
+    def step(self) -> bool:
+        """One thing, if there is any: open, read a message, poll the source."""
+        if not self.slot.alive or self.machine.ended:
+            return False
+        if not self.started:
+            self.started = True
+            self.handle(SubtaskStarted())
+            self.report(Started())
+            return True
+        if not self.credits.runnable:
+            return False
+        return self._poll() if self.machine.is_source else self._read_message()
+
+    def _read_message(self) -> bool:
+        readable = [(c, queue) for c, queue in self.incoming if queue.queue and self.machine.readable(c)]
+        if not readable:
+            return False
+        channel, queue = self.world.rng.choice(readable)
+        message = queue.pop()
+        self.handle(MessageArrived(channel, message))
+        if isinstance(message, Records):
+            self._repay(channel, message.nbytes)
+        return True
+
+    def _repay(self, channel: ChannelId, nbytes: int) -> None:
+        sender = self.attempt.hosts[self.attempt.graph.source(channel)]
+        if self.world.rng.random() < 0.7:
+            sender.credits.repay(channel, nbytes)
+        else:
+            self.world.later(lambda: sender.credits.repay(channel, nbytes))
+
+    def _poll(self) -> bool:
+        source = self.operator
+        if not self.machine.may_poll:
+            return False
+        assert isinstance(source, SourceOperator), "only sources are polled"
+        rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3))
+        if rows:
+            self._begin_step()
+            self._emit(rows)
+            watermark = source.watermark()
+            if watermark is not None:
+                self.handle(SourceAdvanced(watermark))
+        elif source.exhausted:
+            self.handle(SourceExhausted())
+        else:
+            return False
+        return True
+
+    def handle(self, event: SubtaskEvent) -> None:
+        self.world.note(f"{self.attempt.token}:{self.subtask}", event)
+        self._begin_step()
+        effects = self.machine.handle(event)
+        try:
+            for effect in effects:
+                self._perform(effect)
+        except EnvironmentTrouble as trouble:
+            self.report(Broken(str(trouble)))
+            self.slot.alive = False
+        check_subtask(self.machine)
+
+    def _begin_step(self) -> None:
+        for channel in self.outputs:
+            self.attempt.channels[channel].before_step = self.attempt.channels[channel].nbytes
+
+    # ------------------------------------------------------------ effects
+
+    def _perform(self, effect: SubtaskEffect) -> None:
+        operator = self.operator
+        match effect:
+            case Process(channel, records):
+                self._emit(operator.process(self.attempt.graph.input_of(channel), records.payload))
+            case AdvanceWatermark(time):
+                self._emit(operator.advance(time))
+            case Broadcast(message):
+                for channel in self.outputs:
+                    self.attempt.channels[channel].push(message)
+            case PreparePreBarrier(checkpoint):
+                self._emit(operator.prepare(checkpoint))
+            case CaptureState():
+                self._capture(effect)
+            case EndInput(number):
+                self._emit(operator.end_input(number))
+            case Finish():
+                self._emit(operator.finish())
+            case CommitOutput(permit):
+                operator.commit(permit)
+            case Close():
+                operator.close()
+            case ForgetCheckpoint():
+                pass
+            case Acknowledge() | Decline() | ReportFinished() | ReportEnded():
+                self.report(effect)
+
+    def report(self, what: Report) -> None:
+        self.slot.up.append((self.subtask, what))
+        if isinstance(what, Acknowledge | Decline) and self.world.faults.strikes("repeat_message"):
+            self.slot.up.append((self.subtask, what))
+
+    def _emit(self, rows: Rows) -> None:
+        for channel, part in self._partition(rows):
+            nbytes = ROW_BYTES * len(part)
+            self.attempt.channels[channel].push(Records(part, len(part), nbytes))
+            self.credits.spend(channel, nbytes)
+
+    def _partition(self, rows: Rows) -> list[tuple[ChannelId, Rows]]:
+        parts: dict[ChannelId, Rows] = {}
+        by_edge: dict[int, list[ChannelId]] = {}
+        for channel in self.outputs:
+            by_edge.setdefault(channel.edge, []).append(channel)
+        for edge, channels in by_edge.items():
+            for row in rows:
+                for channel in self._targets(edge, channels, row):
+                    parts.setdefault(channel, []).append(row)
+        return list(parts.items())
+
+    def _targets(self, edge: int, channels: list[ChannelId], row: Row) -> list[ChannelId]:
+        match self.attempt.graph.edges[edge].partitioning:
+            case Partitioning.FORWARD:
+                return channels
+            case Partitioning.BROADCAST:
+                return channels
+            case Partitioning.HASH:
+                return [channels[owner_of(group_of(row[0]), MAX_PARALLELISM, len(channels))]]
+            case Partitioning.REBALANCE:
+                self.turn += 1
+                return [channels[self.turn % len(channels)]]
+
+    # ------------------------------------------------------------ snapshots
+
+    def _capture(self, effect: CaptureState) -> None:
+        checkpoint, faults = effect.barrier.checkpoint, self.world.faults
+        path = f"{self.attempt.token}/{checkpoint}/{self.subtask}"
+        image = self.operator.image()
+        snapshot = _snapshot(path, image, effect, self.operator.committables())
+        if faults.strikes("lose_snapshot"):
+            return
+        failed = faults.strikes("fail_snapshot")
+
+        def stored() -> None:
+            if not self.slot.alive:
+                return
+            if failed:
+                self.handle(SnapshotFailed(checkpoint, "storage failed"))
+                return
+            self.world.files[path] = image
+            self.handle(SnapshotStored(checkpoint, snapshot, SnapshotTimings()))
+
+        self.world.later(stored, "slow_snapshot")
+
+
+def _snapshot(path: str, image: Image, effect: CaptureState, committables: tuple[object, ...]) -> SubtaskSnapshot:
+    segment = Segment(path=path, rows=0, nbytes=0, checksum="", first_group=0, last_group=MAX_PARALLELISM - 1)
+    return SubtaskSnapshot(
+        finished=effect.finished,
+        watermark=effect.watermark,
+        keyed={"keyed": (segment,)},
+        broadcast={"table": (segment,)} if image.table else {},
+        lists={"held": image.held} if image.held else {},
+        committables=committables,
+    )

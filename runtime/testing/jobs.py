@@ -1,0 +1,221 @@
+"""Random jobs of the simulator: a topology, its input, its graph at any parallelism, and what it must commit.
+
+The oracle is sequential: it evaluates the same operators over the rows that the sources had given out, without
+barriers, channels or failures.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.ids import OperatorId, SubtaskId
+from runtime.core.keygroups import range_of
+from runtime.testing.model import (
+    MAX_PARALLELISM,
+    WINDOW_MS,
+    BatchingOperator,
+    CountOperator,
+    HoldingOperator,
+    JoinOperator,
+    ModelOperator,
+    Row,
+    SinkOperator,
+    SourceOperator,
+    Split,
+    Target,
+    WindowOperator,
+)
+
+KEYS = "abcde"
+Positions = Mapping[OperatorId, Mapping[str, int]]  #: by source and split
+Output = Counter[tuple[str, str, int]]  #: sink, key, value
+
+PLAIN = {
+    "map": ModelOperator,
+    "batching": BatchingOperator,
+    "holding": HoldingOperator,
+    "union": ModelOperator,
+    "join": JoinOperator,
+    "count": CountOperator,
+    "window": WindowOperator,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operator of a job. Steps of one `lane` have the same parallelism: forward edges join them."""
+
+    uid: OperatorId
+    kind: str
+    lane: int
+    bounded: bool = False
+    splits: tuple[Split, ...] = ()
+
+
+@dataclass(slots=True)
+class Job:
+    """A topology with its input. Edges are made for any parallelism."""
+
+    steps: list[Step] = field(default_factory=list)
+    edges: list[EdgeSpec] = field(default_factory=list)
+
+    def step(self, uid: OperatorId) -> Step:
+        return next(step for step in self.steps if step.uid == uid)
+
+    def add(
+        self, kind: str, lane: int, inputs: Sequence[tuple[OperatorId, Partitioning]], build: int | None = None
+    ) -> OperatorId:
+        """Adds a step that reads `inputs`, in the order of their numbers; `build` is the number of its build side."""
+        uid = OperatorId(f"{kind}{len(self.steps)}")
+        self.steps.append(Step(uid=uid, kind=kind, lane=lane))
+        for number, (source, partitioning) in enumerate(inputs):
+            keys = ("key",) if partitioning is Partitioning.HASH else ()
+            self.edges.append(
+                EdgeSpec(
+                    source=source, target=uid, input=number, partitioning=partitioning, keys=keys, build=number == build
+                )
+            )
+        return uid
+
+    def add_source(self, lane: int, bounded: bool, splits: Sequence[Split]) -> OperatorId:
+        uid = OperatorId(f"source{len(self.steps)}")
+        self.steps.append(Step(uid=uid, kind="source", lane=lane, bounded=bounded, splits=tuple(splits)))
+        return uid
+
+    @property
+    def sources(self) -> list[Step]:
+        return [step for step in self.steps if step.kind == "source"]
+
+    @property
+    def bounded(self) -> bool:
+        return all(source.bounded for source in self.sources)
+
+    def graph(self, parallelism: Mapping[int, int]) -> JobGraph:
+        """The graph at the given parallelism of each lane (1 where it is missing)."""
+        roles = {"source": Role.SOURCE, "sink": Role.SINK}
+        operators = tuple(
+            OperatorSpec(
+                uid=step.uid,
+                name=step.uid,
+                role=roles.get(step.kind, Role.OPERATOR),
+                parallelism=parallelism.get(step.lane, 1),
+                bounded=step.bounded,
+            )
+            for step in self.steps
+        )
+        return JobGraph(operators, tuple(self.edges), MAX_PARALLELISM)
+
+    def operator(self, subtask: SubtaskId, parallelism: int, target: Target, prefix: str) -> ModelOperator:
+        """The code of one subtask."""
+        step = self.step(subtask.operator)
+        groups = range_of(subtask.index, MAX_PARALLELISM, parallelism)
+        if step.kind == "source":
+            return SourceOperator(groups, step.splits, step.bounded)
+        if step.kind == "sink":
+            return SinkOperator(groups, target, prefix)
+        return PLAIN[step.kind](groups)
+
+    # ------------------------------------------------------------ the oracle
+
+    def expected(self, positions: Positions) -> Output:
+        """What must have been committed when the sources had come to `positions` and then ended."""
+        streams: dict[OperatorId, Counter[Row]] = {}
+        output: Output = Counter()
+        for step in self.steps:
+            read = [edge for edge in self.edges if edge.target == step.uid]
+            if step.kind == "source":
+                streams[step.uid] = _read(step, positions.get(step.uid, {}))
+            elif step.kind == "join":
+                keys = {key for edge in read if edge.build for key, _ in streams[edge.source]}
+                streams[step.uid] = Counter({row: n for row, n in streams[read[0].source].items() if row[0] in keys})
+            else:
+                streams[step.uid] = _apply(step.kind, sum((streams[edge.source] for edge in read), Counter()))
+            if step.kind == "sink":
+                output.update({(step.uid, key, value): n for (key, value), n in streams[step.uid].items()})
+        return output
+
+
+def _read(source: Step, positions: Mapping[str, int]) -> Counter[Row]:
+    return Counter(row for split in source.splits for row in split.rows[: positions.get(split.name, 0)])
+
+
+def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
+    if kind == "count":
+        totals: Counter[str] = Counter()
+        for (key, _), n in rows.items():
+            totals[key] += n
+        return Counter((key, i) for key, total in totals.items() for i in range(1, total + 1))
+    if kind == "window":
+        windows: Counter[str] = Counter()
+        for (key, time), n in rows.items():
+            windows[f"{key}@{time - time % WINDOW_MS}"] += n
+        return Counter(windows.items())
+    return rows
+
+
+# ---------------------------------------------------------------- random jobs
+
+
+def random_job(rng: Random) -> Job:
+    """One to three sources, chains, unions, joins with a build side, two ways to end a stream."""
+    job = Job()
+    streams = [_source(job, rng, lane) for lane in range(rng.randint(1, 3))]
+    while len(streams) > 1 and rng.random() < 0.75:
+        left, right = streams.pop(0), streams.pop(0)
+        streams.append(_merge(job, rng, left, right))
+    for stream in streams:
+        for _ in range(1 + (rng.random() < 0.35)):
+            _end(job, rng, stream)
+    return job
+
+
+def _source(job: Job, rng: Random, lane: int) -> OperatorId:
+    bounded = rng.random() < 0.6
+    uid = OperatorId(f"source{len(job.steps)}")
+    splits = [_split(rng, f"{uid}.{number}") for number in range(rng.randint(1, 4))]
+    job.add_source(lane, bounded, splits)
+    for _ in range(rng.choice((0, 0, 1, 1, 2))):
+        uid = job.add(rng.choice(("map", "batching")), lane, [(uid, Partitioning.FORWARD)])
+    return uid
+
+
+def _split(rng: Random, name: str) -> Split:
+    time, rows = 0, []
+    for _ in range(rng.choice((0, 2, 8, 15, 25))):
+        time += rng.choice((0, 1, 1, 3, 8))
+        rows.append((rng.choice(KEYS), time))
+    return Split(name, tuple(rows))
+
+
+def _merge(job: Job, rng: Random, left: OperatorId, right: OperatorId) -> OperatorId:
+    lane = len(job.steps)
+    if rng.random() < 0.5:
+        if is_bounded(job, right):
+            return job.add("join", lane, [(left, Partitioning.REBALANCE), (right, Partitioning.BROADCAST)], build=1)
+        if is_bounded(job, left):
+            return job.add("join", lane, [(right, Partitioning.REBALANCE), (left, Partitioning.BROADCAST)], build=1)
+    return job.add("union", lane, [(left, Partitioning.REBALANCE), (right, Partitioning.HASH)])
+
+
+def is_bounded(job: Job, uid: OperatorId) -> bool:
+    """Whether only bounded sources feed `uid`."""
+    before = [edge.source for edge in job.edges if edge.target == uid]
+    return all(is_bounded(job, source) for source in before) if before else job.step(uid).bounded
+
+
+def _end(job: Job, rng: Random, stream: OperatorId) -> None:
+    kind = rng.choice(("count", "count", "window"))
+    if kind == "count" and rng.random() < 0.4:
+        stream = job.add("holding", len(job.steps), [(stream, Partitioning.REBALANCE)])
+    last = job.add(kind, len(job.steps), [(stream, Partitioning.HASH)])
+    if rng.random() < 0.5:
+        job.add("sink", job.step(last).lane, [(last, Partitioning.FORWARD)])
+    else:
+        job.add("sink", len(job.steps), [(last, Partitioning.REBALANCE)])
+
+
+def random_parallelism(rng: Random, job: Job) -> dict[int, int]:
+    """A parallelism from 1 to 3 for every lane."""
+    return {lane: rng.randint(1, 3) for lane in sorted({step.lane for step in job.steps})}

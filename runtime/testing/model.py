@@ -1,0 +1,276 @@
+"""Operators of the simulator, in plain Python; they have the hooks of `runtime.ports.Operator`, in the same order.
+
+A record is a key and an event time. State is as in production: keyed by key group, a list that is dealt anew, and a
+broadcast table. What an operator must never see (records after `finish`, late records, a second `close`) is asserted
+here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from zlib import crc32
+
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.keygroups import key_group_of
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
+
+Row = tuple[str, int]
+Rows = list[Row]
+KeyedState = dict[int, dict[str, int]]  #: key group, then name or key
+
+MAX_PARALLELISM: Final = 8
+WINDOW_MS: Final = 10
+ROW_BYTES: Final = 10
+
+
+def group_of(name: str) -> int:
+    return key_group_of(crc32(name.encode()), MAX_PARALLELISM)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a source's input; event times rise within it."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The state of one operator subtask, copied at a barrier."""
+
+    keyed: Mapping[int, Mapping[str, int]]
+    held: tuple[Row, ...]
+    table: tuple[str, ...]
+
+
+class Target(Protocol):
+    """The external system behind a sink."""
+
+    def prepare(self, name: str, rows: Sequence[Row]) -> None: ...
+    def commit(self, permit: CommitPermit, names: Sequence[str]) -> None: ...
+
+
+class ModelOperator:
+    """Passes records on. The base of all others."""
+
+    def __init__(self, groups: range) -> None:
+        self.groups = groups
+        self.keyed: KeyedState = {}
+        self.held: Rows = []
+        self.table: list[str] = []
+        self.finished = False
+        self.closed = False
+        self.inputs_ended: set[int] = set()
+
+    def restore(self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str]) -> None:
+        for image in images:
+            for group in set(image.keyed) & set(self.groups):
+                assert group not in self.keyed, "two old subtasks held one key group"
+                self.keyed[group] = dict(image.keyed[group])
+        self.held, self.table = list(held), list(table)
+
+    def image(self) -> Image:
+        return Image({g: dict(rows) for g, rows in self.keyed.items()}, tuple(self.held), tuple(self.table))
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return rows
+
+    def advance(self, time: int) -> Rows:
+        return []
+
+    def prepare(self, checkpoint: int) -> Rows:
+        return []
+
+    def end_input(self, input: int) -> Rows:
+        assert input not in self.inputs_ended, "end_input came twice"
+        self.inputs_ended.add(input)
+        return []
+
+    def finish(self) -> Rows:
+        assert not self.finished, "finish came twice"
+        self.finished = True
+        return []
+
+    def commit(self, permit: CommitPermit) -> None:
+        return
+
+    def committables(self) -> tuple[Any, ...]:
+        return ()
+
+    def close(self) -> None:
+        assert not self.closed, "close came twice"
+        self.closed = True
+
+    def _add(self, name: str, amount: int = 1) -> int:
+        rows = self.keyed.setdefault(group_of(name), {})
+        rows[name] = rows.get(name, 0) + amount
+        return rows[name]
+
+
+class SourceOperator(ModelOperator):
+    """Reads the splits that hash to its key groups; the position in each is keyed state."""
+
+    def __init__(self, groups: range, splits: Sequence[Split], bounded: bool) -> None:
+        super().__init__(groups)
+        self.splits = [split for split in splits if group_of(split.name) in groups]
+        self.bounded = bounded
+
+    def position(self, split: Split) -> int:
+        return self.keyed.get(group_of(split.name), {}).get(split.name, 0)
+
+    @property
+    def drained(self) -> bool:
+        """Every row so far has been given out."""
+        return all(self.position(split) == len(split.rows) for split in self.splits)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.bounded and self.drained
+
+    def poll(self, choice: int, max_rows: int) -> Rows:
+        """Up to `max_rows` rows of one split; `choice` says of which."""
+        unread = [split for split in self.splits if self.position(split) < len(split.rows)]
+        if not unread:
+            return []
+        split = unread[choice % len(unread)]
+        start = self.position(split)
+        rows = list(split.rows[start : start + max_rows])
+        self._add(split.name, len(rows))
+        return rows
+
+    def watermark(self) -> int | None:
+        """Just below the earliest row still to come; an unbounded split may always bring one as late as its last."""
+        times = []
+        for split in self.splits:
+            position = self.position(split)
+            if position < len(split.rows):
+                times.append(split.rows[position][1] - 1)
+            elif not self.bounded:
+                times.append(split.rows[-1][1] if split.rows else 0)
+        return min(times, default=None)
+
+
+class BatchingOperator(ModelOperator):
+    """Collects a few rows and passes them on together, at the latest before a barrier: none is ever in its state."""
+
+    def __init__(self, groups: range) -> None:
+        super().__init__(groups)
+        self.batch: Rows = []
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.batch += rows
+        return self._flush() if len(self.batch) > 3 else []
+
+    def advance(self, time: int) -> Rows:
+        return self._flush()
+
+    def prepare(self, checkpoint: int) -> Rows:
+        return self._flush()
+
+    def finish(self) -> Rows:
+        super().finish()
+        return self._flush()
+
+    def _flush(self) -> Rows:
+        rows, self.batch = self.batch, []
+        return rows
+
+    def image(self) -> Image:
+        assert not self.batch, "what precedes the barrier was not flushed"
+        return super().image()
+
+
+class HoldingOperator(ModelOperator):
+    """Work in flight, as of asynchronous look-ups: up to three rows stay in list state; `end_input` gives them out."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.held += rows
+        ready, self.held = self.held[:-3], self.held[-3:]
+        return ready
+
+    def end_input(self, input: int) -> Rows:
+        super().end_input(input)
+        rows, self.held = self.held, []
+        return rows
+
+
+class JoinOperator(ModelOperator):
+    """Keeps the rows of input 0 whose key occurs on the build side, input 1."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        if input == 0:
+            return [row for row in rows if row[0] in self.table]
+        assert 0 not in self.inputs_ended, "the probe side was read before the build side"
+        self.table += [key for key, _ in rows if key not in self.table]
+        return []
+
+
+class CountOperator(ModelOperator):
+    """Emits the new count of every key it sees: a lost or doubled record shows in every later row of its key."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [(key, self._add(key)) for key, _ in rows]
+
+
+class WindowOperator(ModelOperator):
+    """Counts per key and tumbling window; fires when the watermark reaches the end of the window."""
+
+    def __init__(self, groups: range) -> None:
+        super().__init__(groups)
+        self.watermark = MIN_WATERMARK
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        for key, time in rows:
+            start = time - time % WINDOW_MS
+            assert start + WINDOW_MS - 1 > self.watermark, f"a late record: {time} behind {self.watermark}"
+            per_window = self.keyed.setdefault(group_of(key), {})
+            name = f"{key}@{start}"
+            per_window[name] = per_window.get(name, 0) + 1
+        return []
+
+    def advance(self, time: int) -> Rows:
+        assert time > self.watermark, "the watermark went back"
+        self.watermark = time
+        fired: Rows = []
+        for rows in self.keyed.values():
+            due = [name for name in rows if int(name.split("@")[1]) + WINDOW_MS - 1 <= time]
+            fired += [(name, rows.pop(name)) for name in sorted(due)]
+        return fired
+
+    def finish(self) -> Rows:
+        super().finish()
+        assert self.watermark == MAX_WATERMARK, "finish came before the maximum watermark"
+        return []
+
+
+class SinkOperator(ModelOperator):
+    """Two-phase commit: rows are prepared before the barrier and committed with a permit."""
+
+    def __init__(self, groups: range, target: Target, prefix: str) -> None:
+        super().__init__(groups)
+        self.target = target
+        self.prefix = prefix
+        self.rows: Rows = []
+        self.prepared: dict[str, int] = {}  #: name, to the checkpoint it was prepared for
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.rows += rows
+        return []
+
+    def prepare(self, checkpoint: int) -> Rows:
+        if self.rows:
+            name = f"{self.prefix}-{checkpoint}"
+            self.target.prepare(name, self.rows)
+            self.prepared[name] = checkpoint
+            self.rows = []
+        return []
+
+    def commit(self, permit: CommitPermit) -> None:
+        names = [name for name, checkpoint in self.prepared.items() if checkpoint <= permit.checkpoint]
+        self.target.commit(permit, names)
+        for name in names:
+            del self.prepared[name]
+
+    def committables(self) -> tuple[Any, ...]:
+        return tuple(self.prepared)

@@ -1,0 +1,348 @@
+"""The production core under one seed: random jobs, interleavings and faults, until the job has ended exactly.
+
+    python -m runtime.testing.simulation --seeds 2000
+    python -m runtime.testing.simulation --replay 1234
+
+One thread and one `random.Random(seed)`: a seed always gives the same world. A violation prints its seed, the broken
+law and the last lines of the journal.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, TypeVar
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.messages import CheckpointKind
+from runtime.testing.cluster import Attempt
+from runtime.testing.faults import Faults
+from runtime.testing.invariants import Violation, check_output, require
+from runtime.testing.jobs import Job, Positions, random_job, random_parallelism
+from runtime.testing.master import Ending, Master
+from runtime.testing.model import SourceOperator
+from runtime.testing.world import World
+
+FAULTY_STEPS: Final = 3_000  #: after these the faults end
+STEP_LIMIT: Final = 30_000  #: by then every job must have ended
+T = TypeVar("T")
+REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
+
+
+@dataclass(slots=True)
+class Incident:
+    """Something that a scenario does once, when the moment has come."""
+
+    when: Callable[["Simulation"], bool]
+    then: Callable[["Simulation"], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What is fixed about a world; what is None is drawn from the seed."""
+
+    job: Job | None = None
+    parallelism: dict[int, int] | None = None
+    settings: CoordinatorSettings | None = None
+    faults: dict[str, float] | None = None
+    incidents: list[Incident] = field(default_factory=list)
+    again: bool = True  #: whether the last manifest is restored once more at the end
+
+
+class Simulation:
+    """One world, from the first run of a job to the last."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        plan = plan or Plan()
+        self.seed, self.plan, self.rng = seed, plan, Random(seed)
+        faults = Faults.drawn(self.rng) if plan.faults is None else Faults(self.rng, dict(plan.faults))
+        self.world = World(self.rng, faults)
+        self.job = plan.job or random_job(self.rng)
+        self.settings = plan.settings or _settings(self.rng)
+        self.attempts: list[Attempt] = []
+        self.old_masters: list[Master] = []
+        self.operations = 0
+        self.stops = 0
+        self.incidents = list(plan.incidents)
+        self.endings: list[Ending] = []
+        self.master = self._new_run(None)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Lives this world to its end.
+
+        Raises:
+            Violation: naming the broken law.
+        """
+        while not self._ended():
+            self.step()
+        self._check_end()
+        if self.plan.again:
+            self._run_again()
+
+    def step(self) -> None:
+        world = self.world
+        world.steps += 1
+        world.faults.active = world.steps < FAULTY_STEPS
+        require(world.steps < STEP_LIMIT, "liveness", f"not ended after {world.steps} steps")
+        self._happen()
+        if not self._act():
+            self._pass_time()
+        if self.rng.random() < 0.3:
+            world.now += 1
+        for master in (self.master, *self.old_masters):
+            master.tick()
+        self._linger()
+
+    def _act(self) -> bool:
+        """Lets one thing happen, chosen at random; the next kind is tried where there is nothing of the first."""
+        acts: list[Callable[[], bool]] = [
+            self._step_attempt,
+            self._step_attempt,
+            self._deliver_down,
+            self._step_master,
+            lambda: self.world.background.run_one(self.world.now),
+        ]
+        first = self.rng.randrange(len(acts))
+        return any(act() for act in acts[first:] + acts[:first])
+
+    def _step_attempt(self) -> bool:
+        return any(attempt.step() for attempt in self._shuffled(self.attempts))
+
+    def _deliver_down(self) -> bool:
+        return any(attempt.deliver_down() for attempt in self._shuffled(self.attempts))
+
+    def _step_master(self) -> bool:
+        return any(master.step() for master in self._shuffled([self.master, *self.old_masters]))
+
+    def _shuffled(self, some: list[T]) -> list[T]:
+        return self.rng.sample(some, len(some)) if len(some) > 1 else some
+
+    def _pass_time(self) -> None:
+        """Nothing can happen now: go to the next moment at which something may."""
+        moments = [self.world.background.next_due(), self.master.next_wake()]
+        due = min((at for at in moments if at is not None), default=self.world.now + 1)
+        self.world.now = max(self.world.now + 1, min(due, self.world.now + 50))
+
+    def _linger(self) -> None:
+        """Abandoned attempts go on for a while, then they are gone."""
+        for attempt in self.attempts:
+            attempt.lingers -= 1
+        if any(attempt.lingers <= 0 for attempt in self.attempts):
+            self.attempts[:] = [attempt for attempt in self.attempts if attempt.lingers > 0]
+            self.old_masters = [master for master in self.old_masters if self._acts(master)]
+
+    def _acts(self, master: Master) -> bool:
+        return not master.gone and master.driver is not None and master.driver.attempt in self.attempts
+
+    # ------------------------------------------------------------ what happens to it
+
+    def _happen(self) -> None:
+        for incident in [i for i in self.incidents if i.when(self)]:
+            self.incidents.remove(incident)
+            incident.then(self)
+        faults = self.world.faults
+        if self.master.ending is not None:
+            self._next_run()
+        elif self.master.gone or faults.strikes("crash_master"):
+            self.crash_master()
+        elif faults.strikes("zombie_master"):
+            self.crash_master(zombie=True)
+        elif faults.strikes("clock_jump"):
+            self.world.now += self.rng.choice((100, 1_000, 10_000))
+        elif self.master.driver is not None:
+            self._happen_to_attempt(self.master.driver.attempt)
+
+    def _happen_to_attempt(self, attempt: Attempt) -> None:
+        faults = self.world.faults
+        if faults.strikes("crash_slot"):
+            self.crash_slot(self.rng.choice(list(attempt.slots)))
+        if faults.strikes("fail_operator") and self.master.driver is not None:
+            self.master.driver.fail("an operator raised")
+        for kind in REQUEST_KINDS:
+            if faults.strikes(kind) and (self.stops < 4 or kind != "stop"):
+                self.request(CheckpointKind(kind))
+        if self.stops < 4 and faults.strikes("cancel"):
+            self.stops += 1
+            self.master.cancel()
+        if self.world.steps % 50 == 0 and self._all_read():
+            self.request(CheckpointKind.DRAIN)
+
+    def crash_slot(self, index: int) -> None:
+        if self.master.driver is not None and self.master.driver.attempt.slots[index].alive:
+            self.world.note("fault", f"slot {index} crashes")
+            self.master.driver.attempt.crash(index)
+
+    def crash_master(self, zombie: bool = False) -> None:
+        """The supervisor starts another master for the run; a zombie does not know that it has been given up."""
+        old = self.master
+        if old.driver is not None and old.driver.attempt in self.attempts:
+            old.driver.attempt.abandon(self.rng.choice((100, 1_000)) if zombie else self.rng.choice((0, 300)))
+        self.world.note("fault", "the master is replaced" if zombie else "the master crashes")
+        old.gone = old.gone or not zombie
+        if zombie:
+            self.old_masters.append(old)
+        self.master = self._master(old.base, old)
+        self.master.begin_at = self.world.now + self.rng.randint(0, 30)
+
+    def request(self, kind: CheckpointKind) -> None:
+        self.operations += 1
+        self.stops += kind is CheckpointKind.STOP
+        self.master.request(kind, f"operation-{self.operations}")
+
+    def _all_read(self) -> bool:
+        """Whether all input has been given out, so that only a drain can end the job."""
+        driver = self.master.driver
+        if self.job.bounded or driver is None or driver.suspended:
+            return False
+        sources = [h.operator for h in driver.attempt.order if isinstance(h.operator, SourceOperator)]
+        running = [h for h in driver.attempt.order if h.machine.is_source and not h.machine.spec.finished_on_restore]
+        return all(s.drained for s in sources if s in {h.operator for h in running})
+
+    # ------------------------------------------------------------ runs
+
+    def _master(self, base: Manifest | None, old: Master | None = None) -> Master:
+        if old is not None:
+            graph = old.graph
+        else:
+            lanes = self.plan.parallelism if not self.endings and self.plan.parallelism else None
+            graph = self.job.graph(lanes or random_parallelism(self.rng, self.job))
+        master = Master(self.world, self.job, graph, base, self.settings)
+        master.on_attempt = self.attempts.append
+        return master
+
+    def _new_run(self, base: Manifest | None) -> Master:
+        self.world.records.run += 1
+        return self._master(base)
+
+    def _next_run(self) -> None:
+        """After a stop or a cancel the job is restored, at another parallelism."""
+        assert self.master.ending is not None, "the run goes on"
+        self.endings.append(self.master.ending)
+        # Whoever cancels may meet a checkpoint that is being recorded: taking the token first settles its fate.
+        self.world.records.take_token()
+        self.master = self._new_run(self.world.records.newest())
+
+    def _ended(self) -> bool:
+        return self.master.ending is Ending.FINISHED
+
+    def _check_end(self) -> None:
+        manifest = self.world.records.newest()
+        require(manifest is not None, "an-ended-job-has-a-last-checkpoint", self.seed)
+        assert manifest is not None
+        positions = self._positions(manifest)
+        if manifest.kind is CheckpointKind.CHECKPOINT:
+            self._check_all_read(positions)
+        check_output(self.world.target.output(), self.job.expected(positions))
+        self.endings.append(Ending.FINISHED)
+
+    def _check_all_read(self, positions: Positions) -> None:
+        for source in self.job.sources:
+            for split in source.splits:
+                at = positions[source.uid].get(split.name, 0)
+                require(at == len(split.rows), "an-ended-source-was-read-to-its-end", f"{split.name}: {at}")
+
+    def _positions(self, manifest: Manifest) -> Positions:
+        """Where the sources stood in `manifest`; those flagged finished may lie in an older one."""
+        older = [m for c, m in sorted(self.world.ledger.recorded.items()) if c <= manifest.checkpoint]
+        found: dict[str, dict[str, int]] = {}
+        for one in older:
+            for source in self.job.sources:
+                for snapshot in one.operators[source.uid].subtasks.values():
+                    for segment in (s for segments in snapshot.keyed.values() for s in segments):
+                        for rows in self.world.files[segment.path].keyed.values():
+                            known = found.setdefault(source.uid, {})
+                            known.update({split: max(at, known.get(split, 0)) for split, at in rows.items()})
+        return {source.uid: found.get(source.uid, {}) for source in self.job.sources}
+
+    def _run_again(self) -> None:
+        """Restoring the last checkpoint of an ended job ends at once, with no output twice."""
+        before = self.world.target.output()
+        self.world.faults.active = False
+        self.world.steps = max(self.world.steps, FAULTY_STEPS)
+        limit = self.world.steps + 5_000
+        self.master = self._new_run(self.world.records.newest())
+        while not self._ended():
+            require(self.world.steps < limit, "a-finished-job-ends-at-once", f"not after {self.world.steps} steps")
+            require(self.world.steps < STEP_LIMIT - 1, "liveness", "the second run came too late")
+            self.step()
+        require(self.world.target.output() == before, "a-finished-job-commits-nothing-more", self.seed)
+
+
+def _settings(rng: Random) -> CoordinatorSettings:
+    return CoordinatorSettings(
+        interval_ms=rng.choice((None, 20, 60, 200, 500)),
+        timeout_ms=rng.choice((300, 1_000)),
+        min_pause_ms=rng.choice((0, 10, 50)),
+        max_concurrent=rng.choice((1, 1, 2, 3)),
+        tolerable_failures=rng.choice((None, 0, 3)),
+    )
+
+
+# ---------------------------------------------------------------- command line
+
+
+def simulate(seed: int, plan: Plan | None = None) -> Simulation:
+    """Runs one seed.
+
+    Raises:
+        BrokenSeed: with the world as it was when a law broke; an exception of the core counts as one.
+    """
+    simulation = Simulation(seed, plan)
+    try:
+        simulation.run()
+    except Violation as violation:
+        raise BrokenSeed(simulation, violation.law, str(violation)) from violation
+    except Exception as error:
+        raise BrokenSeed(simulation, "the-core-keeps-its-promises", f"{type(error).__name__}: {error}") from error
+    return simulation
+
+
+class BrokenSeed(Exception):
+    """A seed in which a law broke; as text it is what a person needs to go on."""
+
+    def __init__(self, simulation: Simulation, law: str, detail: str) -> None:
+        journal = "\n".join(simulation.world.last_lines())
+        replay = f"python -m runtime.testing.simulation --replay {simulation.seed}"
+        super().__init__(f"{journal}\n\nseed {simulation.seed}: {law}\n{detail}\nreplay: {replay}")
+        self.law = law
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runtime.testing.simulation", description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to live through")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="one seed, with its journal")
+    chosen = parser.parse_args(arguments)
+    try:
+        return _replay(chosen.replay) if chosen.replay is not None else _all(chosen.start, chosen.seeds)
+    except BrokenSeed as broken:
+        print(f"\n{broken}")
+        return 1
+
+
+def _replay(seed: int) -> int:
+    simulation = simulate(seed)
+    print("\n".join(simulation.world.last_lines()))
+    faults = ", ".join(f"{name} {count}" for name, count in sorted(simulation.world.faults.seen.items()))
+    print(f"\nseed {seed}: {simulation.world.steps} steps, runs {', '.join(simulation.endings)}; {faults}")
+    return 0
+
+
+def _all(start: int, seeds: int) -> int:
+    for done, seed in enumerate(range(start, start + seeds)):
+        if sys.stdout.isatty() and done % 5 == 0:
+            bar = "#" * (40 * done // seeds)
+            print(f"\r[{bar:40}] {done}/{seeds}", end="", flush=True)
+        simulate(seed)
+    if sys.stdout.isatty():
+        print("\r" + " " * 60 + "\r", end="")
+    print(f"{seeds} seeds, 0 violations")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Everything outside the machines: clock, storage, the record of checkpoints, the target of the sinks, background work.
+
+The stores keep the promises of `runtime.ports`: an id is given once, a manifest is recorded only under the newest
+token, a commit may be repeated. Whether an answer comes, and when, is up to the faults.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from runtime.core.checkpoint import CommitPermit, Manifest
+from runtime.core.graph import JobGraph
+from runtime.core.ids import CheckpointId, Token
+from runtime.core.messages import CheckpointKind
+from runtime.testing.faults import Faults
+from runtime.testing.invariants import Ledger, Violation, committables
+from runtime.testing.model import Image, Row
+
+JOURNAL_LENGTH: Final = 400
+JOB: Final = "job"
+
+
+class EnvironmentTrouble(Exception):
+    """Storage or target failed for a moment; the attempt that met it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the journal."""
+
+    step: int
+    now: int
+    who: str
+    what: object
+
+    def __str__(self) -> str:
+        return f"{self.step:6} {self.now:8} ms  {self.who:24} {self.what}"
+
+
+class Background:
+    """Work that ends some time: writes, answers. The loop picks one that is due, in any order."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, due: int, work: Callable[[], None]) -> None:
+        self._waiting.append((due, work))
+
+    def run_one(self, now: int) -> bool:
+        due = [number for number, (at, _) in enumerate(self._waiting) if at <= now]
+        if not due:
+            return False
+        self._waiting.pop(self._rng.choice(due))[1]()
+        return True
+
+    def next_due(self) -> int | None:
+        return min((at for at, _ in self._waiting), default=None)
+
+
+@dataclass(slots=True)
+class CheckpointRecords:
+    """The twin of the checkpoint store: linearizable, fenced by the attempt token."""
+
+    ledger: Ledger
+    token: Token = Token(0)
+    last_id: int = 0
+    run: int = 0
+    runs: dict[int, int] = field(default_factory=dict)  #: checkpoint to the run that took it
+
+    def take_token(self) -> Token:
+        self.token = Token(self.token + 1)
+        return self.token
+
+    def next_id(self, token: Token) -> CheckpointId | None:
+        if token != self.token:
+            return None
+        self.last_id += 1
+        return CheckpointId(self.last_id)
+
+    def record(self, manifest: Manifest, graph: JobGraph) -> bool:
+        if manifest.token != self.token:
+            return False
+        self.ledger.was_recorded(manifest, graph, self.token)
+        self.runs[manifest.checkpoint] = self.run
+        return True
+
+    def of_run(self) -> list[Manifest]:
+        """What the current run has recorded, oldest first."""
+        return [self.ledger.recorded[CheckpointId(c)] for c in sorted(self.runs) if self.runs[c] == self.run]
+
+    def newest(self) -> Manifest | None:
+        return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None
+
+    def ending(self) -> Manifest | None:
+        """The completed stop or drain of this run: it must not be restarted."""
+        return next((manifest for manifest in self.of_run() if manifest.kind.ends_job), None)
+
+    def recovery_point(self) -> Manifest | None:
+        """The newest checkpoint of this run; plain savepoints do not count."""
+        usable = [manifest for manifest in self.of_run() if manifest.kind is CheckpointKind.CHECKPOINT]
+        return usable[-1] if usable else None
+
+
+@dataclass(slots=True)
+class TargetTwin:
+    """What a sink writes to. Prepared output is invisible; a commit may be repeated and may fail half-way."""
+
+    faults: Faults
+    ledger: Ledger
+    pending: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    committed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+
+    def prepare(self, name: str, rows: Sequence[Row]) -> None:
+        if name in self.pending or name in self.committed:
+            raise Violation("prepared-output-has-a-name-of-its-own", name)
+        self.pending[name] = tuple(rows)
+
+    def commit(self, permit: CommitPermit, names: Sequence[str], restoring: bool = False) -> None:
+        self.ledger.may_commit(permit, names, restoring)
+        for name in names:
+            if self.faults.strikes("fail_commit"):
+                raise EnvironmentTrouble(f"commit of {name} failed")
+            if name in self.committed:
+                continue
+            if name not in self.pending:
+                raise Violation("prepared-output-stays-until-disowned", name)
+            self.committed[name] = self.pending.pop(name)
+
+    def clean(self, token: Token) -> None:
+        """Forgets what older attempts prepared, except what any recorded manifest names."""
+        keep = {name for manifest in self.ledger.recorded.values() for name in committables(manifest)}
+        self.pending = {n: rows for n, rows in self.pending.items() if n in keep or token_in(n) >= token}
+
+    def output(self) -> Counter[tuple[str, str, int]]:
+        """Committed rows by sink."""
+        return Counter((name.split("-")[1], key, value) for name, rows in self.committed.items() for key, value in rows)
+
+
+def token_in(name: str) -> int:
+    return int(name.split("-", maxsplit=1)[0])
+
+
+class World:
+    """What all attempts of a job share."""
+
+    def __init__(self, rng: Random, faults: Faults) -> None:
+        self.rng = rng
+        self.faults = faults
+        self.now = 1_000
+        self.steps = 0
+        self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
+        self.ledger = Ledger()
+        self.records = CheckpointRecords(self.ledger)
+        self.target = TargetTwin(faults, self.ledger)
+        self.files: dict[str, Image] = {}
+        self.background = Background(rng)
+
+    def note(self, who: object, what: object) -> None:
+        self.journal.append(Entry(self.steps, self.now, str(who), what))
+
+    def later(self, work: Callable[[], None], slow: str = "") -> None:
+        """Runs `work` after a few milliseconds, or after many when the fault `slow` strikes."""
+        delay = self.rng.randint(50, 400) if slow and self.faults.strikes(slow) else self.rng.randint(0, 6)
+        self.background.add(self.now + delay, work)
+
+    def last_lines(self, count: int = 40) -> Iterable[str]:
+        return [str(entry) for entry in list(self.journal)[-count:]]

@@ -107,7 +107,7 @@ def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
     if _wait_until_up(settings, None) != 0:
         return 1
     environment = child_environment(settings, _read_env(settings))
-    story = plan.demo(environment, settings, _read_status(settings)["url"], arguments.exit)
+    story = plan.demo(environment, settings, arguments.exit)
     return subprocess.run(list(story.argv), env=environment, cwd=ROOT, check=False).returncode
 
 

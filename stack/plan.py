@@ -85,13 +85,11 @@ def beat(environment: Mapping[str, str], settings: Settings) -> Spec:
     return Spec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)
 
 
-def demo(environment: Mapping[str, str], settings: Settings, url: str, ends: bool) -> Spec:
-    argv = [
-        sys.executable, "-m", "stack.demo_story", "--url", url, "--user", settings.admin_user,
-        "--password-file", str(settings.run / "password"), "--var", str(settings.var), *(["--exit"] if ends else []),
-    ]  # fmt: skip
+def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> Spec:
+    """The story finds address, user and password in `var/run`, where the supervisor has written them."""
+    argv = [sys.executable, "-m", "stack.demo_story", "--var", str(settings.var), *(["--exit"] if ends else [])]
     return Spec(
-        name="demo", argv=argv, environment=environment, folder=ROOT, shows_output=True, runs_once=True, grace_s=5.0
+        name="demo", argv=argv, environment=environment, folder=ROOT, shows_output=True, runs_once=True, grace_s=15.0
     )
 
 

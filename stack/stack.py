@@ -15,7 +15,8 @@ from typing import IO, Final
 
 from stack import plan
 from stack.processes import ProcessId, end, load, marked, save, serving, session_members
-from stack.services import Service, free_port, postgres, redis_server
+from stack.programs import ServerMissing
+from stack.services import Service, ServiceFailed, free_port, postgres, redis_server
 from stack.settings import Settings, child_environment, contract, kept_secret, make_folders, write_env_file
 from stack.supervisor import Child, Ended, StartFailed, Supervisor, rotate_logs, write_status
 
@@ -34,6 +35,7 @@ class Stack:
         make_folders(settings)
         self._settings = settings
         self._say = say
+        self._says_changes = True
         self._shows_password = shows_password  #: never in a log
         self._lock = _take_lock(settings)
         self._phase = "starting"
@@ -53,11 +55,9 @@ class Stack:
         self._supervisor.listen()
         try:
             self._start()
-            guest = (
-                self._supervisor.start(plan.demo(self._environment, self._settings, self._url, ends)) if demo else None
-            )
-            return self._stay(guest, ends)
-        except StartFailed as failure:
+            story = plan.demo(self._environment, self._settings, ends)
+            return self._stay(self._supervisor.start(story) if demo else None, ends)
+        except (StartFailed, ServiceFailed, ServerMissing) as failure:
             self._tell("failed", str(failure))
             self._say(str(failure))
             return 1
@@ -99,10 +99,10 @@ class Stack:
             rotate_logs(self._settings.log)
             if guest and guest.exit_code is not None:
                 if ends:
+                    self._says_changes = False  # the story has had the last word
                     return guest.exit_code if guest.exit_code >= 0 else 128 - guest.exit_code
-                self._say(
-                    f"the demo ended with {guest.exit_code}; the console stays up, Ctrl-C ends it\n{self._greeting()}"
-                )
+                self._say(f"the demo ended with {guest.exit_code}; the console stays up until Ctrl-C")
+                self._say(self._greeting())
                 guest = None
         return 130 if ends else 0
 
@@ -155,7 +155,8 @@ class Stack:
     # ------------------------------------------------------------ telling
 
     def _changed(self, line: str) -> None:
-        self._say(line)
+        if self._says_changes:
+            self._say(line)
         self._tell(self._phase)
 
     def _tell(self, phase: str, message: str = "") -> None:

@@ -19,6 +19,8 @@ from runtime.state.index import Slots
 from runtime.state.table import KeyedTable
 
 _INT64_LIMIT: Final = 2**63
+_HIGH_LIMIT: Final = 2**31
+_LOW_HALF: Final = 2**32 - 1
 
 Values = npt.NDArray[Any]
 Rows = npt.NDArray[np.intp]
@@ -147,7 +149,8 @@ class _Extreme(Aggregate):
         column, valid = table.column(f"{name}:{self._suffix}"), table.valid(f"{name}:{self._suffix}")
         best, occurs = self._reduced(values.astype(column.dtype), rows, len(distinct))
         before = np.where(valid[slots], column[slots], best)
-        column[slots] = np.where(occurs, self._better(before, best), column[slots])
+        with np.errstate(invalid="ignore"):  # comparing with NaN is meant
+            column[slots] = np.where(occurs, self._better(before, best), column[slots])
         valid[slots] |= occurs
 
     def result(self, table: KeyedTable, name: str, slots: Slots) -> pa.Array:
@@ -156,7 +159,8 @@ class _Extreme(Aggregate):
     def _reduced(self, values: Values, rows: Rows, count: int) -> tuple[Values, npt.NDArray[np.bool_]]:
         best = np.zeros(count, dtype=values.dtype)
         best[rows] = values  # any value of the key will do to start from
-        self._better.at(best, rows, values)
+        with np.errstate(invalid="ignore"):  # comparing with NaN is meant
+            self._better.at(best, rows, values)
         return best, _occurs(rows, count)
 
 
@@ -222,18 +226,27 @@ def _occurs(rows: Rows, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _sums(values: Values, rows: Rows, count: int, dtype: np.dtype[Any], name: str) -> Values:
+    if dtype == np.int64 and len(values) and not _fits(values):
+        return _checked_sums(values, rows, count, name)
     sums = np.zeros(count, dtype=dtype)
-    if dtype == np.int64 and len(values):
-        _check_range(values, name)
     np.add.at(sums, rows, values.astype(dtype, copy=False))  # equal types: numpy has a fast loop for these only
     return sums
 
 
-def _check_range(values: Values, name: str) -> None:
-    """Whether even the sum of all values of a batch fits."""
-    largest = max(int(values.max()), -int(values.min()))
-    if largest * len(values) >= _INT64_LIMIT and sum(abs(value) for value in values.tolist()) >= _INT64_LIMIT:
+def _fits(values: Values) -> bool:
+    """Whether no sum of these values can leave 64 bits."""
+    return max(int(values.max()), -int(values.min())) * len(values) < _INT64_LIMIT
+
+
+def _checked_sums(values: Values, rows: Rows, count: int, name: str) -> Values:
+    """Sums of large integers, in two halves that cannot overflow."""
+    high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    np.add.at(high, rows, (values >> 32).astype(np.int64))
+    np.add.at(low, rows, (values & _LOW_HALF).astype(np.int64))
+    high += low >> 32
+    if len(high) and (int(high.max()) >= _HIGH_LIMIT or int(high.min()) < -_HIGH_LIMIT):
         raise _overflow(name)
+    return (high << 32) | (low & _LOW_HALF)
 
 
 def _added(before: Values, more: Values, name: str) -> Values:

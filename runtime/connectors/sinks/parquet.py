@@ -1,8 +1,8 @@
 """Parquet files, exactly once, by rename.
 
 A file is written hidden (`.weir-….inprogress`); at the barrier it is closed, made durable and renamed (`….pending`,
-still hidden); when its checkpoint has completed it gets its visible name. Readers that ignore hidden names (Spark, Arrow,
-Hive) therefore see committed rows only, each once.
+still hidden); when its checkpoint has completed it gets its visible name. Readers that ignore hidden names (Spark,
+Arrow, Hive) therefore see committed rows only, each once.
 
     .weir-<job>-<token>-<uid>-<subtask>-<n>.inprogress
     .weir-<job>-<token>-<uid>-<subtask>-<n>.pending

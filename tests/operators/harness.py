@@ -1,0 +1,80 @@
+"""One operator subtask, driven by hand: the real operator and the real state, without a host."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.ids import OperatorId, SubtaskId, Token
+from runtime.core.keygroups import range_of
+from runtime.io.memory import MemorySnapshotStore
+from runtime.ports import Operator, OperatorContext, Restored
+from runtime.state.store import SubtaskState
+
+UID = "op"
+
+
+class Collected:
+    """A collector that keeps what is emitted."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in self.batches for row in batch.to_pylist()]
+
+
+class Harness:
+    """One subtask of `operator`."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        *,
+        store: MemorySnapshotStore | None = None,
+        snapshots: Iterable[SubtaskSnapshot] = (),
+        broadcast: SubtaskSnapshot | None = None,
+        index: int = 0,
+        parallelism: int = 1,
+        max_parallelism: int = 16,
+    ) -> None:
+        self.operator = operator
+        self.store = store or MemorySnapshotStore()
+        self.out = Collected()
+        self.state = SubtaskState(range_of(index, max_parallelism, parallelism), max_parallelism, self.store)
+        found = tuple(snapshots)
+        if found or broadcast is not None:
+            subtask = SubtaskId(OperatorId(UID), index)
+            self.state.restore(Restored(subtask=subtask, snapshots=found, broadcast=broadcast))
+        self.context = OperatorContext(
+            job="job",
+            uid=UID,
+            index=index,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            token=Token(7),
+            state=self.state,
+            now_ms=lambda: 0,
+            restored=bool(found),
+        )
+        operator.open(self.context)
+        self.state.check_all_declared()
+
+    def process(self, batch: pa.RecordBatch, input: int = 0) -> list[dict[str, Any]]:
+        """What comes out for `batch`."""
+        seen = len(self.out.rows())
+        self.operator.process(input, batch, self.out)
+        return self.out.rows()[seen:]
+
+    def watermark(self, time: int) -> list[dict[str, Any]]:
+        seen = len(self.out.rows())
+        self.operator.on_watermark(time, self.out)
+        return self.out.rows()[seen:]
+
+    def snapshot(self, name: str, *, full: bool = False) -> SubtaskSnapshot:
+        self.operator.snapshot(1)
+        return self.state.capture(full).write(self.store, f"{name}/{self.context.index}")[0]

@@ -1,0 +1,155 @@
+"""Aggregates against plain Python, batch by batch, with nulls, extremes and overflow."""
+
+import datetime as dt
+import math
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.errors import DataRejected, JobRejected
+from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
+from runtime.operators.running import RunningAggregate
+from tests.operators.harness import Harness
+
+ALL: dict[str, Aggregate] = {
+    "rows": Count(), "true": CountIf("flag"), "total": Sum("v"), "low": Min("v"), "high": Max("v"), "mean": Mean("v"),
+}  # fmt: skip
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-(2**40), 2**40), st.none() | st.booleans()),
+    max_size=20,
+)
+
+
+def batch(keys: list[Any], values: pa.Array, flags: list[Any] | None = None) -> pa.RecordBatch:
+    columns = [pa.array(keys, pa.string()), values, pa.array(flags or [None] * len(keys), pa.bool_())]
+    return pa.RecordBatch.from_arrays(columns, names=["k", "v", "flag"])
+
+
+def expected(rows: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
+    values = [value for _, value, _ in rows if value is not None]
+    return {
+        "rows": len(rows),
+        "true": sum(flag is True for _, _, flag in rows),
+        "total": sum(values) if values else None,
+        "low": min(values, default=None),
+        "high": max(values, default=None),
+        "mean": sum(values) / len(values) if values else None,
+    }
+
+
+@given(st.lists(ROWS, max_size=6), st.sampled_from([pa.int64(), pa.float64()]))
+def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, Any]]], kind: Any) -> None:
+    harness, by_key = Harness(RunningAggregate(["k"], ALL)), defaultdict[Any, list[tuple[Any, Any, Any]]](list)
+    for rows in batches:
+        keys, values, flags = zip(*rows, strict=True) if rows else ((), (), ())
+        for row in rows:
+            by_key[row[0]].append(row)
+        found = harness.process(batch(list(keys), pa.array(values, kind), list(flags)))
+        touched = sorted(set(keys), key=lambda key: (key is None, key))
+        assert [row.pop("k") for row in found] == touched
+        assert found == [expected(by_key[key]) for key in touched]
+
+
+def one(aggregate: Aggregate, values: pa.Array) -> Any:
+    return Harness(RunningAggregate(["k"], {"x": aggregate})).process(batch(["a"] * len(values), values))[0]["x"]
+
+
+def test_extremes_keep_the_type_of_the_column() -> None:
+    for kind in (pa.int8(), pa.uint64(), pa.float32(), pa.date32(), pa.timestamp("us", "UTC"), pa.duration("s")):
+        values = pa.array([3, 1, 2]).cast(pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+        harness = Harness(RunningAggregate(["k"], {"low": Min("v"), "high": Max("v")}))
+        harness.process(batch(["a"] * 3, values))
+        (out,) = harness.out.batches
+        assert out["low"].equals(values.slice(1, 1)), kind
+        assert out["high"].equals(values.slice(0, 1)), kind
+
+
+def test_dates_before_the_epoch_have_their_order() -> None:
+    days = pa.array([dt.date(1969, 5, 1), None, dt.date(1970, 1, 2)])
+    assert (one(Min("v"), days), one(Max("v"), days)) == (dt.date(1969, 5, 1), dt.date(1970, 1, 2))
+
+
+def test_nan_is_larger_than_every_number() -> None:
+    values = pa.array([1.0, math.nan, -2.0])
+    assert one(Min("v"), values) == -2.0
+    assert math.isnan(one(Max("v"), values))
+    assert math.isnan(one(Min("v"), pa.array([math.nan])))
+    harness = Harness(RunningAggregate(["k"], {"x": Min("v")}))
+    harness.process(batch(["a"], pa.array([math.nan])))
+    assert harness.process(batch(["a"], pa.array([5.0])))[0]["x"] == 5.0
+
+
+def test_a_sum_of_small_integers_is_kept_in_64_bits() -> None:
+    assert one(Sum("v"), pa.array([127, 127], pa.int8())) == 254
+    assert one(Sum("v"), pa.array([2**62, 2**62, -(2**62)])) == 2**62
+    assert one(Sum("v"), pa.array([2**63 - 1, 0], pa.uint64())) == 2**63 - 1
+    assert one(Sum("v"), pa.array([0.5, 0.25], pa.float32())) == 0.75
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=12))
+def test_a_sum_of_large_integers_is_exact_or_refused(rows: list[tuple[str, int]]) -> None:
+    harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}))
+    wanted = {key: sum(value for name, value in rows if name == key) for key in sorted({key for key, _ in rows})}
+    values = batch([key for key, _ in rows], pa.array([value for _, value in rows], pa.int64()))
+    if all(-(2**63) <= total < 2**63 for total in wanted.values()):
+        assert {row["k"]: row["total"] for row in harness.process(values)} == wanted
+    else:
+        with pytest.raises(DataRejected):
+            harness.process(values)
+
+
+@pytest.mark.parametrize(
+    "batches", [[[2**62, 2**62]], [[2**63 - 1], [1]], [[-(2**63)], [-1]], [[2**62], [2**62 - 1], [1]]]
+)
+def test_a_sum_never_wraps_around(batches: list[list[int]]) -> None:
+    harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}))
+    with pytest.raises(DataRejected, match="'total' leaves the range"):
+        for values in batches:
+            harness.process(batch(["a"] * len(values), pa.array(values, pa.int64())))
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "message"),
+    [
+        (Sum("k"), "k: a sum or mean needs a numeric column, not string"),
+        (Mean("flag"), "flag: a sum or mean needs a numeric column, not bool"),
+        (Max("k"), "k: min and max need a number or a time, not string"),
+        (CountIf("v"), "v: count_if needs a boolean column, not int64"),
+        (Sum("w"), "w: there is no such column; there are k, v, flag"),
+    ],
+)
+def test_a_column_that_cannot_be_aggregated_is_named(aggregate: Aggregate, message: str) -> None:
+    with pytest.raises(JobRejected, match=message):
+        one(aggregate, pa.array([1]))
+
+
+def test_running_aggregates_go_on_after_a_rescale() -> None:
+    first = Harness(RunningAggregate(["k"], {"n": Count(), "low": Min("v")}))
+    keys = [f"key {number % 50}" for number in range(200)]
+    first.process(batch(keys, pa.array(range(200))))
+    snapshot = first.snapshot("chk-1")
+    found: dict[str, Any] = {}
+    for index in range(3):
+        part = Harness(
+            RunningAggregate(["k"], {"n": Count(), "low": Min("v")}),
+            store=first.store, snapshots=[snapshot], index=index, parallelism=3,
+        )  # fmt: skip
+        own = [key for key in sorted(set(keys)) if _owns(part, key)]
+        found.update({row["k"]: (row["n"], row["low"]) for row in part.process(batch(own, pa.array([-1] * len(own))))})
+    assert found == {f"key {number}": (5, -1) for number in range(50)}
+
+
+def _owns(harness: Harness, key: str) -> bool:
+    from runtime.state.hashing import key_groups
+
+    group = key_groups(pa.RecordBatch.from_pydict({"k": [key]}), ["k"], 16)[0]
+    return int(group) in harness.context.key_groups
+
+
+def test_output_columns_must_differ() -> None:
+    with pytest.raises(JobRejected, match="must differ"):
+        RunningAggregate(["k"], {"k": Count()})

@@ -1,0 +1,107 @@
+"""The broadcast join against a dictionary."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.errors import DataRejected, JobRejected
+from runtime.operators.join import BUILD, PROBE, BroadcastJoin
+from tests.operators.harness import Harness
+
+AIRLINES = pa.RecordBatch.from_pydict({"carrier": ["AA", "UA", "DL"], "name": ["American", None, "Delta"], "x": [1, 2, 3]})
+FLIGHTS = pa.RecordBatch.from_pydict({"carrier": ["UA", "AA", "ZZ", None, "AA"], "flight": [1, 2, 3, 4, 5]})
+
+
+def joined(how: str, build: list[pa.RecordBatch], probe: pa.RecordBatch = FLIGHTS) -> Harness:
+    harness = Harness(BroadcastJoin(["carrier"], ["name"], how))
+    for batch in build:
+        assert harness.process(batch, BUILD) == []
+    harness.process(probe, PROBE)
+    return harness
+
+
+def test_an_inner_join_drops_rows_without_a_match() -> None:
+    rows = joined("inner", [AIRLINES.slice(0, 1), AIRLINES.slice(1)]).out.rows()
+    assert [(row["flight"], row["name"]) for row in rows] == [(1, None), (2, "American"), (5, "American")]
+
+
+def test_a_left_join_keeps_every_row_in_order() -> None:
+    rows = joined("left", [AIRLINES]).out.rows()
+    assert [row["name"] for row in rows] == [None, "American", None, None, "American"]
+    assert [row["flight"] for row in rows] == [1, 2, 3, 4, 5]
+
+
+def test_an_empty_build_side_matches_nothing() -> None:
+    assert joined("inner", []).out.batches == []
+    assert [row["name"] for row in joined("left", []).out.rows()] == [None] * 5
+    assert joined("inner", [AIRLINES.slice(0, 0)]).out.batches == []
+
+
+def test_null_keys_match_nothing_even_each_other() -> None:
+    build = pa.RecordBatch.from_pydict({"carrier": [None, None, "AA"], "name": ["?", "!", "American"]})
+    assert [row["flight"] for row in joined("inner", [build]).out.rows()] == [2, 5]
+
+
+def test_a_key_that_occurs_twice_in_the_build_side_is_named() -> None:
+    with pytest.raises(DataRejected, match=r"\{'carrier': 'AA'\} twice"):
+        joined("inner", [AIRLINES, AIRLINES.slice(0, 1)])
+
+
+def test_key_encodings_need_not_agree_but_kinds_must() -> None:
+    probe = FLIGHTS.set_column(0, "carrier", FLIGHTS["carrier"].dictionary_encode())
+    assert len(joined("inner", [AIRLINES], probe).out.rows()) == 3
+    with pytest.raises(JobRejected, match="carrier: the key is int64 here and string in the build side"):
+        joined("inner", [AIRLINES], pa.RecordBatch.from_pydict({"carrier": [1]}))
+
+
+def test_the_build_side_survives_a_restore_without_being_read_again() -> None:
+    first = joined("inner", [AIRLINES])
+    snapshot = first.snapshot("chk-1")
+    again = Harness(BroadcastJoin(["carrier"], ["name"]), store=first.store, broadcast=snapshot, index=2, parallelism=3)
+    assert [row["name"] for row in again.process(FLIGHTS, PROBE)] == [None, "American", "American"]
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 5), st.sampled_from("abc")), st.integers(), max_size=10),
+    st.lists(st.tuples(st.none() | st.integers(0, 6), st.none() | st.sampled_from("abcd")), min_size=1, max_size=30),
+)
+def test_several_keys_find_what_a_dictionary_finds(build: dict[Any, int], probe: list[Any]) -> None:
+    harness = Harness(BroadcastJoin(["i", "s"], ["v"], "left"))
+    if build:
+        harness.process(
+            pa.RecordBatch.from_arrays(
+                [
+                    pa.array([i for i, _ in build], pa.int8()),
+                    pa.array([s for _, s in build], pa.string()),
+                    pa.array([value % 1000 for value in build.values()], pa.int64()),
+                ],
+                names=["i", "s", "v"],
+            ),
+            BUILD,
+        )
+    columns = [pa.array([i for i, _ in probe], pa.int64()), pa.array([s for _, s in probe], pa.large_string())]
+    rows = harness.process(pa.RecordBatch.from_arrays(columns, names=["i", "s"]), PROBE)
+    assert [row["v"] for row in rows] == [build[key] % 1000 if key in build else None for key in probe]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BroadcastJoin(["a"], ["b"], "outer"), "how: must be 'inner' or 'left', not 'outer'"),
+        (lambda: BroadcastJoin([], ["b"]), "on: a join needs"),
+        (lambda: Harness(BroadcastJoin(["carrier"], ["nme"])).process(AIRLINES, BUILD), "nme: the build side has only"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(JobRejected, match=message):
+        make()
+
+
+def test_a_column_of_both_sides_is_refused() -> None:
+    harness = Harness(BroadcastJoin(["carrier"], ["name"]))
+    harness.process(AIRLINES, BUILD)
+    with pytest.raises(JobRejected, match="name: both sides"):
+        harness.process(FLIGHTS.append_column("name", FLIGHTS["carrier"]), PROBE)

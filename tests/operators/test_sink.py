@@ -1,0 +1,68 @@
+"""The sink's step: what is prepared for a checkpoint is committed by it or by a later one, once."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.ids import CheckpointId, Token
+from runtime.operators.sink import SinkOperator
+from tests.operators.harness import Harness
+
+
+def rows(number: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": [number]})
+
+
+def permit(checkpoint: int) -> CommitPermit:
+    return CommitPermit("job", Token(7), CheckpointId(checkpoint))
+
+
+def visible(folder: Path) -> list[int]:
+    return sorted(ds.dataset(folder, format="parquet").to_table()["n"].to_pylist()) if any(folder.iterdir()) else []
+
+
+def test_rows_become_visible_with_their_checkpoint(tmp_path: Path) -> None:
+    sink = SinkOperator(ParquetSink(str(tmp_path)))
+    harness = Harness(sink)
+    for checkpoint in (1, 2, 3):
+        harness.process(rows(checkpoint))
+        sink.prepare_snapshot_pre_barrier(checkpoint, harness.out)
+    assert len(sink.committables()) == 3
+    sink.checkpoint_completed(permit(2))  # checkpoint 1 failed: what it prepared rides with the next one
+    assert visible(tmp_path) == [1, 2]
+    assert len(sink.committables()) == 1
+    sink.checkpoint_completed(permit(3))
+    assert visible(tmp_path) == [1, 2, 3]
+    assert sink.committables() == ()
+
+
+def test_a_checkpoint_without_rows_prepares_nothing(tmp_path: Path) -> None:
+    sink = SinkOperator(ParquetSink(str(tmp_path)))
+    harness = Harness(sink)
+    sink.prepare_snapshot_pre_barrier(1, harness.out)
+    assert sink.committables() == ()
+    sink.checkpoint_completed(permit(1))
+    assert visible(tmp_path) == []
+
+
+def test_a_commit_that_fails_is_still_owed(tmp_path: Path) -> None:
+    sink = SinkOperator(ParquetSink(str(tmp_path)))
+    harness = Harness(sink)
+    harness.process(rows(1))
+    sink.prepare_snapshot_pre_barrier(1, harness.out)
+    owed = sink.committables()
+    (pending,) = tmp_path.iterdir()
+    pending.rename(tmp_path / "_elsewhere")
+    try:
+        sink.checkpoint_completed(permit(1))
+    except Exception as error:
+        assert pending.name in str(error)
+    else:
+        raise AssertionError("a lost file was committed")
+    assert sink.committables() == owed
+    (tmp_path / "_elsewhere").rename(pending)
+    sink.checkpoint_completed(permit(1))
+    assert visible(tmp_path) == [1]

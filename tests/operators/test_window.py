@@ -1,0 +1,203 @@
+"""Tumbling windows against plain Python: disorder, lateness, firing, restores at another parallelism."""
+
+import datetime as dt
+import random
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.errors import DataRejected, JobRejected
+from runtime.io.memory import MemorySnapshotStore
+from runtime.operators.aggregates import Count, Max, Mean, Sum
+from runtime.operators.partition import by_key_group
+from runtime.operators.window import LATE_RECORDS, TumblingWindow
+from tests.operators.harness import Harness
+
+SIZE = 10
+EPOCH = dt.datetime(1970, 1, 1)
+
+Event = tuple[str | None, int, int]
+Window = tuple[str | None, int]
+
+
+def operator() -> TumblingWindow:
+    return TumblingWindow(["k"], "t", SIZE, {"n": Count(), "total": Sum("v"), "high": Max("v"), "mean": Mean("v")})
+
+
+def batch(events: list[Event]) -> pa.RecordBatch:
+    keys, times, values = zip(*events, strict=True) if events else ((), (), ())
+    columns = [pa.array(keys, pa.string()), pa.array(times, pa.int64()), pa.array(values, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, names=["k", "t", "v"])
+
+
+class Oracle:
+    """The same, one record at a time."""
+
+    def __init__(self) -> None:
+        self.open: dict[Window, list[int]] = defaultdict(list)
+        self.watermark = MIN_WATERMARK
+        self.late = 0
+
+    def process(self, events: list[Event]) -> None:
+        for key, time, value in events:
+            start = time // SIZE * SIZE
+            if start + SIZE - 1 <= self.watermark:
+                self.late += 1
+            else:
+                self.open[key, start].append(value)
+
+    def advance(self, watermark: int) -> list[dict[str, Any]]:
+        self.watermark = max(self.watermark, watermark)
+        due = [window for window in self.open if window[1] + SIZE - 1 <= self.watermark]
+        order = sorted(due, key=lambda window: (window[1], window[0] is None, window[0]))
+        return [self._row(window, self.open.pop(window)) for window in order]
+
+    def _row(self, window: Window, values: list[int]) -> dict[str, Any]:
+        start = EPOCH + dt.timedelta(milliseconds=window[1])
+        return {
+            "k": window[0],
+            "window_start": start,
+            "window_end": start + dt.timedelta(milliseconds=SIZE),
+            "n": len(values),
+            "total": sum(values),
+            "high": max(values),
+            "mean": sum(values) / len(values),
+        }
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-60, 120), st.integers(-100, 100)), max_size=12
+)
+STEPS = st.lists(EVENTS | st.integers(-70, 140), max_size=25)
+
+
+@given(STEPS)
+def test_it_computes_what_a_loop_over_records_computes(steps: list[Any]) -> None:
+    harness, oracle = Harness(operator()), Oracle()
+    for step in steps:
+        if isinstance(step, int):
+            assert harness.watermark(step) == oracle.advance(step)
+        else:
+            oracle.process(step)
+            assert harness.process(batch(step)) == []
+    assert harness.watermark(MAX_WATERMARK) == oracle.advance(MAX_WATERMARK)
+    assert harness.context.counters.get(LATE_RECORDS, 0) == oracle.late
+
+
+def deploy(parallelism: int, store: MemorySnapshotStore, snapshots: list[SubtaskSnapshot]) -> list[Harness]:
+    return [
+        Harness(operator(), store=store, snapshots=snapshots, index=index, parallelism=parallelism)
+        for index in range(parallelism)
+    ]
+
+
+def by_window(row: dict[str, Any]) -> Any:
+    return (row["window_start"], row["k"] is None, row["k"])
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(EVENTS, st.integers(-70, 140), st.tuples(st.just("rescale"), st.integers(1, 4))), max_size=25))
+def test_windows_move_with_their_key_groups(steps: list[Any]) -> None:
+    store, oracle, counters = MemorySnapshotStore(), Oracle(), 0
+    subtasks, checkpoints = deploy(2, store, []), 0
+    for step in [*steps, MAX_WATERMARK]:
+        if isinstance(step, int):
+            fired = [row for subtask in subtasks for row in subtask.watermark(step)]
+            assert sorted(fired, key=by_window) == oracle.advance(step)
+        elif isinstance(step, tuple):
+            checkpoints += 1
+            counters += sum(subtask.context.counters.get(LATE_RECORDS, 0) for subtask in subtasks)
+            snapshots = [subtask.snapshot(f"chk-{checkpoints}") for subtask in subtasks]
+            subtasks = deploy(step[1], store, snapshots)
+            for subtask in subtasks:
+                assert subtask.watermark(oracle.watermark) == []  # the worker gives the restored watermark first
+        else:
+            oracle.process(step)
+            for subtask, part in zip(subtasks, by_key_group(batch(step), ["k"], 16, len(subtasks)), strict=True):
+                if part is not None:
+                    subtask.process(part)
+    counters += sum(subtask.context.counters.get(LATE_RECORDS, 0) for subtask in subtasks)
+    assert counters == oracle.late
+
+
+def test_a_window_fires_at_its_last_millisecond_and_not_before() -> None:
+    harness = Harness(operator())
+    harness.process(batch([("a", 0, 1), ("a", 9, 2), ("a", 10, 3)]))
+    assert harness.watermark(8) == []
+    assert [row["total"] for row in harness.watermark(9)] == [3]
+    assert harness.watermark(9) == []
+
+
+def test_a_window_that_has_fired_never_opens_again() -> None:
+    harness = Harness(operator())
+    harness.process(batch([("a", 5, 1)]))
+    harness.watermark(9)
+    assert harness.process(batch([("a", 9, 1), ("b", 3, 1), ("a", 10, 7)])) == []
+    assert harness.context.counters == {LATE_RECORDS: 2}
+    assert [row["total"] for row in harness.watermark(MAX_WATERMARK)] == [7]
+
+
+def test_fired_windows_leave_tombstones_and_not_rows() -> None:
+    harness = Harness(operator())
+    harness.process(batch([(f"k{number}", number % 20, 1) for number in range(100)]))
+    harness.snapshot("chk-1")
+    harness.watermark(9)
+    snapshot = harness.snapshot("chk-2")
+    assert [segment.rows for segment in snapshot.keyed["windows"]] == [100, 50]
+    again = Harness(operator(), store=harness.store, snapshots=[snapshot])
+    assert again.watermark(9) == []
+    assert len(again.watermark(19)) == 50
+
+
+@pytest.mark.parametrize(
+    ("column", "times"),
+    [
+        (pa.array([0, 1], pa.timestamp("s")), [0, 1000]),
+        (pa.array([-1, 999], pa.timestamp("us")), [-1, 0]),
+        (pa.array([-1, 1_000_000], pa.timestamp("ns")), [-1, 1]),
+        (pa.array([-1, 25], pa.timestamp("ms", "UTC")), [-1, 25]),
+        (pa.array([0, 1], pa.date32()), [0, 86_400_000]),
+        (pa.array([0, 86_400_000], pa.date64()), [0, 86_400_000]),
+        (pa.array([3, 17], pa.int32()), [3, 17]),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_times_of_every_unit_fall_into_the_window_of_their_millisecond(column: pa.Array, times: list[int]) -> None:
+    harness = Harness(TumblingWindow(["k"], "t", SIZE, {"n": Count()}))
+    harness.process(pa.RecordBatch.from_arrays([pa.array(["a", "b"]), column], names=["k", "t"]))
+    starts = {row["k"]: row["window_start"] for row in harness.watermark(MAX_WATERMARK)}
+    for key, time in zip("ab", times, strict=True):
+        assert starts[key] == EPOCH + dt.timedelta(milliseconds=time // SIZE * SIZE)
+
+
+def test_what_has_no_time_is_refused() -> None:
+    with pytest.raises(DataRejected, match="column 't' is null"):
+        Harness(operator()).process(pa.RecordBatch.from_pydict({"k": ["a", "b"], "t": [1, None], "v": [1, 1]}))
+    with pytest.raises(JobRejected, match="t: an event time is a timestamp"):
+        Harness(operator()).process(pa.RecordBatch.from_pydict({"k": ["a"], "t": ["noon"], "v": [1]}))
+    with pytest.raises(JobRejected, match="t: there is no such column"):
+        Harness(operator()).process(pa.RecordBatch.from_pydict({"k": ["a"], "v": [1]}))
+
+
+def test_output_columns_must_differ() -> None:
+    with pytest.raises(JobRejected, match="must differ"):
+        TumblingWindow(["window_start"], "t", SIZE, {"n": Count()})
+
+
+def test_output_has_one_schema_and_is_cut_into_batches() -> None:
+    harness = Harness(TumblingWindow(["k", "j"], "t", SIZE, {"n": Count()}))
+    random.seed(1)
+    keys = pa.array(range(70_000), pa.int32())
+    columns = [keys, pa.array(["x"] * 70_000).dictionary_encode(), pa.array([5] * 70_000)]
+    harness.process(pa.RecordBatch.from_arrays(columns, names=["k", "j", "t"]))
+    harness.watermark(MAX_WATERMARK)
+    assert [out.num_rows for out in harness.out.batches] == [65_536, 4_464]
+    time = pa.timestamp("ms")
+    expected = [("k", pa.int32()), ("j", pa.string()), ("window_start", time), ("window_end", time), ("n", pa.int64())]
+    assert {out.schema for out in harness.out.batches} == {pa.schema(expected)}

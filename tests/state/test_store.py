@@ -1,0 +1,403 @@
+"""Captures and restores of a subtask's whole state, against a dictionary, with writes that fail and rescales."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.ids import OperatorId, SubtaskId
+from runtime.core.keygroups import range_of
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
+from runtime.io.memory import MemorySnapshotStore
+from runtime.ports import Restored
+from runtime.state.chain import MOST_DELTAS
+from runtime.state.schema import UNSETTLED, namespace_field
+from runtime.state.store import StateCapture, SubtaskState
+
+GROUPS = 16
+KEYS = pa.schema([pa.field("name", UNSETTLED), namespace_field("window", pa.int64())])
+VALUES = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("best", UNSETTLED)])
+ME = SubtaskId(OperatorId("op"), 0)
+
+Key = tuple[str | None, int]
+Row = tuple[int, float | None]
+
+
+class FailingStore(MemorySnapshotStore):
+    """A store whose disk is full now and then, also in the middle of a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes_until_failure = 1_000_000
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        super().put(path, self._checked(data))
+
+    def _checked(self, data: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in data:
+            self.writes_until_failure -= 1
+            if self.writes_until_failure < 0:
+                raise EnvironmentFailure("the disk is full")
+            yield chunk
+
+
+def declared(state: SubtaskState) -> Any:
+    return state.keyed_table("counts", KEYS, VALUES)
+
+
+def put(table: Any, rows: dict[Key, Row]) -> None:
+    table.settle([pa.string(), pa.int64()], [pa.int64(), pa.float64()])
+    if not rows:
+        return
+    names, windows = zip(*rows, strict=True)
+    slots = table.upsert([pa.array(names, pa.string()), pa.array(windows, pa.int64())])
+    table.column("n")[slots] = [n for n, _ in rows.values()]
+    table.column("best")[slots] = [best or 0.0 for _, best in rows.values()]
+    table.valid("best")[slots] = [best is not None for _, best in rows.values()]
+    table.touch(slots)
+
+
+def drop(table: Any, keys: Iterable[Key]) -> None:
+    names, windows = zip(*keys, strict=True)
+    table.delete(table.find([pa.array(names, pa.string()), pa.array(windows, pa.int64())]))
+
+
+def contents(table: Any) -> dict[Key, Row]:
+    if not table.settled:
+        return {}
+    slots = table.slots()
+    keys = zip(*(table.key_column(name, slots).to_pylist() for name in KEYS.names), strict=True)
+    values = zip(*(table.value_column(name, slots).to_pylist() for name in VALUES.names), strict=True)
+    return dict(zip(keys, values, strict=True))
+
+
+def restored(store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot], groups: range) -> SubtaskState:
+    state = SubtaskState(groups, GROUPS, store)
+    state.restore(Restored(subtask=ME, snapshots=tuple(snapshots)))
+    return state
+
+
+NAMES = st.sampled_from([None, "", "a", "b", "c", "d", "e", "f", "g", "h"])
+ALL_KEYS = st.tuples(NAMES, st.integers(0, 4))
+ROWS = st.tuples(st.integers(-(2**63), 2**63 - 1), st.none() | st.floats(-1e9, 1e9))
+
+
+class StateMachine(RuleBasedStateMachine):
+    """Several subtasks of one operator; the model is one dictionary and, per snapshot, what it was then."""
+
+    @initialize(parallelism=st.integers(1, 4))
+    def begin(self, parallelism: int) -> None:
+        self.store = FailingStore()
+        self.model: dict[Key, Row] = {}
+        self.captures = 0
+        self.snapshots: list[tuple[dict[Key, Row], list[SubtaskSnapshot]]] = []
+        self.start([], parallelism)
+
+    def start(self, snapshots: list[SubtaskSnapshot], parallelism: int) -> None:
+        ranges = [range_of(index, GROUPS, parallelism) for index in range(parallelism)]
+        self.states = [restored(self.store, snapshots, groups) for groups in ranges]
+        self.tables = [declared(state) for state in self.states]
+
+    def owner(self, key: Key) -> Any:
+        """Keys must be dealt as the exchange does, or a restore would drop them."""
+        from runtime.operators.partition import by_key_group
+
+        batch = pa.RecordBatch.from_pydict({"name": pa.array([key[0]], pa.string())})
+        dealt = by_key_group(batch, ["name"], GROUPS, len(self.tables))
+        return next(table for table, part in zip(self.tables, dealt, strict=True) if part is not None)
+
+    @rule(rows=st.dictionaries(ALL_KEYS, ROWS, min_size=1, max_size=12))
+    def upsert(self, rows: dict[Key, Row]) -> None:
+        for table in self.tables:
+            put(table, {key: row for key, row in rows.items() if self.owner(key) is table})
+        self.model.update(rows)
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        for key in data.draw(st.lists(st.sampled_from(sorted(self.model, key=str)), unique=True)) if self.model else ():
+            drop(self.owner(key), [key])
+            del self.model[key]
+
+    @rule(full=st.booleans(), patience=st.sampled_from([0, 1, 2, 5, 1000, 1000]))
+    def checkpoint(self, full: bool, patience: int) -> None:
+        self.captures += 1
+        captures = [state.capture(full) for state in self.states]
+        self.store.writes_until_failure = patience
+        try:
+            written = [capture.write(self.store, f"chk-{self.captures}/{i}")[0] for i, capture in enumerate(captures)]
+        except EnvironmentFailure:
+            return
+        finally:
+            self.store.writes_until_failure = 1_000_000
+        self.snapshots.append((dict(self.model), written))
+
+    @rule(data=st.data(), parallelism=st.integers(1, 4))
+    def restore(self, data: st.DataObject, parallelism: int) -> None:
+        if self.snapshots:
+            model, written = data.draw(st.sampled_from(self.snapshots))
+            self.model = dict(model)
+            self.start(written, parallelism)
+
+    @invariant()
+    def tables_hold_what_the_model_holds(self) -> None:
+        found: dict[Key, Row] = {}
+        for table in self.tables:
+            mine = contents(table)
+            assert not found.keys() & mine.keys(), "a key is in two subtasks"
+            found.update(mine)
+        assert found == self.model
+
+
+StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStateMachine = StateMachine.TestCase
+
+
+# ---------------------------------------------------------------- chains
+
+
+def write(state: SubtaskState, store: MemorySnapshotStore, number: int, full: bool = False) -> SubtaskSnapshot:
+    return state.capture(full).write(store, f"chk-{number}/op-0")[0]
+
+
+def fresh() -> tuple[MemorySnapshotStore, SubtaskState, Any]:
+    store = MemorySnapshotStore()
+    state = SubtaskState(range(GROUPS), GROUPS, store)
+    return store, state, declared(state)
+
+
+def many(count: int, n: int = 0) -> dict[Key, Row]:
+    return {(f"key {number}", 0): (n, None) for number in range(count)}
+
+
+def test_a_delta_holds_only_what_changed_and_what_went() -> None:
+    store, state, table = fresh()
+    put(table, many(10_000))
+    base = write(state, store, 1)
+    put(table, {("key 1", 0): (5, 1.0)})
+    drop(table, [("key 2", 0), ("key 3", 0)])
+    delta = write(state, store, 2)
+    assert delta.keyed["counts"][0] == base.keyed["counts"][0]
+    assert [segment.rows for segment in delta.keyed["counts"]] == [10_000, 3]
+
+
+def test_a_key_that_came_and_went_between_captures_leaves_no_tombstone() -> None:
+    store, state, table = fresh()
+    put(table, many(100))
+    write(state, store, 1)
+    put(table, {("short-lived", 1): (1, None)})
+    drop(table, [("short-lived", 1)])
+    assert len(write(state, store, 2).keyed["counts"]) == 1
+
+
+def test_an_idle_state_writes_nothing_again() -> None:
+    store, state, table = fresh()
+    put(table, many(100))
+    first = write(state, store, 1)
+    capture = state.capture(False)
+    snapshot, written = capture.write(store, "chk-2/op-0")
+    assert (snapshot, written) == (first, 0)
+
+
+def test_a_delta_whose_write_failed_is_written_by_the_next_capture() -> None:
+    store = FailingStore()
+    state = SubtaskState(range(GROUPS), GROUPS, store)
+    table = declared(state)
+    put(table, many(1000))
+    write(state, store, 1)
+    put(table, {("key 7", 0): (7, None)})
+    lost = state.capture(False)
+    store.writes_until_failure = 0
+    with pytest.raises(EnvironmentFailure):
+        lost.write(store, "chk-2/op-0")
+    store.writes_until_failure = 1_000_000
+    put(table, {("key 8", 0): (8, None)})
+    snapshot = write(state, store, 3)
+    again = contents(declared(restored(store, [snapshot], range(GROUPS))))
+    assert (again["key 7", 0], again["key 8", 0]) == ((7, None), (8, None))
+    assert all(not segment.path.startswith("chk-2") for segment in snapshot.segments())
+
+
+def test_a_savepoint_is_complete_and_leaves_the_marks_alone() -> None:
+    store, state, table = fresh()
+    put(table, many(1000))
+    write(state, store, 1)
+    put(table, {("key 1", 0): (1, None)})
+    savepoint = write(state, store, 2, full=True)
+    after = write(state, store, 3)
+    assert [segment.rows for segment in savepoint.keyed["counts"]] == [1000]
+    assert [segment.rows for segment in after.keyed["counts"]] == [1000, 1]
+    assert not {segment.path for segment in savepoint.segments()} & {segment.path for segment in after.segments()}
+    assert contents(declared(restored(store, [savepoint], range(GROUPS)))) == contents(table)
+
+
+def test_the_base_is_rewritten_when_there_are_many_deltas() -> None:
+    store, state, table = fresh()
+    put(table, many(10_000))
+    lengths = []
+    for number in range(2 * MOST_DELTAS + 3):
+        put(table, {(f"key {number}", 0): (number, None)})
+        lengths.append(len(write(state, store, number).keyed["counts"]))
+    assert max(lengths) == MOST_DELTAS + 1
+    assert lengths.count(1) == 2 + 1
+
+
+def test_the_base_is_rewritten_when_the_deltas_outweigh_it() -> None:
+    store, state, table = fresh()
+    put(table, many(10_000))
+    lengths = []
+    for number in range(6):
+        put(table, many(6_000, number))
+        lengths.append(len(write(state, store, number).keyed["counts"]))
+    assert lengths == [1, 2, 3, 1, 2, 3]
+
+
+def test_the_first_checkpoint_after_a_restore_leans_on_nothing_older() -> None:
+    store, state, table = fresh()
+    put(table, many(100))
+    before = write(state, store, 1)
+    state = restored(store, [before], range(GROUPS))
+    declared(state)
+    after = write(state, store, 2)
+    assert not {segment.path for segment in before.segments()} & {segment.path for segment in after.segments()}
+
+
+def test_segments_are_sorted_by_key_group_and_say_which_occur() -> None:
+    store, state, table = fresh()
+    put(table, many(500))
+    write(state, store, 1)
+    put(table, {("key 9", 0): (1, None)})
+    drop(table, [(f"key {number}", 0) for number in range(20, 60)])
+    for segment in write(state, store, 2).keyed["counts"]:
+        groups = pa.ipc.open_stream(store.get(segment.path)).read_all().column(0).to_numpy()
+        assert (np.diff(groups) >= 0).all()
+        assert (segment.first_group, segment.last_group) == (groups[0], groups[-1])
+
+
+def test_a_capture_can_be_written_while_the_state_goes_on() -> None:
+    store, state, table = fresh()
+    put(table, {("a", 0): (1, None), ("b", 0): (2, None)})
+    capture = state.capture(False)
+    put(table, {("a", 0): (100, 5.0), ("c", 3): (3, None)})
+    drop(table, [("b", 0)])
+    snapshot, _ = capture.write(store, "chk-1/op-0")
+    found = contents(declared(restored(store, [snapshot], range(GROUPS))))
+    assert found == {("a", 0): (1, None), ("b", 0): (2, None)}
+
+
+def test_a_subtask_without_rows_learns_the_types_from_its_predecessors() -> None:
+    store, state, table = fresh()
+    put(table, {("a", 0): (1, None)})
+    snapshot = write(state, store, 1)
+    group = snapshot.keyed["counts"][0].first_group
+    empty = declared(restored(store, [snapshot], range(group + 1, group + 1)))
+    assert (len(empty), empty.settled) == (0, True)
+
+
+# ---------------------------------------------------------------- what can be wrong
+
+
+def damaged(change: str) -> tuple[MemorySnapshotStore, SubtaskSnapshot, str]:
+    store, state, table = fresh()
+    put(table, many(100))
+    snapshot = write(state, store, 1)
+    path = snapshot.keyed["counts"][0].path
+    data = bytearray(store.get(path))
+    if change == "flipped":
+        data[len(data) // 2] ^= 1
+    if change == "short":
+        del data[-10:]
+    store.put(path, [bytes(data)])
+    if change == "missing":
+        store.delete([path])
+    return store, snapshot, path
+
+
+@pytest.mark.parametrize("change", ["flipped", "short", "missing"])
+def test_a_damaged_file_is_named(change: str) -> None:
+    store, snapshot, path = damaged(change)
+    with pytest.raises(CorruptState, match=re.escape(path)):
+        declared(restored(store, [snapshot], range(GROUPS)))
+
+
+def test_a_restored_state_that_nobody_declares_is_refused() -> None:
+    store, state, table = fresh()
+    put(table, many(3))
+    snapshot = write(state, store, 1)
+    state = restored(store, [snapshot], range(GROUPS))
+    state.list_state("other")
+    with pytest.raises(JobRejected, match=r"op: the checkpoint holds state 'counts'"):
+        state.check_all_declared()
+    declared(state)
+    state.check_all_declared()
+
+
+def test_columns_that_changed_are_refused() -> None:
+    store, state, table = fresh()
+    put(table, many(3))
+    snapshot = write(state, store, 1)
+    state = restored(store, [snapshot], range(GROUPS))
+    with pytest.raises(JobRejected, match="window"):
+        state.keyed_table("counts", pa.schema([("name", pa.string())]), VALUES)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..x/y", "ä"])
+def test_a_state_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(JobRejected, match="state name"):
+        SubtaskState(range(1), 1, None).list_state(name)
+
+
+def test_a_name_is_declared_once() -> None:
+    state = SubtaskState(range(1), 1, None)
+    state.list_state("a")
+    with pytest.raises(JobRejected, match="twice"):
+        state.broadcast_table("a")
+
+
+# ---------------------------------------------------------------- lists and broadcast
+
+
+def test_list_state_is_copied_at_the_barrier_and_given_back() -> None:
+    state = SubtaskState(range(GROUPS), GROUPS, None)
+    values = state.list_state("offsets")
+    entry = {"file": "a", "rows": [1, 2]}
+    values.replace([entry, 7])
+    capture = state.capture(False)
+    entry["file"] = "changed"
+    snapshot, _ = capture.write(MemorySnapshotStore(), "chk-1/op-0")
+    assert snapshot.lists == {"offsets": ({"file": "a", "rows": [1, 2]}, 7)}
+    again = SubtaskState(range(GROUPS), GROUPS, None)
+    again.restore(Restored(subtask=ME, snapshots=(), lists={"offsets": (1, 2)}))
+    assert again.list_state("offsets").get() == [1, 2]
+
+
+def test_broadcast_rows_are_written_once_and_come_back_in_order() -> None:
+    store = MemorySnapshotStore()
+    state = SubtaskState(range(GROUPS), GROUPS, store)
+    table = state.broadcast_table("build")
+    for start in range(3):
+        table.append(pa.RecordBatch.from_pydict({"k": [start, start + 10], "v": ["x", None]}))
+        snapshot = write(state, store, start)
+    assert [segment.rows for segment in snapshot.broadcast["build"]] == [2, 2, 2]
+    again = SubtaskState(range(GROUPS), GROUPS, store)
+    again.restore(Restored(subtask=ME, snapshots=(), broadcast=snapshot))
+    found = again.broadcast_table("build").table()
+    assert found is not None
+    assert found.column("k").to_pylist() == [0, 10, 1, 11, 2, 12]
+
+
+def test_broadcast_rows_of_another_schema_are_refused() -> None:
+    table = SubtaskState(range(GROUPS), GROUPS, None).broadcast_table("build")
+    table.append(pa.RecordBatch.from_pydict({"k": [1]}))
+    with pytest.raises(JobRejected, match="build"):
+        table.append(pa.RecordBatch.from_pydict({"k": ["1"]}))
+
+
+def test_a_capture_is_what_the_port_asks_for() -> None:
+    assert isinstance(SubtaskState(range(1), 1, None).capture(True), StateCapture)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -154,17 +153,17 @@ def kill_slot(story: Story) -> None:
 
 def kill_worker(story: Story) -> None:
     with story.phase("SIGKILL of the worker that holds the run") as told:
-        before = story.until("a lease", lambda run: run if run["lease_owner"] else None)
-        victims = _worker_processes(str(before["lease_owner"]))
-        for process in victims:
+        before = story.until("slots in the report", lambda run: run if _slots(run) else None)
+        worker = _worker_above(int(_slots(before)[0]["pid"]))
+        for process in worker:
             process.send(signal.SIGKILL)
         killed, flow = time.monotonic(), Flow(before)
-        old = before["lease_owner"]
-        story.until("another worker", lambda run: run["lease_owner"] not in ("", old), CLAIM_LIMIT_S * 3)
+        story.until("another worker", lambda run: _is_claimed_again(run, before))
         claimed_s = time.monotonic() - killed
         story.until("records to flow again", flow.flows)
         flowing_s = time.monotonic() - killed
-        told.append(f"claimed by another after {claimed_s:.1f} s, records flow again after {flowing_s:.1f} s")
+        told.append(f"pid {worker[0].pid}, claimed by another after {claimed_s:.1f} s")
+        told.append(f"records flow again after {flowing_s:.1f} s")
     _within("claimed", claimed_s, CLAIM_LIMIT_S)
     _within("records flowed", flowing_s, FLOW_LIMIT_S)
 
@@ -240,26 +239,29 @@ def _slots(run: Row) -> list[Row]:
     return slots
 
 
-def _worker_processes(owner: str) -> list[ProcessId]:
-    """The Celery worker of a lease owner `host:pid:id`, whole: its main process first, then its pool.
+def _is_claimed_again(run: Row, before: Row) -> bool:
+    """Taking a run away and claiming it each move its token on; in between it is queued."""
+    return int(run["token"]) > int(before["token"]) and run["state"] != "queued"
+
+
+def _worker_above(pid: int) -> list[ProcessId]:
+    """The whole Celery worker that a slot's process descends from: its main process, then its pool.
 
     The job master is not among them: it must notice by itself that its supervisor is gone.
     """
-    host, pid, _ = owner.rsplit(":", 2)
-    if host != socket.gethostname():
-        raise StoryFailed(f"the run is held on {host}, which is not this machine")
-    holder = int(pid)
-    parent = _parent(holder)
-    main = parent if _is_worker(parent) else holder
-    below = [process for process in children_of(_living(main)) if _is_worker(process.pid)]
-    return [*_living(main), *(process for process in below if process.pid != main)]
+    above = [process for process in _ancestors(pid) if _is_worker(process.pid)]
+    if not above:
+        raise StoryFailed(f"no Celery worker stands above pid {pid}: is the run on another machine?")
+    main = above[-1]
+    return [main, *(one for one in children_of([main]) if one != main and _is_worker(one.pid))]
 
 
-def _living(pid: int) -> list[ProcessId]:
-    process = ProcessId.of(pid)
-    if process is None:
-        raise StoryFailed(f"the worker that holds the run, pid {pid}, is not there")
-    return [process]
+def _ancestors(pid: int) -> Iterator[ProcessId]:
+    """From the parent upwards."""
+    while (pid := _parent(pid)) > 1:
+        process = ProcessId.of(pid)
+        if process is not None:
+            yield process
 
 
 def _parent(pid: int) -> int:

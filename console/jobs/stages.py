@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
-from console.celery import orphaned, shutting_down
+from console.celery import shutting_down
 from console.jobs.child import Child, describe_exit
 
 BEAT_S = 1.0
@@ -64,7 +64,7 @@ def run(stage: Stage, still_wanted: Callable[[], bool] = lambda: True) -> Any:
 def _watch(child: Child, stage: Stage, still_wanted: Callable[[], bool]) -> None:
     deadline = time.monotonic() + stage.timeout_s
     while not child.wait(BEAT_S):
-        if shutting_down() or orphaned() or not still_wanted():
+        if shutting_down() or not still_wanted():
             raise StageCut(stage.arguments[0])
         if time.monotonic() > deadline:
             detail = f"{stage.arguments[0]} took longer than {stage.timeout_s:.0f} s."

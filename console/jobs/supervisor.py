@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 from django.conf import settings
 
-from console.celery import orphaned, shutting_down
+from console.celery import shutting_down
 from console.jobs import job_settings, runs
 from console.jobs.child import Child, describe_exit
 from console.jobs.job_settings import JobSettings
@@ -104,11 +104,9 @@ class _Supervision:
 
     def _watch(self, child: Child) -> Left | None:
         while not child.wait(BEAT_S):
-            if orphaned():
-                return Left("the worker was killed")
             if shutting_down():
                 self._suspend(child)
-                return Left("the worker was shut down")
+                return Left("The worker was shut down.")
             if not self._renew():
                 return self._without_lease(child)
         return None
@@ -117,7 +115,7 @@ class _Supervision:
         """Ask the master to end, so that another can go on from the last checkpoint. One that is too slow is killed."""
         child.terminate()
         deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
-        while not orphaned() and (rest := deadline - time.monotonic()) > 0:
+        while (rest := deadline - time.monotonic()) > 0:
             if child.wait(min(rest, BEAT_S)) or not self._renew():
                 return
         log.warning("job master did not suspend in time", pid=child.pid)
@@ -126,9 +124,9 @@ class _Supervision:
         """The run has ended, and the master may tidy up; or it is another's, and this master must be gone at once."""
         if runs.has_ended(self._run_id):
             child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)
-            return Left("the run has ended")
+            return Left("The run has ended.")
         log.warning("lease lost, ending the job master", pid=child.pid)
-        return Left("the lease was lost")
+        return Left("The lease was lost.")
 
     def _renew(self) -> bool:
         """False only when Postgres says that the lease is another's; an outage says nothing."""
@@ -157,9 +155,9 @@ class _Supervision:
         if ended.code == Exit.SUPERSEDED:
             return None
         if ended.code == Exit.RELEASED:
-            self._leave(Left("the job master suspended"))
+            self._leave(Left("The job master suspended."))
             return None
-        if ended.code == Exit.RECORDED and when_back(partial(runs.has_ended, self._run_id), _leaving) is not False:
+        if ended.code == Exit.RECORDED and when_back(partial(runs.has_ended, self._run_id), shutting_down) is not False:
             return None
         return self._after_death(ended)
 
@@ -171,29 +169,25 @@ class _Supervision:
             return None
         detail = {"log": ended.log_tail}
         restart = partial(runs.restart, self._run_id, self._owner, f"{reason}.", detail)
-        token = when_back(restart, _leaving)
+        token = when_back(restart, shutting_down)
         return token if token is not None and self._pause() else None
 
     def _give_up(self, reason: str, ended: Ended) -> None:
         message = f"{reason}; it was restarted {self._deaths - 1} times, as often as restart_attempts allows."
         failure = {"code": "master-died", "message": message, "detail": "\n".join(ended.log_tail)}
-        when_back(partial(runs.give_up, self._run_id, failure, self._owner), _leaving)
+        when_back(partial(runs.give_up, self._run_id, failure, self._owner), shutting_down)
 
     def _pause(self) -> bool:
         """Wait before the next attempt, with the lease kept. False: it must not follow here."""
         until = time.monotonic() + self._settings.restart_delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, BEAT_S))
-            if _leaving():
-                self._leave(Left("the worker was shut down"))
+            if shutting_down():
+                self._leave(Left("The worker was shut down."))
                 return False
             if not self._renew():
                 return False
         return True
-
-
-def _leaving() -> bool:
-    return shutting_down() or orphaned()
 
 
 def _settings_of(run_id: int) -> JobSettings:

@@ -9,8 +9,8 @@ from console.accounts.refusals import Refused
 from console.jobs.inputs import parsed
 from console.operations.models import OperationKind
 
-Id = Annotated[int, Meta(ge=1, lt=2**63)]
-Parallelism = Annotated[int, Meta(ge=1, lt=2**31)]
+Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,134 @@
+"""People, and a job with everything that a run can have."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+from pytest_django.fixtures import SettingsWrapper
+from rest_framework.authtoken.models import Token
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job, JobVersion, Pipeline, Run
+from runtime.core.lifecycle import RunState
+
+GRAPH = {
+    "max_parallelism": 128,
+    "parallelism": 2,
+    "operators": [
+        {"uid": "numbers", "name": "Numbers", "role": "source", "parallelism": 2, "bounded": False},
+        {"uid": "sums", "name": "Sums", "role": "operator", "parallelism": 2, "bounded": False},
+        {"uid": "files", "name": "Files", "role": "sink", "parallelism": 2, "bounded": False},
+    ],
+    "edges": [
+        {"source": "numbers", "target": "sums", "input": 0, "partitioning": "hash", "keys": ["k"], "build": False},
+        {"source": "sums", "target": "files", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+    ],
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "window_ms": {"type": "integer", "minimum": 1}},
+    "required": ["path"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def operator(db: None) -> User:
+    """May do everything."""
+    return User.objects.create_superuser("operator", password="a long enough one")
+
+
+@pytest.fixture
+def viewer(db: None) -> User:
+    """May look."""
+    return User.objects.create_user("viewer", password="a long enough one")
+
+
+@pytest.fixture
+def definer(db: None) -> User:
+    """May define jobs, and not run them."""
+    user = User.objects.create_user("definer", password="a long enough one")
+    user.user_permissions.add(Permission.objects.get(codename="add_job"))
+    return user
+
+
+def api_as(user: User) -> APIClient:
+    api = APIClient()
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {Token.objects.get_or_create(user=user)[0].key}")
+    return api
+
+
+@pytest.fixture
+def api(operator: User) -> APIClient:
+    """The API, signed in by token as someone who may do everything."""
+    return api_as(operator)
+
+
+@pytest.fixture
+def browser(client: Client, operator: User) -> Client:
+    client.force_login(operator)
+    return client
+
+
+@pytest.fixture
+def pipeline(db: None) -> Pipeline:
+    return Pipeline.objects.create(name="sums", description="Sums of numbers", schema=SCHEMA)
+
+
+@pytest.fixture
+def job(pipeline: Pipeline, operator: User) -> Job:
+    return Job.objects.create(name="daily sums", pipeline=pipeline.name, created_by=operator)
+
+
+@pytest.fixture
+def version(job: Job) -> JobVersion:
+    """A version that is ready and needs no inputs."""
+    return JobVersion.objects.create(
+        job=job, number=1, parallelism=2, params={"path": "in"}, state="ready", graph=GRAPH, inputs=[]
+    )
+
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(job: Job, version: JobVersion) -> MakeRun:
+    """A run in any state, as if it had come there."""
+
+    def make(state: RunState, **facts: Any) -> Run:
+        return Run.objects.create(job=job, version=version, parallelism=2, state=state.value, **facts)
+
+    return make
+
+
+MakeCheckpoint = Callable[..., Checkpoint]
+
+
+@pytest.fixture
+def make_checkpoint() -> MakeCheckpoint:
+    """A checkpoint of a run; a completed periodic one unless told otherwise."""
+
+    def make(run: Run, number: int, kind: str = "checkpoint", status: str = "completed", **facts: Any) -> Checkpoint:
+        return Checkpoint.objects.create(
+            job=run.job, run=run, token=1, number=number, kind=kind, status=status, **facts
+        )
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def _no_throttle() -> None:
+    """Logins are counted in a cache that outlives a test."""
+    from django.core.cache import cache
+
+    cache.clear()
+
+
+@pytest.fixture(autouse=True)
+def _cheap_passwords(settings: SettingsWrapper) -> None:
+    """A good hash takes a quarter of a second, by design."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,0 +1,45 @@
+"""A stand-in for `python -m spark_jobs`: reads params on stdin, answers as the real command line does.
+
+What it does is chosen by the params: {"reject": …}, {"crash": …}, {"garble": …}, {"hang": …}.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+VERB, ARGUMENTS = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+GRAPH = {"operators": [], "edges": [], "max_parallelism": 128, "parallelism": 1}
+
+
+def answer(params: dict[str, object]) -> object:
+    if VERB == "pipelines":
+        return [{"name": "sums", "description": "Sums", "schema": {"type": "object"}}]
+    if VERB == "compile":
+        return {"graph": {**GRAPH, "asked": ARGUMENTS}, "inputs": params.get("inputs", [])}
+    folder = Path(ARGUMENTS["--to"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "calls").open("a") as calls:
+        calls.write("called\n")
+    return {"rows": 1, "files": 1}
+
+
+def main() -> int:
+    params = json.loads(sys.stdin.read() or "null") or {}
+    wanted = {name: detail for name, detail in params.items() if name in ("reject", "crash", "garble", "hang")}
+    if wanted and params.get("only_in", VERB) == VERB:
+        if "hang" in wanted:
+            time.sleep(600)
+        if "crash" in wanted:
+            sys.stderr.write(f"{wanted['crash']}\n")
+            return 1
+        if "garble" in wanted:
+            sys.stdout.write("not JSON")
+            return 0
+        sys.stdout.write(json.dumps({"error": {"code": "bad-path", "field": "path", "detail": wanted["reject"]}}))
+        return 3
+    sys.stdout.write(json.dumps(answer(params)))
+    return 0
+
+
+sys.exit(main())

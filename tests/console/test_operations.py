@@ -1,0 +1,296 @@
+"""Asking for acts: what is accepted, what is refused and in which words, what is written."""
+
+import re
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import IntegrityError, connection, transaction
+from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Forbidden, Refused
+from console.jobs.models import Job, JobVersion, Run
+from console.operations.models import Operation
+from console.operations.selectors import acts
+from console.operations.services import Accepted, Asked, request
+from runtime.core.lifecycle import RunAct, RunState, refusal
+from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
+
+RUN_ACTS = [act.value for act in RunAct]
+
+
+def ask(user: User, job: Job, kind: str, params: dict[str, Any] | None = None, **asked: Any) -> Accepted:
+    return request(Asked(user=user, **asked), job, kind, params)
+
+
+def test_a_start_makes_a_queued_run_of_the_newest_ready_version(operator: User, job: Job, version: JobVersion) -> None:
+    JobVersion.objects.create(job=job, number=2, parallelism=4, state="compiling")
+    operation = ask(operator, job, "start", reason="first", request_id="r-1").operation
+    run = Run.objects.get(operations=operation)
+    assert (run.state, run.version, run.parallelism, run.token) == ("queued", version, 2, 0)
+    operation.refresh_from_db()
+    assert (operation.state, operation.reason, operation.request_id) == ("queued", "first", "r-1")
+    assert operation.requested_by == operator
+
+
+def test_a_start_of_a_version_whose_inputs_are_missing_prepares_first(operator: User, job: Job) -> None:
+    JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph=GRAPH, inputs=["airlines"])
+    operation = ask(operator, job, "start").operation
+    assert operation.run is not None
+    assert operation.run.state == "preparing"
+
+
+def test_a_start_takes_the_version_and_parallelism_it_is_given(operator: User, job: Job, version: JobVersion) -> None:
+    newer = JobVersion.objects.create(job=job, number=2, parallelism=4, state="ready", graph=GRAPH)
+    operation = ask(operator, job, "start", {"version": version.pk, "parallelism": 3}).operation
+    assert operation.run is not None
+    assert (operation.run.version, operation.run.parallelism) == (version, 3)
+    assert newer.number == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"parallelism": 0}, "params.parallelism"),
+        ({"parallelism": 129}, "params.parallelism"),
+        ({"parallelism": "2"}, "params.parallelism"),
+        ({"parallelism": True}, "params.parallelism"),
+        ({"paralelism": 2}, "params.paralelism"),
+        ({"version": 10**6}, "params.version"),
+        ({"version": 2**80}, "params.version"),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name(
+    operator: User, job: Job, version: JobVersion, params: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        ask(operator, job, "start", params)
+    assert refused.value.field == field
+    assert not Operation.objects.exists()
+    assert not Run.objects.exists()
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones(operator: User, job: Job) -> None:
+    with pytest.raises(Refused, match="must be one of start, restore, savepoint"):
+        ask(operator, job, "explode")
+
+
+def test_a_job_without_a_ready_version_does_not_start(operator: User, job: Job) -> None:
+    JobVersion.objects.create(job=job, number=1, parallelism=2, state="rejected", error={"code": "x"})
+    with pytest.raises(Conflict) as refused:
+        ask(operator, job, "start")
+    assert refused.value.code == "no-ready-version"
+
+
+def test_a_second_run_is_refused_with_the_ids_of_what_is_in_the_way(
+    operator: User, job: Job, version: JobVersion
+) -> None:
+    first = ask(operator, job, "start").operation
+    with pytest.raises(Conflict) as refused:
+        ask(operator, job, "start")
+    assert refused.value.facts == {"run": first.run_id, "operation": str(first.pk)}
+
+
+def test_postgres_itself_allows_one_active_run_a_job(make_run: MakeRun) -> None:
+    make_run(RunState.FAILED)
+    make_run(RunState.RUNNING)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        make_run(RunState.QUEUED)
+
+
+@pytest.mark.parametrize("state", list(RunState))
+@pytest.mark.parametrize("kind", RUN_ACTS)
+def test_an_act_is_accepted_exactly_where_the_lifecycle_allows_it(
+    operator: User, job: Job, make_run: MakeRun, state: RunState, kind: str
+) -> None:
+    run = make_run(state)
+    reason = refusal(state, RunAct(kind))
+    shown = next(act for act in acts(job, run, operator) if act.act == kind)
+    assert (shown.enabled, shown.reason) == (reason is None, reason or "")
+    if reason is None:
+        assert ask(operator, job, kind).operation.run == run
+    else:
+        with pytest.raises(Conflict, match=re.escape(reason)):
+            ask(operator, job, kind)
+
+
+def test_acts_of_a_job_that_never_ran_say_so(operator: User, job: Job) -> None:
+    with pytest.raises(Conflict, match="never run"):
+        ask(operator, job, "savepoint")
+    assert {act.reason for act in acts(job, None, operator) if act.act in RUN_ACTS} == {"The job has never run."}
+
+
+@pytest.mark.parametrize("state", [RunState.PREPARING, RunState.QUEUED])
+def test_cancelling_what_no_master_has_is_done_at_once(
+    operator: User, job: Job, make_run: MakeRun, state: RunState
+) -> None:
+    run = make_run(state)
+    operation = ask(operator, job, "cancel").operation
+    run.refresh_from_db()
+    assert (run.state, operation.state) == ("canceled", "succeeded")
+    assert run.ended_at is not None
+    assert operation.ended_at is not None
+
+
+def test_cancelling_a_running_run_is_left_to_its_master(operator: User, job: Job, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING)
+    operation = ask(operator, job, "cancel").operation
+    run.refresh_from_db()
+    assert (run.state, operation.state) == ("running", "queued")
+
+
+@pytest.mark.parametrize("second", ["stop", "drain"])
+def test_one_stop_or_drain_at_a_time(operator: User, job: Job, make_run: MakeRun, second: str) -> None:
+    run = make_run(RunState.RUNNING)
+    first = ask(operator, job, "drain").operation
+    shown = next(act for act in acts(job, run, operator) if act.act == second)
+    assert not shown.enabled
+    with pytest.raises(Conflict) as refused:
+        ask(operator, job, second)
+    assert refused.value.facts["operation"] == str(first.pk)
+
+
+def test_a_cancel_is_possible_while_a_drain_is_under_way(operator: User, job: Job, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING)
+    ask(operator, job, "drain")
+    Run.objects.filter(pk=run.pk).update(state="draining")
+    assert ask(operator, job, "cancel").operation.state == "queued"
+
+
+def test_the_same_key_and_request_give_the_same_operation(operator: User, job: Job, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    first = ask(operator, job, "savepoint", idempotency_key="k")
+    again = ask(operator, job, "savepoint", idempotency_key="k")
+    assert again.replayed
+    assert again.operation.pk == first.operation.pk
+    assert Operation.objects.count() == 1
+
+
+def test_a_replay_is_answered_even_where_the_act_is_no_longer_legal(
+    operator: User, job: Job, version: JobVersion
+) -> None:
+    first = ask(operator, job, "start", idempotency_key="k")
+    assert ask(operator, job, "start", idempotency_key="k").operation.pk == first.operation.pk
+
+
+def test_a_key_used_for_another_request_is_refused(operator: User, job: Job, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    ask(operator, job, "savepoint", idempotency_key="k")
+    with pytest.raises(Refused) as refused:
+        ask(operator, job, "drain", idempotency_key="k")
+    assert refused.value.code == "idempotency-key-reused"
+
+
+def test_keys_of_two_users_do_not_meet(operator: User, job: Job, make_run: MakeRun) -> None:
+    make_run(RunState.RUNNING)
+    other = User.objects.create_superuser("other")
+    first = ask(operator, job, "savepoint", idempotency_key="k")
+    assert ask(other, job, "savepoint", idempotency_key="k").operation.pk != first.operation.pk
+
+
+@pytest.mark.parametrize("who", ["viewer", "definer"])
+def test_who_may_not_operate_is_refused_with_the_missing_permission(
+    request: pytest.FixtureRequest, job: Job, version: JobVersion, who: str
+) -> None:
+    user: User = request.getfixturevalue(who)
+    with pytest.raises(Forbidden, match="the permission operations"):
+        ask(user, job, "start")
+    assert not any(act.enabled for act in acts(job, None, user))
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"), [({"idempotency_key": ""}, "Idempotency-Key"), ({"reason": "x" * 1001}, "reason")]
+)
+def test_words_have_limits(operator: User, job: Job, version: JobVersion, asked: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        ask(operator, job, "start", **asked)
+    assert refused.value.field == field
+
+
+def test_the_wake_up_is_sent_after_the_commit_only(
+    operator: User, job: Job, version: JobVersion, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    with django_capture_on_commit_callbacks() as callbacks:
+        operation = ask(operator, job, "start").operation
+    assert [callback.args for callback in callbacks] == [("console.jobs.tasks.supervise_run", operation.run_id)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_operation_wakes_the_master_of_its_run(operator: User, job: Job, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING)
+    parameters = connection.get_connection_params()
+    listening = {
+        name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters
+    }
+    with psycopg.connect(**listening, autocommit=True) as listener:
+        listener.execute("LISTEN weir_operation")
+        ask(operator, job, "savepoint")
+        heard = [notice.payload for notice in listener.notifies(timeout=5, stop_after=1)]
+    assert heard == [str(run.pk)]
+
+
+# ---------------------------------------------------------------- restore
+
+
+def test_a_restore_makes_a_run_from_the_chosen_checkpoint(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    chosen = make_checkpoint(make_run(RunState.STOPPED), 7, "stop")
+    operation = ask(operator, job, "restore", {"checkpoint": chosen.pk, "parallelism": 3}).operation
+    assert operation.run is not None
+    assert (operation.run.restore_checkpoint, operation.run.parallelism) == (chosen, 3)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"status": "failed"}, "not-completed"),
+        ({"status": "in_progress"}, "not-completed"),
+        ({"max_parallelism": 64}, "other-max-parallelism"),
+        ({"discarded_at": "2026-01-01T00:00:00Z"}, "discarded"),
+    ],
+)
+def test_what_cannot_be_restored_is_refused(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint, facts: dict[str, Any], code: str
+) -> None:
+    chosen = make_checkpoint(make_run(RunState.FAILED), 7, **facts)
+    with pytest.raises(Refused) as refused:
+        ask(operator, job, "restore", {"checkpoint": chosen.pk})
+    assert refused.value.code == code
+    assert Run.objects.count() == 1
+
+
+def test_another_jobs_checkpoint_does_not_exist_for_this_one(
+    operator: User, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
+) -> None:
+    chosen = make_checkpoint(make_run(RunState.STOPPED), 1)
+    other = Job.objects.create(name="other", pipeline="sums")
+    JobVersion.objects.create(job=other, number=1, parallelism=2, state="ready", graph=GRAPH)
+    with pytest.raises(Refused, match=f"no checkpoint with the id {chosen.pk}"):
+        ask(operator, other, "restore", {"checkpoint": chosen.pk})
+
+
+def test_repeated_output_has_to_be_accepted_and_is_named(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.FAILED)
+    chosen = make_checkpoint(run, 3)
+    for number, kind, status in [(4, "checkpoint", "completed"), (5, "checkpoint", "failed"), (6, "stop", "completed")]:
+        make_checkpoint(run, number, kind, status)
+    with pytest.raises(Conflict, match="Checkpoints 4 to 6 were committed") as refused:
+        ask(operator, job, "restore", {"checkpoint": chosen.pk})
+    assert refused.value.facts == {"first": 4, "last": 6}
+    accepted = ask(operator, job, "restore", {"checkpoint": chosen.pk, "accept_repeated_output": True})
+    assert accepted.operation.run is not None
+
+
+def test_newer_savepoints_and_failures_repeat_nothing(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    """A plain savepoint notifies nobody, so nothing was committed with it."""
+    run = make_run(RunState.FAILED)
+    chosen = make_checkpoint(run, 3)
+    make_checkpoint(run, 4, "savepoint")
+    make_checkpoint(run, 5, "checkpoint", "failed")
+    assert ask(operator, job, "restore", {"checkpoint": chosen.pk}).operation.state == "queued"

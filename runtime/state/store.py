@@ -13,8 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from runtime.core.checkpoint import Segment, SubtaskSnapshot
+from runtime.core.recovery import Restored
 from runtime.errors import CorruptState, JobRejected
-from runtime.ports import Restored, SnapshotStore
+from runtime.ports import SnapshotStore
 from runtime.state.broadcast import BroadcastTable
 from runtime.state.chain import Chain, Link
 from runtime.state.lists import OperatorList

@@ -8,8 +8,9 @@ import pyarrow as pa
 from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.ids import OperatorId, SubtaskId, Token
 from runtime.core.keygroups import range_of
+from runtime.core.recovery import Restored
 from runtime.io.memory import MemorySnapshotStore
-from runtime.ports import Operator, OperatorContext, Restored
+from runtime.ports import Operator, OperatorContext
 from runtime.state.store import SubtaskState
 
 UID = "op"

@@ -11,7 +11,9 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.operators.join import BUILD, PROBE, BroadcastJoin
 from tests.operators.harness import Harness
 
-AIRLINES = pa.RecordBatch.from_pydict({"carrier": ["AA", "UA", "DL"], "name": ["American", None, "Delta"], "x": [1, 2, 3]})
+AIRLINES = pa.RecordBatch.from_pydict(
+    {"carrier": ["AA", "UA", "DL"], "name": ["American", None, "Delta"], "x": [1, 2, 3]}
+)
 FLIGHTS = pa.RecordBatch.from_pydict({"carrier": ["UA", "AA", "ZZ", None, "AA"], "flight": [1, 2, 3, 4, 5]})
 
 

@@ -20,7 +20,7 @@ from runtime.operators.window import LATE_RECORDS, TumblingWindow
 from tests.operators.harness import Harness
 
 SIZE = 10
-EPOCH = dt.datetime(1970, 1, 1)
+EPOCH = dt.datetime.fromisoformat("1970-01-01")
 
 Event = tuple[str | None, int, int]
 Window = tuple[str | None, int]
@@ -102,7 +102,9 @@ def by_window(row: dict[str, Any]) -> Any:
 
 
 @settings(deadline=None)
-@given(st.lists(st.one_of(EVENTS, st.integers(-70, 140), st.tuples(st.just("rescale"), st.integers(1, 4))), max_size=25))
+@given(
+    st.lists(st.one_of(EVENTS, st.integers(-70, 140), st.tuples(st.just("rescale"), st.integers(1, 4))), max_size=25)
+)
 def test_windows_move_with_their_key_groups(steps: list[Any]) -> None:
     store, oracle, counters = MemorySnapshotStore(), Oracle(), 0
     subtasks, checkpoints = deploy(2, store, []), 0

@@ -31,7 +31,9 @@ def identity(value: Any) -> Any:
 
 
 @given(st.data(), st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3), st.booleans())
-def test_rows_share_a_number_exactly_when_their_keys_are_equal(data: st.DataObject, kinds: list[str], encode: bool) -> None:
+def test_rows_share_a_number_exactly_when_their_keys_are_equal(
+    data: st.DataObject, kinds: list[str], encode: bool
+) -> None:
     rows = data.draw(st.integers(0, 25))
     columns = []
     for kind in kinds:

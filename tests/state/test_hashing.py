@@ -1,4 +1,4 @@
-"""The key hash: equal for equal values in any encoding, pinned for ever by golden values, in agreement with the core."""
+"""The key hash: equal for equal values in any encoding, pinned by golden values, in agreement with the core."""
 
 import datetime as dt
 import hashlib

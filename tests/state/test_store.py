@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.ids import OperatorId, SubtaskId
 from runtime.core.keygroups import range_of
+from runtime.core.recovery import Restored
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.memory import MemorySnapshotStore
-from runtime.ports import Restored
 from runtime.state.chain import MOST_DELTAS
 from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.store import StateCapture, SubtaskState

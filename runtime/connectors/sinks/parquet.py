@@ -121,7 +121,7 @@ class ParquetWriter(SinkWriter):
 
     def _write_group(self) -> None:
         if self._waiting:
-            self._parquet.write_table(pa.Table.from_batches(self._waiting))
+            self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
         self._waiting, self._waiting_bytes = [], 0
 
 

@@ -1,0 +1,81 @@
+"""Source readers driven by hand, for the tests of sources: the real reader and state over real files."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.ids import OperatorId, SubtaskId, Token
+from runtime.core.keygroups import range_of
+from runtime.core.recovery import Restored
+from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.ports import OperatorContext, Source
+from runtime.state.store import SubtaskState
+
+GROUPS = 128
+INTERVAL_MS = 200
+
+
+def drop(folder: Path, name: str, content: str | bytes) -> None:
+    """Puts a file into place as writers must: written beside, then renamed."""
+    data = content.encode() if isinstance(content, str) else content
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{name}.tmp"
+    temporary.write_bytes(data)
+    temporary.rename(folder / name)
+
+
+class Reading:
+    """One subtask of a source."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        store: MemorySnapshotStore | None = None,
+        snapshots: Iterable[SubtaskSnapshot] = (),
+        index: int = 0,
+        parallelism: int = 1,
+        token: int = 1,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.store = store or MemorySnapshotStore()
+        self.clock = clock or ManualClock(1_000_000)
+        self.state = SubtaskState(range_of(index, GROUPS, parallelism), GROUPS, self.store)
+        found = tuple(snapshots)
+        self.state.restore(Restored(subtask=SubtaskId(OperatorId("files"), index), snapshots=found))
+        self.context = OperatorContext(
+            job="job",
+            uid="files",
+            index=index,
+            parallelism=parallelism,
+            max_parallelism=GROUPS,
+            token=Token(token),
+            state=self.state,
+            now_ms=self.clock.now_ms,
+            restored=bool(found),
+        )
+        self.reader = source.reader()
+        self.reader.open(self.context)
+        self.state.check_all_declared()
+
+    def poll(self, max_rows: int = 1000) -> pa.RecordBatch | None:
+        return self.reader.poll(max_rows)
+
+    def rows(self, max_rows: int = 1000) -> list[dict[str, Any]]:
+        """Everything that is there now."""
+        self.clock.advance(INTERVAL_MS)
+        found: list[dict[str, Any]] = []
+        while (batch := self.reader.poll(max_rows)) is not None:
+            assert 0 < batch.num_rows <= max_rows
+            found += batch.to_pylist()
+        return found
+
+    def exhausted(self) -> bool:
+        return self.reader.exhausted
+
+    def snapshot(self, name: str) -> SubtaskSnapshot:
+        self.reader.snapshot(1)
+        return self.state.capture(False).write(self.store, f"{name}/{self.context.index}")[0]

@@ -1,0 +1,332 @@
+"""The Parquet sink: prepare, crash, commit twice, clean; what readers see, and what is never touched."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.connectors.names import safe
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sinks.print import PrintSink
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.ids import CheckpointId, Token
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.ports import OperatorContext, SinkWriter
+from runtime.state.store import SubtaskState
+
+
+def writer(folder: Path, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:
+    found = ParquetSink(str(folder)).writer()
+    found.open(context(job, token, uid, index))
+    return found
+
+
+def context(job: str, token: int, uid: str, index: int) -> OperatorContext:
+    return OperatorContext(
+        job=job, uid=uid, index=index, parallelism=4, max_parallelism=16, token=Token(token),
+        state=SubtaskState(range(4), 16, None), now_ms=lambda: 0,
+    )  # fmt: skip
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
+
+
+def commit(folder: Path, committables: Any, *, job: str = "7", token: int = 1, checkpoint: int = 1) -> int:
+    permit = CommitPermit(job, Token(token), CheckpointId(checkpoint))
+    return ParquetSink(str(folder)).committer().commit(permit, committables)
+
+
+def clean(folder: Path, token: int, *keep: Any, job: str = "7") -> int:
+    return ParquetSink(str(folder)).committer().clean(job, Token(token), keep)
+
+
+def visible(folder: Path) -> list[int]:
+    """What a reader that ignores hidden names sees."""
+    return sorted(ds.dataset(folder, format="parquet", schema=batch().schema).to_table()["n"].to_pylist())
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ---------------------------------------------------------------- two phases
+
+
+def test_rows_are_hidden_until_they_are_committed(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.write(batch(1, 2))
+    assert names(tmp_path) == [".weir-7-1-out-0-1.inprogress"]
+    (committable,) = sink.prepare(5)
+    assert names(tmp_path) == [".weir-7-1-out-0-1.pending"]
+    assert visible(tmp_path) == []
+    assert commit(tmp_path, [committable], checkpoint=5) == 1
+    assert names(tmp_path) == ["part-7-1-out-0-5-1.parquet"]
+    assert visible(tmp_path) == [1, 2]
+
+
+def test_a_committable_is_plain_json_and_counts_its_rows(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.write(batch(1, 2))
+    sink.write(batch(3))
+    (committable,) = sink.prepare(5)
+    assert committable == {
+        "pending": ".weir-7-1-out-0-1.pending",
+        "final": "part-7-1-out-0-5-1.parquet",
+        "rows": 3,
+        "bytes": (tmp_path / ".weir-7-1-out-0-1.pending").stat().st_size,
+    }
+
+
+def test_committing_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    committables = sink.prepare(1)
+    assert commit(tmp_path, committables) == 1
+    before = (tmp_path / committables[0]["final"]).stat().st_mtime_ns
+    assert commit(tmp_path, committables, token=2, checkpoint=9) == 0
+    assert visible(tmp_path) == [1]
+    assert (tmp_path / committables[0]["final"]).stat().st_mtime_ns == before
+
+
+def test_a_commit_that_was_cut_off_half_way_is_completed(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    (tmp_path / committable["final"]).hardlink_to(tmp_path / committable["pending"])
+    assert commit(tmp_path, [committable]) == 0
+    assert names(tmp_path) == [committable["final"]]
+
+
+def test_nothing_prepared_means_nothing_to_commit(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    assert sink.prepare(1) == ()
+    assert names(tmp_path) == []
+
+
+def test_the_writer_goes_on_with_a_new_file_after_a_barrier(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    committables = list[Any]()
+    for checkpoint in (1, 2):
+        sink.write(batch(checkpoint))
+        committables += sink.prepare(checkpoint)
+    sink.write(batch(3))
+    assert commit(tmp_path, committables, checkpoint=2) == 2
+    assert visible(tmp_path) == [1, 2]
+    sink.close()
+    assert names(tmp_path) == ["part-7-1-out-0-1-1.parquet", "part-7-1-out-0-2-2.parquet"]
+
+
+def test_large_output_is_one_file_of_several_row_groups(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    for start in range(0, 8_000_000, 2_000_000):
+        sink.write(batch(start))
+        sink.write(pa.RecordBatch.from_arrays([pa.array(np.arange(start + 1, start + 2_000_000))], names=["n"]))
+    (committable,) = sink.prepare(1)
+    commit(tmp_path, [committable])
+    file = pq.ParquetFile(tmp_path / committable["final"])
+    assert file.metadata.num_rows == committable["rows"] == 8_000_000
+    assert file.metadata.num_row_groups == 2
+
+
+# ---------------------------------------------------------------- crashes
+
+
+def test_what_a_crash_left_is_cleaned_by_a_newer_attempt_and_by_nobody_else(tmp_path: Path) -> None:
+    crashed = writer(tmp_path, token=3)
+    crashed.write(batch(1))
+    kept = crashed.prepare(1)
+    crashed.write(batch(2))
+    crashed.prepare(2)
+    crashed.write(batch(3))
+    assert clean(tmp_path, 3) == 0
+    assert clean(tmp_path, 4, *kept, job="8") == 0
+    assert len(names(tmp_path)) == 3
+    assert clean(tmp_path, 4, *kept) == 2
+    assert commit(tmp_path, kept, token=4) == 1
+    assert visible(tmp_path) == [1]
+    assert clean(tmp_path, 5) == 0
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        ".weir-77-1-out-0-1.pending",
+        ".weir-7~2D1-1-out-0-1.pending",
+        ".weir-7-1-out-0-1.pending.bak",
+        ".weir-7-x-out-0-1.inprogress",
+        "part-7-1-out-0-1-1.parquet",
+        "report.parquet",
+        ".hidden",
+        "_SUCCESS",
+    ],
+)
+def test_files_of_others_survive_cleaning(tmp_path: Path, foreign: str) -> None:
+    (tmp_path / foreign).write_bytes(b"somebody else's")
+    assert clean(tmp_path, 100) == 0
+    assert (tmp_path / foreign).read_bytes() == b"somebody else's"
+
+
+def test_cleaning_a_folder_that_is_not_there_is_nothing_to_do(tmp_path: Path) -> None:
+    assert clean(tmp_path / "nowhere", 5) == 0
+
+
+def test_two_jobs_whose_names_look_alike_do_not_touch_each_other(tmp_path: Path) -> None:
+    ours, theirs = writer(tmp_path, job="a", token=5, uid="b-5-c"), writer(tmp_path, job="a-5-b", token=5, uid="c")
+    for sink in (ours, theirs):
+        sink.write(batch(1))
+        sink.prepare(1)
+    assert clean(tmp_path, 6, job="a") == 1
+    assert names(tmp_path) == [".weir-a~2D5~2Db-5-c-0-1.pending"]
+
+
+def test_a_zombie_cannot_overwrite_or_remove_what_the_next_attempt_writes(tmp_path: Path) -> None:
+    zombie, next_one = writer(tmp_path, token=1), writer(tmp_path, token=2)
+    for sink, number in ((zombie, 1), (next_one, 2)):
+        sink.write(batch(number))
+    prepared = next_one.prepare(1)
+    zombie.prepare(1)
+    commit(tmp_path, prepared, token=2)
+    zombie.write(batch(1))
+    zombie.prepare(2)
+    zombie.close()
+    assert clean(tmp_path, 1) == 0
+    assert visible(tmp_path) == [2]
+    assert clean(tmp_path, 3) == 2
+
+
+def test_a_file_that_is_neither_pending_nor_committed_is_named(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    (tmp_path / committable["pending"]).unlink()
+    with pytest.raises(EnvironmentFailure, match="neither pending nor committed"):
+        commit(tmp_path, [committable])
+
+
+def test_a_pending_file_that_was_cut_short_is_not_shown(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    (tmp_path / committable["pending"]).write_bytes(b"PAR1")
+    with pytest.raises(EnvironmentFailure, match=r"has 4 bytes, not \d+"):
+        commit(tmp_path, [committable])
+    assert visible(tmp_path) == []
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_foreign_file_in_the_way_is_never_overwritten(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", refused)
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    pq.write_table(pa.table({"n": [42]}), tmp_path / committable["final"])
+    with pytest.raises(EnvironmentFailure, match="not ours is in the way"):
+        commit(tmp_path, [committable])
+    assert visible(tmp_path) == [42]
+    assert (tmp_path / committable["pending"]).exists()
+
+
+def refused(self: Path, target: Path) -> None:
+    raise OSError(errno.EPERM, "this file system has no links")
+
+
+def test_a_file_system_without_links_commits_by_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    committables = sink.prepare(1)
+    assert [commit(tmp_path, committables), commit(tmp_path, committables)] == [1, 0]
+    assert visible(tmp_path) == [1]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.sampled_from(["write", "checkpoint", "lost checkpoint", "crash"]), max_size=30))
+def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
+    steps: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A crash repeats the rows since the last completed checkpoint, as a source that rewinds does."""
+    folder, token, checkpoint, number = tmp_path_factory.mktemp("out"), 1, 0, 0
+    durable, owed = 0, list[Any]()  # rows and committables in the last completed checkpoint
+    sink, prepared = writer(folder, token=token), list[Any]()
+    for step in [*steps, "checkpoint", "crash"]:
+        if step == "write":
+            sink.write(batch(number))
+            number += 1
+        elif step == "crash":
+            token += 1
+            commit(folder, owed, token=token, checkpoint=checkpoint)
+            clean(folder, token, *owed)
+            sink, prepared, number = writer(folder, token=token), [], durable
+        else:
+            checkpoint += 1
+            prepared += sink.prepare(checkpoint)
+            if step == "checkpoint":
+                durable, owed = number, list(prepared)
+                if checkpoint % 2:  # the notice may be lost: then a later one, or the restore, commits
+                    commit(folder, prepared, token=token, checkpoint=checkpoint)
+                    prepared = []
+        seen = visible(folder)
+        assert len(seen) == len(set(seen))
+        assert all(row < durable for row in seen)
+    assert visible(folder) == list(range(durable))
+    assert all(name.startswith("part-") for name in names(folder))
+
+
+# ---------------------------------------------------------------- readers
+
+
+SPARK_READS = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print(sorted(row.n for row in spark.read.parquet(sys.argv[1]).collect()))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_spark_sees_committed_files_only(tmp_path: Path) -> None:
+    sink = writer(tmp_path, job="night job/7", uid="out.put-1")
+    sink.write(batch(1, 2))
+    commit(tmp_path, sink.prepare(1), job="night job/7")
+    sink.write(batch(3))
+    sink.prepare(2)
+    sink.write(batch(4))
+    command = [sys.executable, "-c", SPARK_READS, str(tmp_path)]  # a process of its own: sessions are per process
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == "[1, 2]"
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_names_keep_their_parts_apart() -> None:
+    assert safe("plain_Name.1") == "plain_Name.1"
+    assert safe("a-b/c é~") == "a~2Db~2Fc~20~C3~A9~7E"
+
+
+def test_a_sink_without_a_folder_is_refused() -> None:
+    with pytest.raises(JobRejected, match="path"):
+        ParquetSink("").check()
+
+
+def test_the_print_sink_prints_rows_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = PrintSink(prefix="> ").writer()
+    sink.open(context("7", 1, "out", 0))
+    sink.write(pa.RecordBatch.from_pydict({"n": [1, 2], "s": ["a", None]}))
+    assert sink.prepare(1) == ()
+    assert capsys.readouterr().out == '> {"n":1,"s":"a"}\n> {"n":2,"s":null}\n'
+    assert (PrintSink.guarantee, ParquetSink.guarantee) == ("at-least-once", "exactly-once")

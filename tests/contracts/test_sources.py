@@ -1,0 +1,383 @@
+"""Sources: every row once across restores and rescales, positions, discovery, watermarks, malformed rows."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.connectors.formats import CsvFormat, LineFormat, ParquetFormat
+from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
+from runtime.connectors.sources.parquet import ParquetSource
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.ports import Source
+from tests.contracts.files import INTERVAL_MS, Reading, drop
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])
+CSV = CsvFormat(SCHEMA)
+
+
+def csv(ids: range, *, times: int = 10) -> str:
+    return "id,at\n" + "".join(f"{number},{number * times}\n" for number in ids)
+
+
+def ids(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["id"] for row in rows]
+
+
+# ---------------------------------------------------------------- exactness, over every kind of source
+
+
+def write_csv(folder: Path, name: str, numbers: range) -> None:
+    drop(folder, f"{name}.csv", csv(numbers))
+
+
+def write_lines(folder: Path, name: str, numbers: range) -> None:
+    drop(folder, f"{name}.txt", "".join(f"{number}\n" for number in numbers))
+
+
+def write_parquet(folder: Path, name: str, numbers: range) -> None:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": list(numbers)}), folder / f".{name}", row_group_size=7)
+    (folder / f".{name}").rename(folder / f"{name}.parquet")
+
+
+def number_of(row: dict[str, Any]) -> int:
+    return int(row["id"] if "id" in row else row["line"])
+
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "csv": (write_csv, lambda path: DirectorySource(path, CSV)),
+    "csv bounded": (write_csv, lambda path: DirectorySource(path, CSV, bounded=True)),
+    "lines": (write_lines, lambda path: DirectorySource(path, LineFormat())),
+    "parquet": (write_parquet, lambda path: DirectorySource(path, ParquetFormat())),
+    "parquet bounded": (write_parquet, ParquetSource),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_every_row_is_read_once_across_restores_at_any_parallelism(
+    kind: str, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Rows emitted after the last snapshot are emitted again after the restore, and none else; none is missing."""
+    write, make = KINDS[kind]
+    random_ = random.Random(seed)
+    folder = tmp_path_factory.mktemp("input")
+    total = 0
+    for number in range(random_.randrange(1, 9)):
+        size = random_.randrange(0, 40)
+        write(folder, f"part-{number}", range(total, total + size))
+        total += size
+    source: Source = make(str(folder))
+    store, clock, committed = MemorySnapshotStore(), ManualClock(1_000_000), list[int]()
+    snapshots: list[Any] = []
+    for attempt in range(5):
+        parallelism = random_.randrange(1, 5)
+        readers = [
+            Reading(source, store=store, snapshots=snapshots, index=i, parallelism=parallelism, clock=clock)
+            for i in range(parallelism)
+        ]
+        uncommitted = list[int]()
+        for _ in range(random_.randrange(0, 8)):
+            batch = random_.choice(readers).poll(random_.randrange(1, 12))
+            uncommitted += [number_of(row) for row in batch.to_pylist()] if batch is not None else []
+        if random_.random() < 0.7:
+            snapshots = [reader.snapshot(f"chk-{attempt}") for reader in readers]
+            committed += uncommitted
+    last = [Reading(source, store=store, snapshots=snapshots, index=i, parallelism=2, clock=clock) for i in range(2)]
+    for reader in last:
+        committed += [number_of(row) for row in reader.rows(9)]
+        assert reader.exhausted() == source.bounded
+    assert sorted(committed) == list(range(total))
+
+
+def test_a_file_that_was_finished_is_never_opened_again(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(5)))
+    first = Reading(DirectorySource(str(tmp_path), CSV))
+    first.rows()
+    snapshot = first.snapshot("chk-1")
+    (tmp_path / "a.csv").write_text("something else entirely")
+    again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    assert again.rows() == []
+    drop(tmp_path, "b.csv", csv(range(5, 7)))
+    assert ids(again.rows()) == [5, 6]
+
+
+def test_a_file_that_changed_after_it_was_read_in_part_is_refused(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(50)))
+    first = Reading(DirectorySource(str(tmp_path), CSV))
+    first.poll(10)
+    snapshot = first.snapshot("chk-1")
+    drop(tmp_path, "a.csv", csv(range(49)))
+    again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    with pytest.raises(DataRejected, match=r"a\.csv: the file has changed since row 10"):
+        again.poll()
+
+
+def test_a_file_that_vanished_before_its_end_is_named(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(50)))
+    first = Reading(DirectorySource(str(tmp_path), CSV))
+    first.poll(10)
+    snapshot = first.snapshot("chk-1")
+    again = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    again.poll(5)
+    third = Reading(DirectorySource(str(tmp_path), CSV), store=first.store, snapshots=[snapshot])
+    third.reader._discover()  # type: ignore[attr-defined]
+    (tmp_path / "a.csv").unlink()
+    with pytest.raises(EnvironmentFailure, match=r"a\.csv: the file is gone"):
+        third.poll()
+
+
+# ---------------------------------------------------------------- discovery
+
+
+def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name, start in (("b", 10), ("a", 0), ("c", 20)):
+        drop(tmp_path, f"{name}.csv", csv(range(start, start + 3)))
+    assert ids(Reading(DirectorySource(str(tmp_path), CSV)).rows(2)) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+def test_hidden_names_and_folders_are_ignored(tmp_path: Path) -> None:
+    for name in (".hidden.csv", "_SUCCESS", "_temporary.csv"):
+        (tmp_path / name).write_text("not CSV at all")
+    (tmp_path / "folder.csv").mkdir()
+    reading = Reading(DirectorySource(str(tmp_path), CSV))
+    assert reading.rows() == []
+    assert not reading.exhausted()
+
+
+def test_a_watched_folder_may_appear_later_and_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    reading = Reading(DirectorySource(str(folder), CSV))
+    assert reading.poll() is None
+    drop(folder, "a.csv", csv(range(2)))
+    assert reading.poll() is None
+    reading.clock.advance(INTERVAL_MS)
+    assert ids(reading.rows()) == [0, 1]
+    drop(folder, "b.csv", csv(range(2, 4)))
+    assert ids(reading.rows()) == [2, 3]
+
+
+def test_a_bounded_source_reads_what_was_there_at_the_start_and_ends(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(3)))
+    reading = Reading(DirectorySource(str(tmp_path), CSV, bounded=True))
+    assert not reading.exhausted()
+    assert reading.poll(2) is not None
+    drop(tmp_path, "b.csv", csv(range(3, 5)))
+    assert not reading.exhausted()
+    assert ids(reading.rows()) == [2]
+    assert reading.exhausted()
+    assert reading.poll() is None
+
+
+def test_a_bounded_source_without_its_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"there is no folder .*nowhere"):
+        Reading(ParquetSource(str(tmp_path / "nowhere"))).poll()
+
+
+def test_every_file_belongs_to_one_subtask(tmp_path: Path) -> None:
+    for number in range(40):
+        drop(tmp_path, f"{number:03}.csv", csv(range(number, number + 1)))
+    source = DirectorySource(str(tmp_path), CSV)
+    shares = [ids(Reading(source, index=index, parallelism=3).rows()) for index in range(3)]
+    assert sorted(number for share in shares for number in share) == list(range(40))
+    assert all(len(share) > 4 for share in shares)
+
+
+# ---------------------------------------------------------------- watermarks
+
+
+def test_the_watermark_trails_the_largest_time_by_the_disorder(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", "id,at\n1,100\n2,300\n3,200\n")
+    reading = Reading(DirectorySource(str(tmp_path), CSV, event_time="at", max_disorder_ms=50))
+    assert reading.reader.watermark() is None
+    found = []
+    while reading.poll(1) is not None:
+        found.append(reading.reader.watermark())
+    assert found == [49, 249, 249]  # a row at 250 may still come, and a watermark says that none at or below it will
+
+
+def test_a_source_without_event_time_has_no_watermark(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(3)))
+    reading = Reading(DirectorySource(str(tmp_path), CSV))
+    reading.rows()
+    assert reading.reader.watermark() is None
+
+
+def test_after_a_restore_the_watermark_starts_from_the_files_taken_over(tmp_path: Path) -> None:
+    """A file taken over from a slower subtask is older than the own ones: it must not become late."""
+    for number in range(20):
+        drop(tmp_path, f"{number:02}.csv", csv(range(number * 10, number * 10 + 10)))
+    source = DirectorySource(str(tmp_path), CSV, event_time="at")
+    store = MemorySnapshotStore()
+    fast, slow = (Reading(source, store=store, index=index, parallelism=2) for index in range(2))
+    fast.rows()
+    assert slow.poll(3) is not None
+    merged = Reading(source, store=store, snapshots=[fast.snapshot("chk-1"), slow.snapshot("chk-1")])
+    assert merged.reader.watermark() is None
+    before = -1
+    while (batch := merged.poll(3)) is not None:
+        assert batch["at"].to_pylist()[0] > before
+        found = merged.reader.watermark()
+        assert found is not None
+        before = found
+
+
+# ---------------------------------------------------------------- malformed rows
+
+BAD = (
+    "at,id,unused\n"
+    "1,10,x\n"
+    "noon,11,x\n"  # row 2
+    "3,12\n"  # row 3
+    "\n"
+    "4,13,x,y\n"  # row 4
+    "5,99999999999999999999,x\n"  # row 5
+    '6,14,"x\n'  # row 6
+    "7,15,x\n"
+    ",16,x\n"  # row 8
+    "8,17,\n"
+)
+REASONS = [
+    (2, "at", "invalid value 'noon', int64 expected"),
+    (3, "unused", "the row has 2 values, 3 expected"),
+    (4, "unused", "the row has 4 values, 3 expected"),
+    (5, "id", "invalid value '99999999999999999999', int64 expected"),
+    (6, "", "a quote is not closed"),
+    (8, "at", "the event time is missing"),
+]
+
+
+def malformed(folder: Path, policy: OnMalformed, letters: Path | None = None) -> DirectorySource:
+    path = None if letters is None else str(letters)
+    return DirectorySource(str(folder), CSV, event_time="at", on_malformed=policy, dead_letter_path=path)
+
+
+@pytest.mark.parametrize(("row", "column", "reason"), REASONS)
+def test_a_malformed_row_fails_the_job_with_file_row_and_column(
+    tmp_path: Path, row: int, column: str, reason: str
+) -> None:
+    header, *lines = BAD.replace("\n\n", "\n").splitlines(keepends=True)
+    good = [line for line in lines if line[0] in "17"]
+    drop(tmp_path, "a.csv", header + good[0] * (row - 1) + lines[row - 1] + good[1])
+    with pytest.raises(DataRejected) as refused:
+        Reading(malformed(tmp_path, "fail")).rows()
+    where = f", column {column!r}" if column else ""
+    assert str(refused.value) == f"{tmp_path / 'a.csv'}: row {row}{where}: {reason}"
+
+
+def test_malformed_rows_are_skipped_and_counted(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", BAD)
+    reading = Reading(malformed(tmp_path, "skip"))
+    assert ids(reading.rows()) == [10, 15, 17]
+    assert reading.context.counters == {MALFORMED_RECORDS: len(REASONS)}
+
+
+def letters_in(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.iterdir()) if folder.exists() else []
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_dead_letters_keep_what_was_there(tmp_path: Path) -> None:
+    source, letters = tmp_path / "in", tmp_path / "letters"
+    drop(source, "a.csv", BAD)
+    reading = Reading(malformed(source, "dead_letter", letters))
+    assert ids(reading.rows()) == [10, 15, 17]
+    reading.snapshot("chk-1")
+    found = letters_in(letters)
+    assert [(letter["row"], letter["column"], letter["reason"]) for letter in found] == REASONS
+    assert {letter["file"] for letter in found} == {str(source / "a.csv")}
+    assert [letter["text"] for letter in found][:3] == ["noon,11,x", "3,12", "4,13,x,y"]
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 100])
+def test_dead_letters_are_durable_with_the_position_behind_them_and_repeated_only_by_replay(
+    tmp_path: Path, max_rows: int
+) -> None:
+    source, letters = tmp_path / "in", tmp_path / "letters"
+    drop(source, "a.csv", BAD)
+    wanted = malformed(source, "dead_letter", letters)
+    first = Reading(wanted, token=1)
+    first.poll(max_rows)
+    snapshot = first.snapshot("chk-1")
+    kept = letters_in(letters)
+    first.rows(max_rows)
+    again = Reading(wanted, store=first.store, snapshots=[snapshot], token=2)
+    again.rows(max_rows)
+    again.snapshot("chk-2")
+    by_attempt = {path.name: path for path in letters.iterdir()}
+    replayed = by_attempt.pop("job-2-files-0.jsonl", None)
+    rows = [letter["row"] for letter in kept]
+    rows += [json.loads(line)["row"] for line in replayed.read_text().splitlines()] if replayed else []
+    assert rows == [row for row, _, _ in REASONS]
+    assert set(by_attempt) <= {"job-1-files-0.jsonl"}
+
+
+def test_a_file_that_is_malformed_as_a_whole_follows_the_policy(tmp_path: Path) -> None:
+    source, letters = tmp_path / "in", tmp_path / "letters"
+    drop(source, "a.csv", "id,when\n1,2\n")
+    drop(source, "b.csv", csv(range(2)))
+    with pytest.raises(DataRejected, match=r"a\.csv: the header has no column 'at'; it has id, when"):
+        Reading(malformed(source, "fail")).rows()
+    assert ids(Reading(malformed(source, "skip")).rows()) == [0, 1]
+    reading = Reading(malformed(source, "dead_letter", letters))
+    assert ids(reading.rows()) == [0, 1]
+    reading.snapshot("chk-1")
+    assert [(letter["file"], letter["row"]) for letter in letters_in(letters)] == [(str(source / "a.csv"), None)]
+
+
+def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
+    drop(tmp_path, "a.parquet", b"PAR1 nonsense PAR1")
+    with pytest.raises(DataRejected, match=r"a\.parquet: it is not a readable Parquet file"):
+        Reading(ParquetSource(str(tmp_path))).poll()
+
+
+def test_files_of_other_columns_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": ["1"]}), tmp_path / "b.parquet")
+    reading = Reading(ParquetSource(str(tmp_path)))
+    reading.poll()
+    with pytest.raises(DataRejected, match=r"b\.parquet: its columns differ"):
+        reading.poll()
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: DirectorySource("", CSV), "path"),
+        (lambda: DirectorySource("/in", CSV, max_disorder_ms=-1), "max_disorder_ms"),
+        (lambda: DirectorySource("/in", CSV, discovery_interval_ms=0), "discovery_interval_ms"),
+        (lambda: DirectorySource("/in", CSV, event_time="when"), "event_time"),
+        (lambda: DirectorySource("/in", LineFormat(), event_time="at"), "event_time"),
+        (lambda: DirectorySource("/in", CSV, on_malformed=cast("Any", "ignore")), "on_malformed"),
+        (lambda: DirectorySource("/in", CSV, on_malformed="dead_letter"), "dead_letter_path"),
+        (lambda: DirectorySource("/in/", CSV, on_malformed="dead_letter", dead_letter_path="/in"), "dead_letter_path"),
+        (lambda: DirectorySource("/in", CsvFormat(pa.schema([]))), "schema"),
+        (lambda: DirectorySource("/in", CsvFormat(SCHEMA, delimiter="::")), "delimiter"),
+    ],
+)
+def test_bad_settings_are_refused_by_name_before_anything_is_touched(make: Any, field: str) -> None:
+    with pytest.raises(JobRejected) as refused:
+        make().check()
+    assert refused.value.field == field
+
+
+def test_sources_name_their_guarantee_and_survive_the_way_to_an_executor() -> None:
+    from pyspark import cloudpickle
+
+    for source in (DirectorySource("/in", CSV, event_time="at"), ParquetSource("/in", SCHEMA)):
+        source.check()
+        assert source.guarantee == "exactly-once"
+        copy = cloudpickle.loads(cloudpickle.dumps(source))  # type: ignore[no-untyped-call]
+        assert copy == source

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import structlog
-from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from runtime.core.ids import Token
@@ -64,8 +63,7 @@ class SparkLauncher:
     ) -> None:
         self._group = f"{self._name}-{token}"
         config = SlotConfig(index=-1, token=token, secret=secret, master=master, job=job)
-        self._stage = InheritableThread(target=self._run_stage, args=(config, ended))
-        self._stage.daemon = True
+        self._stage = threading.Thread(target=self._run_stage, args=(config, ended), name="stage", daemon=True)
         self._stage.start()
 
     def stop(self) -> None:

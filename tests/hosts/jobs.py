@@ -49,7 +49,9 @@ class NumbersReader(SourceReader):
 
     def open(self, context: OperatorContext) -> None:
         self._table = context.state.keyed_table(
-            "positions", pa.schema([("split", pa.int64())]), pa.schema([("next", pa.int64())])
+            "positions",
+            pa.schema([("split", pa.int64())]),
+            pa.schema([pa.field("next", pa.int64(), nullable=False)]),
         )
         splits = pa.array(range(self._source.splits), pa.int64())
         groups = hash_columns([splits]) % context.max_parallelism

@@ -1,0 +1,147 @@
+"""Real jobs on a real local Spark: slots are processes, channels are Flight, and processes are killed for real."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.core.recovery import RestartStrategy
+from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.spark import SparkLauncher
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.records import OperationRequest
+from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+PATIENCE_S = 120.0  #: nothing here is about speed; a busy machine may take long
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[SparkLauncher]:
+    launcher = SparkLauncher("tests", "local[6]")
+    yield launcher
+    launcher.close()
+
+
+class Running:
+    """A job master in a thread, and what may be asked of it."""
+
+    def __init__(self, launcher: SparkLauncher, folder: Path, source: Numbers, parallelism: int, **config: Any) -> None:
+        self.records = config.pop("records", None) or MemoryRecords()
+        self.output = folder / "out"
+        storage = str(folder / "state")
+        master = MasterConfig(
+            job_id="1",
+            token=self.records.token,
+            job=counts(source, self.output).compile(parallelism),
+            storage=storage,
+            coordinator=CoordinatorSettings(interval_ms=500, min_pause_ms=50),
+            restart=RestartStrategy(attempts=3, delay_ms=50),
+            **config,
+        )
+        self.master = JobMaster(master, self.records, FileStore(storage), launcher, SystemClock())
+        self.exit: Exit | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.exit = self.master.run()
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not what():
+            assert time.monotonic() < deadline, f"not reached; {self.records.state}, {self.records.live}"
+            assert self._thread.is_alive() or what(), f"the master ended: {self.exit}, {self.records.failure}"
+            time.sleep(0.2)
+
+    def ask(self, kind: str) -> None:
+        self.records.operations.append(OperationRequest(kind, kind))
+        self.master.poke()
+
+    def join(self) -> Exit | None:
+        self._thread.join(PATIENCE_S)
+        return self.exit
+
+    def checkpoints(self, token: int) -> int:
+        return sum(c.manifest.token == token for c in self.records.completed)
+
+    def pid(self, slot: int) -> int:
+        return next(int(s["pid"]) for s in self.records.live["slots"] if s["index"] == slot)
+
+    def everything_read(self, source: Numbers) -> bool:
+        """Once the sources are silent, which is cheap to see, the committed output is compared."""
+        operators = self.records.live.get("operators", {})
+        silent = bool(operators) and operators["numbers"]["rate_out"] == 0
+        return silent and final_counts(self.output) == expected_counts(source)
+
+
+def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """S0-11, S4-42: SIGKILL of a slot between checkpoints restarts all from the newest completed one."""
+    source = Numbers(total=20_000, batch=50, unbounded=True)
+    job = Running(launcher, tmp_path, source, 2)
+    job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
+    os.kill(job.pid(1), signal.SIGKILL)
+    job.wait_for(lambda: job.records.token == 2 and job.checkpoints(2) >= 1)
+    assert "slot" in job.records.attempts[0][2]
+    job.wait_for(lambda: job.everything_read(source))
+    job.ask("drain")
+    assert job.join() is Exit.DONE
+    assert job.records.state is RunState.FINISHED
+    assert final_counts(job.output) == expected_counts(source)
+
+
+def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
+    launcher: SparkLauncher, tmp_path: Path
+) -> None:
+    """S1-11: a hung slot is replaced after the heartbeat timeout; nothing that the old one does counts."""
+    source = Numbers(total=5_000, batch=50, unbounded=True)
+    job = Running(launcher, tmp_path, source, 2, heartbeat_timeout_ms=3_000)
+    job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
+    os.kill(job.pid(0), signal.SIGSTOP)
+    job.wait_for(lambda: job.records.token == 2 and job.checkpoints(2) >= 1)
+    assert "was not heard of" in job.records.attempts[0][2]
+    job.wait_for(lambda: job.everything_read(source))
+    job.ask("drain")
+    assert job.join() is Exit.DONE
+    assert final_counts(job.output) == expected_counts(source)
+
+
+def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """S0-28, S0-30, S4-52: a stop's savepoint goes on at parallelism 3 with every record counted once."""
+    source = Numbers(total=20_000, batch=50, splits=6, unbounded=True)
+    first = Running(launcher, tmp_path, source, 2)
+    first.wait_for(lambda: first.checkpoints(1) >= 1)
+    first.ask("stop")
+    assert first.join() is Exit.DONE
+    assert first.records.state is RunState.STOPPED
+    assert first.records.settled["stop"][0] is not None
+    savepoint = first.records.completed[-1]
+    assert savepoint.manifest.finished_operators() == ()
+    second = Running(
+        launcher, tmp_path, source, 3, records=MemoryRecords(token=Token(10), restore_from=savepoint.folder)
+    )
+    second.wait_for(lambda: second.everything_read(source))
+    second.ask("drain")
+    assert second.join() is Exit.DONE
+    assert second.records.state is RunState.FINISHED
+    assert final_counts(second.output) == expected_counts(source)
+
+
+def test_more_slots_than_the_cluster_offers_fails_in_words(tmp_path: Path, launcher: SparkLauncher) -> None:
+    source = Numbers(total=10)
+    job = Running(launcher, tmp_path, source, 8)
+    job.join()
+    assert job.records.state is RunState.FAILED
+    assert job.records.failure is not None
+    assert "slots" in str(job.records.failure["message"])

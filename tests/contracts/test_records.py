@@ -1,0 +1,236 @@
+"""One contract for a run's records: the twin in memory and the real thing in Postgres, fenced by the attempt token."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+from django.db import connection
+
+from console.accounts.models import User
+from console.jobs.models import Job, JobVersion, Run
+from console.operations.models import Operation
+from runtime.core.checkpoint import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.effects import ReportCheckpoint
+from runtime.core.ids import CheckpointId, Token
+from runtime.core.lifecycle import RunEvent, RunState
+from runtime.core.messages import CheckpointKind
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.io.memory_records import MemoryRecords
+from runtime.io.postgres import PostgresRecords, load_run
+from runtime.io.queries import load
+from runtime.records import Completed, OperationRequest, RunRecords
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def url() -> str:
+    """How a process of its own reaches the test database."""
+    params = connection.get_connection_params()
+    keys = ("host", "port", "user", "password", "dbname")
+    return psycopg.conninfo.make_conninfo(**{key: params[key] for key in keys if params.get(key)})
+
+
+class World(Protocol):
+    records: RunRecords
+
+    def supersede(self) -> None: ...
+    def ask(self, id: str, kind: str) -> None: ...
+    def answer(self, id: str) -> tuple[str, Any]: ...
+
+
+@dataclass
+class MemoryWorld:
+    records: MemoryRecords
+
+    def supersede(self) -> None:
+        self.records.superseded = True
+
+    def ask(self, id: str, kind: str) -> None:
+        self.records.operations.append(OperationRequest(id, kind))
+
+    def answer(self, id: str) -> tuple[str, Any]:
+        result, error = self.records.settled[id]
+        return ("failed", error) if error else ("succeeded", result)
+
+
+@dataclass
+class PostgresWorld:
+    records: PostgresRecords
+    run: Run
+
+    def supersede(self) -> None:
+        Run.objects.filter(pk=self.run.pk).update(token=self.run.token + 99)
+
+    def ask(self, id: str, kind: str) -> None:
+        user = User.objects.get()
+        Operation.objects.create(pk=id, job=self.run.job, run=self.run, kind=kind, requested_by=user)
+
+    def answer(self, id: str) -> tuple[str, Any]:
+        operation = Operation.objects.get(pk=id)
+        return operation.state, operation.error or operation.result
+
+
+def make_run() -> Run:
+    user = User.objects.create_user("somebody")
+    job = Job.objects.create(name="a job", pipeline="flights", created_by=user)
+    version = JobVersion.objects.create(job=job, number=1, parallelism=2, params={}, state="ready")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('weir_token_seq')")
+        (token,) = cursor.fetchone()
+    return Run.objects.create(job=job, version=version, parallelism=2, state="starting", token=token)
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "memory":
+        return MemoryWorld(MemoryRecords())
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    request.addfinalizer(records.close)
+    return PostgresWorld(records, run)
+
+
+def completed(number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT, token: int = 1) -> Completed:
+    operator = OperatorSnapshot(parallelism=1, finished=FinishedState.FINISHED, subtasks={0: SubtaskSnapshot()})
+    manifest = Manifest(
+        job="1",
+        checkpoint=number,
+        kind=kind,
+        token=token,
+        triggered_at=1_000,
+        max_parallelism=128,
+        operators={"source": operator},
+    )
+    return Completed(
+        manifest=manifest, folder=f"{kind}-{number}", size_bytes=10, written_bytes=5, at=1_500, operators=[]
+    )
+
+
+def test_ids_increase_and_stop_when_superseded(world: World) -> None:
+    first, second = world.records.next_checkpoint_id(), world.records.next_checkpoint_id()
+    assert first is not None
+    assert second is not None
+    assert second > first
+    world.supersede()
+    assert world.records.next_checkpoint_id() is None
+
+
+def test_a_completed_checkpoint_is_what_is_restored_next_and_may_be_recorded_twice(world: World) -> None:
+    assert world.records.restore_point() is None
+    assert world.records.record_completed(completed(1))
+    assert world.records.record_completed(completed(1))
+    assert world.records.record_completed(completed(2, CheckpointKind.SAVEPOINT))
+    assert world.records.restore_point() == "checkpoint-1"
+    assert world.records.retained() == ["checkpoint-1", "savepoint-2"]
+    assert world.records.final_savepoint() is None
+
+
+def test_a_superseded_master_records_nothing(world: World) -> None:
+    """S1-12, S4-51: only the larger token's rows count."""
+    world.supersede()
+    assert not world.records.record_completed(completed(1))
+    assert world.records.change_state(RunEvent.DEPLOYED) is None
+    assert world.records.next_attempt("late", {}) is None
+    assert world.records.take_operations(only_cancel=False) is None
+    assert world.records.retained() == []
+
+
+def test_states_follow_the_transition_table(world: World) -> None:
+    assert world.records.change_state(RunEvent.DEPLOYED) is RunState.RUNNING
+    assert world.records.change_state(RunEvent.CLAIMED) is RunState.RUNNING
+    assert world.records.change_state(RunEvent.GAVE_UP, {"message": "it broke"}) is RunState.FAILED
+
+
+def test_a_new_attempt_has_a_newer_token_and_the_records_follow_it(world: World) -> None:
+    first = world.records.next_attempt("a slot died", {"message": "a slot died"})
+    token = world.records.next_attempt("another slot died", {"message": "another slot died"})
+    assert first is not None
+    assert token is not None
+    assert token > first
+    assert world.records.record_completed(completed(1, token=token))
+
+
+def test_requests_are_taken_once_given_back_and_settled(world: World) -> None:
+    savepoint, cancel = "0" * 31 + "1", "0" * 31 + "2"
+    ids = [f"{i[:8]}-{i[8:12]}-{i[12:16]}-{i[16:20]}-{i[20:]}" for i in (savepoint, cancel)]
+    world.ask(ids[0], "savepoint")
+    assert world.records.take_operations(only_cancel=True) == []
+    assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint")]
+    assert world.records.take_operations(only_cancel=False) == []
+    world.records.next_attempt("the master died", {})
+    world.records.requeue_operations()
+    world.ask(ids[1], "cancel")
+    taken = world.records.take_operations(only_cancel=False)
+    assert taken is not None
+    assert [request.id for request in taken] == ids
+    world.records.settle_operation(ids[0], {"checkpoint": 4}, None)
+    world.records.settle_operation(ids[1], None, {"code": "late", "message": "too late"})
+    assert world.answer(ids[0]) == ("succeeded", {"checkpoint": 4})
+    assert world.answer(ids[1]) == ("failed", {"code": "late", "message": "too late"})
+
+
+def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
+    for number in (1, 2, 3, 5):
+        world.records.record_completed(completed(number))
+    world.records.record_completed(completed(4, CheckpointKind.SAVEPOINT))
+    assert sorted(world.records.discard_beyond(2)) == ["checkpoint-1", "checkpoint-2"]
+    assert world.records.discard_beyond(2) == []
+    assert sorted(world.records.retained()) == ["checkpoint-3", "checkpoint-5", "savepoint-4"]
+    assert world.records.restore_point() == "checkpoint-5"
+
+
+def test_a_completed_stop_is_found_again(world: World) -> None:
+    world.records.record_completed(completed(7, CheckpointKind.STOP))
+    assert world.records.final_savepoint() == "stop-7"
+    assert world.records.restore_point() is None
+
+
+# ---------------------------------------------------------------- Postgres only
+
+
+def report(reason: FailureReason | None = None) -> ReportCheckpoint:
+    return ReportCheckpoint(CheckpointId(3), CheckpointKind.CHECKPOINT, 1_000, 2_000, 1, 4, reason, "")
+
+
+def test_a_checkpoint_row_tells_how_it_stands() -> None:
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records.report_checkpoint(report())
+    assert run.checkpoints.get().status == "in_progress"
+    records.report_checkpoint(report(FailureReason.EXPIRED))
+    row = run.checkpoints.get()
+    assert (row.status, row.reason, row.duration_ms) == ("failed", "expired", 1_000)
+    records.record_completed(completed(4))
+    assert run.checkpoints.get(number=4).finished_operators == ["source"]
+    records.close()
+
+
+def test_a_lost_connection_is_an_error_to_retry_and_the_next_call_connects_again() -> None:
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    assert records.next_checkpoint_id() == 1
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    with pytest.raises(EnvironmentFailure):
+        records.next_checkpoint_id()
+    assert records.next_checkpoint_id() == 2
+    records.close()
+
+
+def test_an_unknown_run_and_an_unreachable_server_are_named() -> None:
+    with pytest.raises(JobRejected, match="there is no run 12345"):
+        load_run(url(), 12345)
+    with pytest.raises(EnvironmentFailure, match="cannot be reached"):
+        load_run("postgresql://nobody@127.0.0.1:1/none", 1)
+
+
+@pytest.mark.parametrize("name", sorted(load()))
+def test_every_statement_is_described_and_prepares_against_the_migrated_schema(name: str) -> None:
+    described, sql = load()[name]
+    assert described.endswith(".")
+    prepared = re.sub(r"%\(\w+\)s", "NULL", sql)
+    with connection.cursor() as cursor:
+        cursor.execute("PREPARE probe AS " + prepared)
+        cursor.execute("DEALLOCATE probe")

@@ -112,6 +112,8 @@ class Stack:
             self._tell("stopping")
         supervisor = self._supervisor
         supervisor.is_ending = True
+        if self._says_changes and supervisor.children:
+            self._say("ending in order; a second Ctrl-C ends at once")
         servers = {"postgres", "redis", "web"}
         supervisor.stop([child for child in reversed(supervisor.children) if child.spec.name not in servers])
         end(self._strays, grace_s=5)

@@ -1,0 +1,146 @@
+"""The buttons of a job: labels, addresses, and the sentence that an irreversible one asks in.
+
+Whether an act is legal is said by `console.operations.selectors`; here it is only worded.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations.models import OperationKind
+from console.operations.selectors import Act
+from console.ui import formats
+from console.ui.live import Live
+
+_K = OperationKind
+LABELS = {
+    _K.START: "Start",
+    _K.SAVEPOINT: "Take savepoint",
+    _K.STOP: "Stop with savepoint…",
+    _K.DRAIN: "Drain and finish…",
+    _K.RESTORE: "Restore…",
+    _K.CANCEL: "Cancel…",
+}
+_AT_ONCE = (_K.START, _K.SAVEPOINT)  #: pressed and done; the others ask first
+
+_LATER = (
+    "Open windows stay open inside the savepoint, so the job can go on from it later, at another parallelism if you "
+    "like. If the savepoint fails, the run goes on."
+)
+_EARLY = (
+    "Every window that is still open is closed early, with the records it has now, and its result is written and "
+    "committed. Then the job ends for good."
+)
+_FINAL = (
+    "A result that was written early is not corrected later: do this when all data has been read, or when no more is "
+    "wanted."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    kind: str
+    label: str
+    url: str
+    asks: bool  #: leads to a page that asks
+    enabled: bool
+    primary: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """What will happen, with numbers, and what to do instead."""
+
+    title: str
+    verb: str
+    sentences: tuple[str, ...]
+    instead: str
+    dangerous: bool
+
+
+def buttons(job_id: int, acts: Iterable[Act]) -> tuple[Button, ...]:
+    """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel."""
+    by_kind = {act.act: act for act in acts}
+    return tuple(
+        Button(
+            kind=kind.value,
+            label=label,
+            url=reverse(f"ui:{kind.value}", args=[job_id]),
+            asks=kind not in _AT_ONCE,
+            enabled=by_kind[kind].enabled,
+            primary=kind is _K.START and by_kind[kind].enabled,
+        )
+        for kind, label in LABELS.items()
+    )
+
+
+def reasons(acts: Sequence[Act]) -> tuple[tuple[str, str], ...]:
+    """Why some are disabled, those with the same reason together: ('Take savepoint, Stop with savepoint', 'The …')."""
+    order = list(LABELS)
+    grouped: dict[str, list[str]] = {}
+    for act in sorted(acts, key=lambda act: order.index(act.act)):
+        if not act.enabled:
+            grouped.setdefault(act.reason, []).append(LABELS[act.act].rstrip("…"))
+    return tuple((", ".join(labels), reason) for reason, labels in grouped.items())
+
+
+def confirmation(kind: str, run: Run | None, newest: Checkpoint | None, live: Live) -> Confirmation:
+    """The question before `kind`; `newest` is the newest completed checkpoint of the job."""
+    where = f"run {run.pk}" if run else "the run"
+    match OperationKind(kind):
+        case OperationKind.STOP:
+            return _stop(where, newest)
+        case OperationKind.DRAIN:
+            return _drain(where, live)
+        case _:
+            return _cancel(where, newest)
+
+
+def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
+    cost = ""
+    if newest and newest.duration_ms is not None and newest.size_bytes is not None:
+        took, held = formats.duration(newest.duration_ms), formats.size(newest.size_bytes)
+        cost = f" The newest checkpoint, {newest.number}, took {took} and refers to {held} of state."
+    return Confirmation(
+        title="Stop with savepoint",
+        verb="Stop with savepoint",
+        sentences=(
+            f"Weir takes a savepoint of {where}, commits the output up to it, and then ends the run.{cost}",
+            _LATER,
+        ),
+        instead="To keep the run going, take a savepoint without stopping.",
+        dangerous=False,
+    )
+
+
+def _drain(where: str, live: Live) -> Confirmation:
+    finished = [uid for uid, numbers in live.operators.items() if numbers.finished]
+    already = f" Finished already: {', '.join(finished)}." if finished else ""
+    return Confirmation(
+        title="Drain and finish",
+        verb="Drain and finish",
+        sentences=(
+            f"The sources of {where} stop where they stand. {_EARLY}{already}",
+            _FINAL,
+        ),
+        instead="If the job is to go on later, stop it with a savepoint instead.",
+        dangerous=True,
+    )
+
+
+def _cancel(where: str, newest: Checkpoint | None) -> Confirmation:
+    back = (
+        f"What was done since checkpoint {newest.number} is not committed; a restore from it does that work again."
+        if newest
+        else "There is no completed checkpoint yet, so nothing that this job did can be restored."
+    )
+    return Confirmation(
+        title="Cancel",
+        verb="Cancel the run",
+        sentences=(f"The subtasks of {where} end at once, without a savepoint.", back),
+        instead="To lose no work, stop it with a savepoint instead.",
+        dangerous=True,
+    )

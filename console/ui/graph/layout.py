@@ -1,0 +1,222 @@
+"""From layers to coordinates: where each box stands and which way each edge runs.
+
+Edges leave a box on its right and enter the next on its left; in the gap between they turn at right angles, each on a
+track of its own. It does not know what is written in the boxes.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeAlias
+
+from console.ui.graph.layers import Edge, Layers, Vertex, layers
+
+Point: TypeAlias = tuple[float, float]
+
+_RELAXATIONS = 6
+_PORT_STEP = 22.0  #: between two edges at one side of a box
+_TRACK_STEP = 10.0  #: between two vertical runs in one gap
+_TRACK_MARGIN = 22.0  #: from a vertical run to the box beside it; room for the arrow head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Sizes in pixels."""
+
+    box_width: float = 212
+    box_height: float = 128
+    gap: float = 148  #: between two ranks; holds an edge's label
+    space: float = 32  #: between two boxes of one rank
+    joint_height: float = 20
+    margin: float = 20
+    foot: float = 28  #: below everything, for the checkpoint's caption
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The corners of an edge from box to box, and where its label stands (centre of a level run)."""
+
+    points: tuple[Point, ...]
+    label: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`boxes` by name, `routes` in the order of the edges given, `columns` as (left, right) of each rank."""
+
+    width: float
+    height: float
+    boxes: Mapping[str, Box]
+    routes: tuple[Route, ...]
+    columns: tuple[tuple[float, float], ...]
+
+
+def layout(nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None) -> Layout:
+    """Places a graph whose `nodes` stand in topological order. The same graph always gives the same picture."""
+    sizes = metrics or Metrics()
+    arranged = layers(nodes, edges)
+    boxes = _boxes(arranged, sizes)
+    named = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
+    columns = tuple(_column(rank, sizes) for rank in range(len(arranged.order)))
+    return Layout(
+        width=(columns[-1][1] if columns else 0) + sizes.margin,
+        height=max((box.y + box.height for box in boxes.values()), default=0) + sizes.margin + sizes.foot,
+        boxes=named,
+        routes=_routes(arranged, boxes, sizes),
+        columns=columns,
+    )
+
+
+def _column(rank: int, sizes: Metrics) -> tuple[float, float]:
+    left = sizes.margin + rank * (sizes.box_width + sizes.gap)
+    return left, left + sizes.box_width
+
+
+def _boxes(arranged: Layers, sizes: Metrics) -> dict[Vertex, Box]:
+    middles = _middles(arranged, sizes)
+    top = min((middles[v] - _height(v, sizes) / 2 for v in middles), default=0)
+    shift = sizes.margin - top
+    return {
+        vertex: Box(_column(rank, sizes)[0], round(middles[vertex] + shift - _height(vertex, sizes) / 2, 1),
+                    sizes.box_width, _height(vertex, sizes))
+        for rank, column in enumerate(arranged.order)
+        for vertex in column
+    }  # fmt: skip
+
+
+def _height(vertex: Vertex, sizes: Metrics) -> float:
+    return sizes.box_height if isinstance(vertex, str) else sizes.joint_height
+
+
+def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
+    """Each vertex as near to its neighbours as order and spacing allow: a few sweeps of least squares, rank by rank."""
+    beside = _neighbours(arranged)
+    middles: dict[Vertex, float] = {}
+    for column in arranged.order:
+        middles.update(zip(column, _apart(column, [0.0] * len(column), sizes), strict=True))
+    for sweep in range(_RELAXATIONS):
+        for column in arranged.order if sweep % 2 == 0 else reversed(arranged.order):
+            wanted = [fmean([middles[n] for n in beside[v]]) if beside[v] else middles[v] for v in column]
+            middles.update(zip(column, _apart(column, wanted, sizes), strict=True))
+    return middles
+
+
+def _neighbours(arranged: Layers) -> dict[Vertex, list[Vertex]]:
+    beside: dict[Vertex, list[Vertex]] = {vertex: [] for column in arranged.order for vertex in column}
+    for chain in arranged.chains:
+        for a, b in itertools.pairwise(chain):
+            beside[a].append(b)
+            beside[b].append(a)
+    return beside
+
+
+def _apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) -> list[float]:
+    """The places nearest to `wanted` that keep order and spacing (isotonic regression: neighbours that clash pool)."""
+    offsets = [0.0]
+    for above, below in itertools.pairwise(column):
+        offsets.append(offsets[-1] + (_height(above, sizes) + _height(below, sizes)) / 2 + sizes.space)
+    pools: list[list[float]] = []
+    for place, offset in zip(wanted, offsets, strict=False):
+        pool = [place - offset]
+        while pools and fmean(pools[-1]) > fmean(pool):
+            pool = pools.pop() + pool
+        pools.append(pool)
+    level = [fmean(pool) for pool in pools for _ in pool]
+    return [place + offset for place, offset in zip(level, offsets, strict=False)]
+
+
+@dataclass(slots=True)
+class _Hop:
+    """One edge's way through one gap."""
+
+    edge: int
+    gap: int
+    start: float
+    end: float
+    early: bool  #: turns near its source, because its label stands at its target
+    x: float = 0.0
+
+
+def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tuple[Route, ...]:
+    leave, enter = _ports(arranged, boxes)
+    rank = {vertex: number for number, column in enumerate(arranged.order) for vertex in column}
+    hops: list[list[_Hop]] = []
+    for number, chain in enumerate(arranged.chains):
+        early = len([c for c in arranged.chains if c[0] == chain[0]]) > 1
+        heights = [leave[number], *(boxes[joint].middle for joint in chain[1:-1]), enter[number]]
+        gaps = range(rank[chain[0]], rank[chain[-1]])
+        pairs = zip(gaps, heights, heights[1:], strict=False)
+        hops.append([_Hop(number, gap, start, end, early) for gap, start, end in pairs])
+    _assign_tracks([hop for way in hops for hop in way], sizes)
+    return tuple(_route(way, sizes) for way in hops)
+
+
+def _ports(arranged: Layers, boxes: Mapping[Vertex, Box]) -> tuple[list[float], list[float]]:
+    """The height at which each edge leaves and enters, in the order of what is at its other end."""
+    leave, enter = [0.0] * len(arranged.chains), [0.0] * len(arranged.chains)
+    for node in (vertex for vertex in boxes if isinstance(vertex, str)):
+        out = [number for number, chain in enumerate(arranged.chains) if chain[0] == node]
+        into = [number for number, chain in enumerate(arranged.chains) if chain[-1] == node]
+        for number, y in _spread(sorted(out, key=lambda n: boxes[arranged.chains[n][1]].middle), boxes[node]):
+            leave[number] = y
+        for number, y in _spread(sorted(into, key=lambda n: boxes[arranged.chains[n][-2]].middle), boxes[node]):
+            enter[number] = y
+    return leave, enter
+
+
+def _spread(edges: Sequence[int], box: Box) -> list[tuple[int, float]]:
+    step = min(_PORT_STEP, (box.height - 16) / max(len(edges), 1))
+    first = box.middle - step * (len(edges) - 1) / 2
+    return [(edge, first + step * place) for place, edge in enumerate(edges)]
+
+
+def _assign_tracks(hops: Sequence[_Hop], sizes: Metrics) -> None:
+    """Late turns keep right, early turns keep left; within a side the order that makes turns not cross each other."""
+    for gap in {hop.gap for hop in hops}:
+        right = sizes.margin + gap * (sizes.box_width + sizes.gap) + sizes.box_width
+        turning = [hop for hop in hops if hop.gap == gap and hop.start != hop.end]
+        falling = sorted((h for h in turning if h.end > h.start), key=lambda h: -h.start)
+        rising = sorted((h for h in turning if h.end < h.start), key=lambda h: h.start)
+        step = min(_TRACK_STEP, (sizes.gap - 2 * _TRACK_MARGIN) / max(len(turning) - 1, 1))
+        for early in (True, False):
+            side = [hop for hop in (*falling, *rising) if hop.early is early]
+            width = step * (len(side) - 1)
+            first = right + _TRACK_MARGIN if early else right + sizes.gap - _TRACK_MARGIN - width
+            for place, hop in enumerate(side):
+                hop.x = first + place * step
+
+
+def _route(way: Sequence[_Hop], sizes: Metrics) -> Route:
+    start = sizes.margin + way[0].gap * (sizes.box_width + sizes.gap) + sizes.box_width
+    end = start + (len(way) - 1) * (sizes.box_width + sizes.gap) + sizes.gap
+    points: list[Point] = [(start, way[0].start)]
+    for hop in way:
+        if hop.start != hop.end:
+            points += [(hop.x, hop.start), (hop.x, hop.end)]
+    points.append((end, way[-1].end))
+    return Route(tuple(points), _label(points, way, sizes))
+
+
+def _label(points: Sequence[Point], way: Sequence[_Hop], sizes: Metrics) -> Point:
+    """On the level run that is the edge's own: over a joint, else at the side where it stands alone."""
+    if len(way) > 1:
+        return points[0][0] + sizes.gap + sizes.box_width / 2, way[0].end
+    (x, y), (next_x, _) = (points[-2], points[-1]) if way[0].early else (points[0], points[1])
+    return (x + next_x) / 2, y

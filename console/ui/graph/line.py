@@ -1,0 +1,75 @@
+"""The running checkpoint as a weir: a line across the graph that moves downstream as subtasks acknowledge.
+
+The master reports one number, how many subtasks have acknowledged. Barriers reach the columns of the graph from left to
+right, so the line stands where that many subtasks lie behind it: exact at the gaps, an estimate within a column.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.ui.live import CheckpointLive
+
+_TOOTH = 12.0  #: height of one tooth; they point downstream, as on a map
+_DEPTH = 5.0
+_HALF_GAP = 74.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeirLine:
+    """`teeth` is an SVG path; `anchor` keeps the caption inside the picture."""
+
+    x: float
+    top: float
+    bottom: float
+    teeth: str
+    caption: str
+    caption_y: float
+    anchor: str
+
+
+def weir_line(
+    checkpoint: CheckpointLive, per_column: Sequence[int], columns: Sequence[tuple[float, float]], height: float
+) -> WeirLine:
+    """`per_column` counts the subtasks of each column that must acknowledge."""
+    share = checkpoint.acknowledged / checkpoint.subtasks if checkpoint.subtasks else 0.0
+    x = round(_place(min(max(share, 0.0), 1.0), per_column, columns), 1)
+    top, bottom = 4.0, height - 24.0
+    return WeirLine(x, top, bottom, _teeth(x, top, bottom), caption(checkpoint), height - 8.0, _anchor(x, columns))
+
+
+def caption(checkpoint: CheckpointLive) -> str:
+    return f"{checkpoint.kind} {checkpoint.number}, {checkpoint.acknowledged} of {checkpoint.subtasks} acknowledged"
+
+
+def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[float, float]]) -> float:
+    total = sum(per_column)
+    behind = share * total
+    stops = _stops(columns)
+    passed = 0
+    for index, subtasks in enumerate(per_column):
+        if behind < passed + subtasks:
+            return stops[index] + (stops[index + 1] - stops[index]) * (behind - passed) / subtasks
+        passed += subtasks
+    return stops[-1] if total else stops[0]
+
+
+def _stops(columns: Sequence[tuple[float, float]]) -> list[float]:
+    """Where the line stands with 0, 1, 2 … columns behind it: in the middle of each gap, and at both outer edges."""
+    inner = [(left[1] + right[0]) / 2 for left, right in itertools.pairwise(columns)]
+    return [columns[0][0] - 10, *inner, columns[-1][1] + 10]
+
+
+def _teeth(x: float, top: float, bottom: float) -> str:
+    count = int((bottom - top) // _TOOTH)
+    return "".join(
+        f"M{x:g} {top + _TOOTH * n + 3:g}l{_DEPTH:g} {(_TOOTH - 6) / 2:g}l{-_DEPTH:g} {(_TOOTH - 6) / 2:g}z"
+        for n in range(count)
+    )
+
+
+def _anchor(x: float, columns: Sequence[tuple[float, float]]) -> str:
+    left, right = columns[0][0], columns[-1][1]
+    if x - left < 2 * _HALF_GAP:
+        return "start"
+    return "end" if right - x < 2 * _HALF_GAP else "middle"

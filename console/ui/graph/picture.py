@@ -1,0 +1,253 @@
+"""The job graph as values for a template: every text placed, every width computed. It writes no markup.
+
+Positions come from the version's graph alone and never change while a job runs; numbers and classes come from the live
+row. Without live numbers the same picture is drawn, silent.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import log10
+from typing import Any
+
+from console.ui import formats
+from console.ui.formats import Quantity
+from console.ui.graph.layout import Box, Layout, Point, Route, layout
+from console.ui.graph.line import WeirLine, weir_line
+from console.ui.live import NOTHING_LIVE, Live, OperatorLive
+
+_PAD = 12.0
+_NAME_LETTERS = 20
+_THINNEST, _THICKEST = 1.5, 7.0
+_TURN = 6.0  #: radius of an edge's corner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePicture:
+    """One operator: what the table and the picture say of it. `state` is '' while nothing is known."""
+
+    uid: str
+    name: str
+    short_name: str
+    role: str
+    bounded: bool
+    parallelism: int
+    box: Box
+    state: str
+    numbers: OperatorLive | None
+    flowing: bool
+    records_in: Quantity
+    records_out: Quantity
+    rate_in: Quantity
+    rate_out: Quantity
+    watermark: Quantity
+    busy_width: float
+    backpressured_width: float
+    sends_to: tuple[tuple[str, str], ...]  #: (name of the reader, strategy)
+
+    @property
+    def inner_right(self) -> float:
+        return self.box.width - _PAD
+
+    @property
+    def count_x(self) -> float:
+        """Where counts end; rates end at the right."""
+        return self.box.width * 0.56
+
+    @property
+    def bar_width(self) -> float:
+        return self.box.width - 2 * _PAD
+
+    @property
+    def pressed_x(self) -> float:
+        return _PAD + self.busy_width
+
+    @property
+    def busy(self) -> Quantity:
+        return formats.percent(self.numbers.busy if self.numbers and self.flowing else None)
+
+    @property
+    def backpressured(self) -> Quantity:
+        return formats.percent(self.numbers.backpressured if self.numbers and self.flowing else None)
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def is_source(self) -> bool:
+        return self.role == "source"
+
+    @property
+    def is_sink(self) -> bool:
+        return self.role == "sink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgePicture:
+    source: str
+    target: str
+    strategy: str
+    path: str
+    head: str
+    width: float
+    label: Point
+    rate: Quantity | None
+    flowing: bool
+    about: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPicture:
+    width: float
+    height: float
+    nodes: tuple[NodePicture, ...]
+    edges: tuple[EdgePicture, ...]
+    line: WeirLine | None
+    about: str
+
+
+def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph") -> GraphPicture:
+    """Draws `JobGraph.to_json()` with the numbers of one moment."""
+    operators, edges = graph["operators"], graph["edges"]
+    placed = layout([o["uid"] for o in operators], [(e["source"], e["target"]) for e in edges])
+    nodes = tuple(_node(operator, graph, placed, live, now) for operator in operators)
+    by_uid = {node.uid: node for node in nodes}
+    drawn = tuple(_edge(e, r, by_uid, live) for e, r in zip(edges, placed.routes, strict=True))
+    return GraphPicture(
+        width=placed.width,
+        height=placed.height,
+        nodes=nodes,
+        edges=drawn,
+        line=_line(nodes, placed, live),
+        about=describe(title, nodes, live),
+    )
+
+
+def silent(graph: Mapping[str, Any], now: datetime) -> GraphPicture:
+    return draw(graph, NOTHING_LIVE, now)
+
+
+def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
+    """The picture in a sentence or two, for those who do not see it."""
+    ended = [node.name for node in nodes if node.finished]
+    parts = [f"{title} of {len(nodes)} operators: {', '.join(node.name for node in nodes)}."]
+    if ended:
+        parts.append(f"Finished: {', '.join(ended)}.")
+    if live.checkpoint:
+        parts.append(f"{live.checkpoint.acknowledged} of {live.checkpoint.subtasks} subtasks have acknowledged "
+                     f"{live.checkpoint.kind} {live.checkpoint.number}.")  # fmt: skip
+    return " ".join([*parts, "The table below says the same."])
+
+
+def _node(
+    operator: Mapping[str, Any], graph: Mapping[str, Any], placed: Layout, live: Live, now: datetime
+) -> NodePicture:
+    uid = operator["uid"]
+    numbers, box = live.operators.get(uid), placed.boxes[uid]
+    names = {o["uid"]: o["name"] for o in graph["operators"]}
+    room = box.width - 2 * _PAD
+    moving = numbers if live.flowing else None
+    busy = _share(moving.busy) * room if moving else 0.0
+    pressed = min(_share(moving.backpressured) * room, room - busy) if moving else 0.0
+    return NodePicture(
+        uid=uid,
+        name=operator["name"],
+        short_name=_short(operator["name"]),
+        role=operator["role"],
+        bounded=bool(operator.get("bounded")),
+        parallelism=operator["parallelism"],
+        box=box,
+        state=numbers.state if numbers else "",
+        numbers=numbers,
+        flowing=moving is not None,
+        records_in=formats.compact(numbers.records_in if numbers else None),
+        records_out=formats.compact(numbers.records_out if numbers else None),
+        rate_in=formats.rate(moving.rate_in if moving else None),
+        rate_out=formats.rate(moving.rate_out if moving else None),
+        watermark=formats.watermark(numbers.watermark if numbers else None, now),
+        busy_width=round(busy, 1),
+        backpressured_width=round(pressed, 1),
+        sends_to=tuple((names[e["target"]], strategy(e)) for e in graph["edges"] if e["source"] == uid),
+    )
+
+
+def _edge(edge: Mapping[str, Any], route: Route, nodes: Mapping[str, NodePicture], live: Live) -> EdgePicture:
+    source, target = nodes[edge["source"]], nodes[edge["target"]]
+    numbers = source.numbers
+    per_second = numbers.rate_out if numbers and source.flowing and not source.finished else None
+    width = _thickness(per_second or 0.0)
+    word = strategy(edge)
+    return EdgePicture(
+        source=source.uid,
+        target=target.uid,
+        strategy=edge["partitioning"],
+        path=_path(route.points),
+        head=_head(route.points[-1], width),
+        width=width,
+        label=route.label,
+        rate=formats.rate(per_second) if per_second is not None else None,
+        flowing=bool(per_second),
+        about=f"{source.name} to {target.name}: {word}" + (f", {formats.rate(per_second)}" if per_second else ""),
+    )
+
+
+def strategy(edge: Mapping[str, Any]) -> str:
+    """How an edge deals records, in words: hash by carrier, origin."""
+    word = str(edge["partitioning"])
+    if edge.get("keys"):
+        word = f"{word} by {', '.join(edge['keys'])}"
+    return f"{word}, read first" if edge.get("build") else word
+
+
+def _line(nodes: Sequence[NodePicture], placed: Layout, live: Live) -> WeirLine | None:
+    if live.checkpoint is None or not nodes:
+        return None
+    per_column = [
+        sum(node.parallelism for node in nodes if node.box.x == left and not node.finished)
+        for left, _ in placed.columns
+    ]
+    return weir_line(live.checkpoint, per_column, placed.columns, placed.height)
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _thickness(per_second: float) -> float:
+    """Grows with the order of magnitude: 10/s is thin, 100 k/s is broad."""
+    return round(min(_THINNEST + 0.9 * log10(1 + per_second), _THICKEST), 1)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_LETTERS else f"{name[: _NAME_LETTERS - 1]}…"
+
+
+def _head(end: Point, width: float) -> str:
+    """A small arrow head whose tip touches the box."""
+    x, y = end
+    half = 3.5 + width / 2
+    return f"M{x:g} {y:g}l-9 {-half:g}v{2 * half:g}z"
+
+
+def _path(points: Sequence[Point]) -> str:
+    """A line with rounded corners that stops where the arrow head begins."""
+    end = (points[-1][0] - 8, points[-1][1])
+    way = [*points[:-1], end]
+    parts = [f"M{way[0][0]:g} {way[0][1]:g}"]
+    for before, corner, after in zip(way, way[1:], way[2:], strict=False):
+        radius = min(_TURN, _distance(before, corner) / 2, _distance(corner, after) / 2)
+        (ax, ay), (bx, by) = _towards(corner, before, radius), _towards(corner, after, radius)
+        parts.append(f"L{ax:g} {ay:g}Q{corner[0]:g} {corner[1]:g} {bx:g} {by:g}")
+    parts.append(f"L{end[0]:g} {end[1]:g}")
+    return "".join(parts)
+
+
+def _distance(a: Point, b: Point) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+def _towards(start: Point, goal: Point, length: float) -> Point:
+    full = _distance(start, goal) or 1.0
+    return (round(start[0] + (goal[0] - start[0]) * length / full, 1),
+            round(start[1] + (goal[1] - start[1]) * length / full, 1))  # fmt: skip

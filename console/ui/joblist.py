@@ -1,0 +1,76 @@
+"""The list of jobs, made ready for its template: one line per job, and how many stand where."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job, Run
+from console.operations.models import Operation
+from console.operations.selectors import JobRow
+from console.ui.jobpage import FLOWING, numbers_of, wanted
+from console.ui.live import Live
+from runtime.core.lifecycle import RunState
+
+_GROUPS = {
+    RunState.RUNNING: "running",
+    RunState.RESTARTING: "attention",
+    RunState.FAILED: "failed",
+    RunState.FINISHED: "ended",
+    RunState.STOPPED: "ended",
+    RunState.CANCELED: "ended",
+}
+LABELS = {"running": "Running", "moving": "On the way", "attention": "Restarting", "failed": "Failed", "ended": "Ended",
+          "new": "Never started"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """`rate_in` is what the sources bring, `rate_out` what reaches the sinks; None without live numbers."""
+
+    job: Job
+    run: Run | None
+    checkpoint: Checkpoint | None
+    active: Operation | None
+    live: Live
+    group: str
+    wanted: str
+    rate_in: float | None
+    rate_out: float | None
+
+
+def job_lines(rows: Sequence[JobRow]) -> list[JobLine]:
+    return [_line(row) for row in rows]
+
+
+def tally(lines: Sequence[JobLine]) -> list[tuple[str, str, int]]:
+    """(group, words, how many), for groups that have any."""
+    counted = Counter(line.group for line in lines)
+    return [(group, words, counted[group]) for group, words in LABELS.items() if counted[group]]
+
+
+def _line(row: JobRow) -> JobLine:
+    numbers = numbers_of(row.run)
+    ends = _ends(row.run)
+    has = bool(numbers.operators) and row.run is not None and row.run.run_state in FLOWING
+    return JobLine(
+        job=row.job,
+        run=row.run,
+        checkpoint=row.checkpoint,
+        active=row.active,
+        live=numbers,
+        group=_GROUPS.get(row.run.run_state, "moving") if row.run else "new",
+        wanted=wanted(row.run, (row.active,) if row.active else ()),
+        rate_in=sum(numbers.operators[uid].rate_out for uid in ends[0] if uid in numbers.operators) if has else None,
+        rate_out=sum(numbers.operators[uid].rate_in for uid in ends[1] if uid in numbers.operators) if has else None,
+    )
+
+
+def _ends(run: Run | None) -> tuple[list[str], list[str]]:
+    """The uids of sources and of sinks."""
+    graph = (run.version.graph if run else None) or {}
+    operators = graph.get("operators", [])
+    return (
+        [o["uid"] for o in operators if o["role"] == "source"],
+        [o["uid"] for o in operators if o["role"] == "sink"],
+    )

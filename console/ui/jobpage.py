@@ -1,0 +1,131 @@
+"""The page of a job, made ready for its templates: rows from the selectors, drawings from the live numbers.
+
+It reads nothing by itself except the page of the checkpoint table that was asked for.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run, VersionState
+from console.operations import selectors
+from console.operations.models import Operation, OperationKind
+from console.operations.selectors import JobPage
+from console.ui import acts, live, status
+from console.ui.graph.picture import GraphPicture, draw
+from console.ui.live import Live
+from console.ui.paging import Paged, by_number
+from console.ui.strip import Strip, strip
+from runtime.core.lifecycle import RunState
+
+STRIP_COLUMNS = 96
+TABLE_ROWS = 10
+FLOWING = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
+_WANTED_BY = {OperationKind.STOP: "stopped", OperationKind.DRAIN: "finished", OperationKind.CANCEL: "canceled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run failed, as far as was recorded."""
+
+    code: str
+    message: str
+    operator: str
+    story: tuple[str, ...]
+    detail: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """Everything the templates of a job page read."""
+
+    page: JobPage
+    run: Run | None
+    live: Live
+    picture: GraphPicture | None
+    strip: Strip | None
+    checkpoints: Paged[Checkpoint]
+    newest: Checkpoint | None  #: the newest completed one
+    buttons: tuple[acts.Button, ...]
+    reasons: tuple[tuple[str, str], ...]
+    wanted: str
+    failure: Failure | None
+    settled: bool
+
+
+def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
+    run, table = page.run, selectors.checkpoint_table(page.job)
+    numbers = numbers_of(run)
+    return JobView(
+        page=page,
+        run=run,
+        live=numbers,
+        picture=draw(page.version.graph, numbers, now) if page.version and page.version.graph else None,
+        strip=strip(list(table[:STRIP_COLUMNS])),
+        checkpoints=by_number(table, before, TABLE_ROWS),
+        newest=selectors.restorable(page.job).first(),
+        buttons=acts.buttons(page.job.pk, page.acts),
+        reasons=acts.reasons(page.acts),
+        wanted=wanted(run, page.active),
+        failure=failure_of(run),
+        settled=_settled(page),
+    )
+
+
+def numbers_of(run: Run | None) -> Live:
+    """The live numbers; where no records flow now only what stays true: totals, and no rates."""
+    if run is None:
+        return live.NOTHING_LIVE
+    found = live.parse(run.live, run.live_at)
+    if run.run_state in FLOWING:
+        return found
+    slots = () if run.is_terminal else found.slots
+    return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
+
+
+def wanted(run: Run | None, active: tuple[Operation, ...]) -> str:
+    """What was asked for, where it is not what is observed; '' where the two agree."""
+    if run is None or run.is_terminal:
+        return ""
+    for operation in active:
+        if goal := _WANTED_BY.get(OperationKind(operation.kind)):
+            return goal
+    return "" if run.run_state is RunState.RUNNING else _goal_of(run.run_state)
+
+
+def _goal_of(state: RunState) -> str:
+    goals = {RunState.STOPPING: "stopped", RunState.DRAINING: "finished", RunState.CANCELLING: "canceled"}
+    return goals.get(state, "running")
+
+
+def failure_of(run: Run | None) -> Failure | None:
+    if run is None or run.state != RunState.FAILED:
+        return None
+    recorded = run.failure or {}
+    detail = recorded.get("detail")
+    known = detail if isinstance(detail, dict) else {}
+    story = known.get("story") or ()
+    rest = {
+        key: value for key, value in known.items() if key not in ("operator", "story") and value not in (None, "", [])
+    }
+    return Failure(
+        code=str(recorded.get("code", "unknown")),
+        message=str(recorded.get("message", "No reason was recorded.")),
+        operator=str(known.get("operator", "")),
+        story=tuple(str(line) for line in story) if isinstance(story, list | tuple) else (str(story),),
+        detail=rest or (detail if detail and not isinstance(detail, dict) else None),
+    )
+
+
+def _settled(page: JobPage) -> bool:
+    """Nothing moves by itself: no live run, no operation under way, nothing being compiled."""
+    busy = page.run is not None and not page.run.is_terminal
+    compiling = page.newest_version is not None and page.newest_version.state == VersionState.COMPILING
+    return not (busy or compiling or page.active)
+
+
+def word_of(run: Run | None) -> str:
+    return status.run(run.state if run else None).word

@@ -1,0 +1,79 @@
+"""The live numbers of a run as typed values. The master writes them as JSON; what it left out has a default here."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class SubtaskLive(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    state: str = "running"
+    records_in: int = 0
+    records_out: int = 0
+    watermark: int | None = None
+
+
+class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates are per second, `watermark` is event time in ms, `busy` and `backpressured` are shares of time."""
+
+    state: str = "running"
+    records_in: int = 0
+    records_out: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    watermark: int | None = None
+    busy: float = 0.0
+    backpressured: float = 0.0
+    subtasks: tuple[SubtaskLive, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+
+class SlotLive(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    pid: int | None = None
+    host: str = ""
+    seen_ms_ago: float | None = None
+
+
+class CheckpointLive(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint under way."""
+
+    number: int
+    acknowledged: int = 0
+    subtasks: int = 0
+    kind: str = "checkpoint"
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """`at` is when the master wrote it, a column of its own; `flowing` is false where no records flow now."""
+
+    operators: dict[str, OperatorLive] = {}
+    slots: tuple[SlotLive, ...] = ()
+    checkpoint: CheckpointLive | None = None
+    counters: dict[str, int] = {}
+    restarts: int = 0
+    parallelism: int | None = None
+    at: datetime | None = None
+    flowing: bool = True
+
+
+NOTHING_LIVE = Live()
+
+
+def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
+    """The numbers in `raw`; none at all when it has another shape, since a page must not fail over a picture."""
+    if not raw:
+        return NOTHING_LIVE
+    try:
+        return msgspec.structs.replace(msgspec.convert(raw, Live, strict=False), at=at)
+    except msgspec.ValidationError as error:
+        log.warning("live-numbers-unreadable", error=str(error))
+        return NOTHING_LIVE

@@ -1,0 +1,52 @@
+"""Pages of a table by key, not by offset: rows that arrive meanwhile shift nothing."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from django.db.models import Model, QuerySet
+
+M = TypeVar("M", bound=Model)
+
+ROWS = 20  #: of a table before one has to page
+
+
+@dataclass(frozen=True, slots=True)
+class Paged(Generic[M]):
+    """`older` is the key to ask for the next page with; None on the last one. `first` is false on any but the first."""
+
+    rows: tuple[M, ...]
+    older: Any
+    first: bool
+
+
+def by_number(rows: QuerySet[M], before: int | None, size: int = ROWS) -> Paged[M]:
+    """Rows with a `number`, newest first."""
+    return _paged(rows if before is None else rows.filter(number__lt=before), "number", size, first=before is None)
+
+
+def by_time(rows: QuerySet[M], before: datetime | None, size: int = ROWS) -> Paged[M]:
+    """Rows with a `created_at`, newest first."""
+    found = _paged(
+        rows if before is None else rows.filter(created_at__lt=before), "created_at", size, first=before is None
+    )
+    return Paged(found.rows, found.older.isoformat() if found.older else None, found.first)
+
+
+def whole_number(text: str | None) -> int | None:
+    """A number from a query string; None where there is none that Postgres could hold."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def moment(text: str | None) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
+def _paged(rows: QuerySet[M], key: str, size: int, *, first: bool) -> Paged[M]:
+    found = list(rows[: size + 1])
+    shown = tuple(found[:size])
+    return Paged(shown, getattr(shown[-1], key) if len(found) > size else None, first)

@@ -1,0 +1,171 @@
+"""A JSON schema of parameters as form fields, and the form's values as JSON parameters again.
+
+It knows the part of JSON schema that parameter structs produce: scalars with bounds, choices, optional, defaults.
+Whatever else a schema says (arrays, objects, unions) becomes one field for JSON text. The schema itself is enforced by
+the service; the fields only make it easy to meet.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+
+Schema = Mapping[str, Any]
+
+_UNITS = ("ms", "s", "bytes", "rows")
+_TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "yes or no"}
+
+
+class JsonField(forms.CharField):
+    """JSON as text; '' is None."""
+
+    widget = forms.Textarea(attrs={"rows": 4, "class": "json", "spellcheck": "false"})
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        if not text:
+            return None
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValidationError(
+                f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+            ) from error
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) or value is None else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One property of the schema, with references and optionality resolved."""
+
+    name: str
+    schema: Schema
+    required: bool
+    nullable: bool
+
+    @property
+    def kind(self) -> str:
+        found = self.schema.get("type")
+        return found if isinstance(found, str) else ""
+
+
+def parameters(schema: Schema) -> tuple[Parameter, ...]:
+    """The properties of an object schema, in its order."""
+    root = _resolved(schema, schema)
+    required = set(root.get("required", ()))
+    return tuple(_parameter(name, part, schema, name in required) for name, part in root.get("properties", {}).items())
+
+
+def field(parameter: Parameter) -> forms.Field:
+    """The form field of one parameter."""
+    made = _field(parameter)
+    made.label = label(parameter)
+    made.help_text = str(parameter.schema.get("description", ""))
+    if "default" in parameter.schema:
+        default = parameter.schema["default"]
+        made.initial = json.dumps(default) if "enum" in parameter.schema else default
+    made.widget.attrs["data-type"] = _TYPES.get(parameter.kind, "JSON")
+    return made
+
+
+def label(parameter: Parameter) -> str:
+    """A title of the schema wins over the name."""
+    title = parameter.schema.get("title")
+    return title if isinstance(title, str) and title else words(parameter.name)
+
+
+def words(name: str) -> str:
+    """`max_disorder_ms` reads as Max disorder (ms)."""
+    parts = name.split("_")
+    unit = f" ({parts.pop()})" if len(parts) > 1 and parts[-1] in _UNITS else ""
+    return " ".join(parts).capitalize() + unit
+
+
+def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a filled-in form. What was left empty is left out, so that its default holds."""
+    given = ((parameter, cleaned.get(parameter.name)) for parameter in parameters(schema))
+    return {
+        parameter.name: value for parameter, value in given if value is not None and not _left_empty(parameter, value)
+    }
+
+
+def _left_empty(parameter: Parameter, value: Any) -> bool:
+    """An empty text counts as not given, unless it is the one thing that differs from a default."""
+    return value == "" and not parameter.schema.get("default")
+
+
+def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Parameter:
+    found = _resolved(part, root)
+    options = [_resolved(option, root) for option in (*found.get("anyOf", ()), *found.get("oneOf", ()))]
+    real = [option for option in options if option.get("type") != "null"]
+    nullable = len(real) < len(options)
+    if len(real) == 1:
+        found = {**real[0], **{key: value for key, value in found.items() if key not in ("anyOf", "oneOf")}}
+    return Parameter(name, found, required, nullable)
+
+
+def _resolved(part: Schema, root: Schema) -> Schema:
+    """Follows references inside the same schema; what stands beside a reference is kept."""
+    for _ in range(8):
+        reference = part.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return part
+        found: Any = root
+        for step in reference[2:].split("/"):
+            found = found.get(step, {}) if isinstance(found, Mapping) else {}
+        part = {**found, **{key: value for key, value in part.items() if key != "$ref"}}
+    return part
+
+
+def _field(parameter: Parameter) -> forms.Field:
+    schema, required = parameter.schema, parameter.required and not parameter.nullable
+    if "enum" in schema:
+        return _choice(schema["enum"], required or schema.get("default") is not None)
+    match parameter.kind:
+        case "boolean":
+            return forms.BooleanField(required=False)
+        case "integer":
+            low, high = _bounds(schema, 1)
+            return forms.IntegerField(required=required, min_value=low, max_value=high)
+        case "number":
+            low, high = _bounds(schema, 0)
+            return forms.FloatField(required=required, min_value=low, max_value=high)
+        case "string":
+            return _text(schema, required)
+        case _:
+            return JsonField(required=required)
+
+
+def _choice(options: list[Any], required: bool) -> forms.Field:
+    shown = [(json.dumps(option), str(option)) for option in options if option is not None]
+    return forms.TypedChoiceField(
+        choices=shown if required else [("", "default"), *shown], required=required, coerce=json.loads, empty_value=None
+    )
+
+
+def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:
+    """Exclusive bounds of integers move in by one; those of numbers are left to the service."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if step and "exclusiveMinimum" in schema:
+        low = schema["exclusiveMinimum"] + step
+    if step and "exclusiveMaximum" in schema:
+        high = schema["exclusiveMaximum"] - step
+    return low, high
+
+
+def _text(schema: Schema, required: bool) -> forms.Field:
+    pattern = schema.get("pattern")
+    checks = [RegexValidator(pattern, f"This must match {pattern}.")] if isinstance(pattern, str) else []
+    return forms.CharField(
+        required=required,
+        min_length=schema.get("minLength"),
+        max_length=schema.get("maxLength"),
+        validators=checks,
+        strip=False,
+    )

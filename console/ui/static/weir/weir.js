@@ -1,0 +1,105 @@
+// What a page gains when scripts run: the theme changes without a reload, clocks tick, polling rests while nobody looks,
+// unchanged blocks stay as they are, and a lost connection is said. Without it every page still works.
+
+const POLL = "[data-poll]";
+const TICK_MS = 1000;
+
+// ---------------------------------------------------------------- theme
+
+function setTheme(form, choice) {
+  document.cookie = `weir_theme=${choice}; path=/; max-age=31536000; samesite=lax`;
+  if (choice === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = choice;
+  for (const button of form.querySelectorAll("button")) {
+    button.setAttribute("aria-pressed", String(button.value === choice));
+  }
+}
+
+for (const form of document.querySelectorAll("form[data-theme-switch]")) {
+  form.addEventListener("submit", (event) => {
+    if (!event.submitter?.value) return;
+    event.preventDefault();
+    setTheme(form, event.submitter.value);
+  });
+}
+
+// ---------------------------------------------------------------- times: the same words as console/ui/formats.py
+
+export function lasting(seconds) {
+  if (seconds < 60) return `${seconds} s`;
+  const [days, hours, minutes, rest] = [86400, 3600, 60, 1].map((unit, i, units) =>
+    Math.floor((i ? seconds % units[i - 1] : seconds) / unit));
+  if (days) return hours ? `${days} d ${hours} h` : `${days} d`;
+  if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  return rest ? `${minutes} min ${rest} s` : `${minutes} min`;
+}
+
+export function ago(seconds) {
+  if (seconds < 1) return "now";
+  return seconds >= 7 * 86400 ? null : `${lasting(seconds)} ago`;
+}
+
+// The server's clock counts, not this machine's: the page says when it was made.
+const made = Date.parse(document.documentElement.dataset.now ?? "");
+const offset = Number.isNaN(made) ? 0 : made - Date.now();
+
+function tick() {
+  const now = Date.now() + offset;
+  for (const element of document.querySelectorAll("time[data-tick]")) {
+    const moment = new Date(element.dateTime);
+    const seconds = Math.max(0, Math.floor((now - moment) / 1000));
+    const text = element.dataset.tick === "since" ? lasting(seconds) : ago(seconds);
+    if (text && element.textContent !== text) element.textContent = text;
+    const stale = Number(element.dataset.stale);
+    if (stale) element.classList.toggle("stale", seconds > stale);
+    localise(element, moment);
+  }
+}
+
+function localise(element, moment) {
+  if (element.dataset.local) return;
+  element.dataset.local = "1";
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone !== "UTC") element.title += ` · ${moment.toLocaleString()} ${zone}`;
+}
+
+setInterval(() => { if (!document.hidden) tick(); }, TICK_MS);
+tick();
+
+// ---------------------------------------------------------------- polling
+
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden && event.target.matches(POLL)) event.preventDefault();
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  for (const element of document.querySelectorAll(POLL)) element.dispatchEvent(new Event("wake"));
+});
+
+// A block whose content is the same keeps its focus, selection and scroll.
+document.addEventListener("htmx:oobBeforeSwap", (event) => {
+  const { target, fragment } = event.detail;
+  const fresh = fragment.querySelector?.("[data-digest]");
+  if (fresh && fresh.dataset.digest === target.dataset.digest) event.detail.shouldSwap = false;
+});
+
+document.addEventListener("htmx:oobAfterSwap", tick);
+
+// ---------------------------------------------------------------- connection
+
+function say(text) {
+  const banner = document.getElementById("lost");
+  if (!banner) return;
+  banner.hidden = !text;
+  if (text) banner.textContent = text;
+}
+
+document.addEventListener("htmx:sendError", () => say("The console cannot be reached. What you see is from before; trying again."));
+document.addEventListener("htmx:timeout", () => say("The console does not answer. What you see is from before; trying again."));
+document.addEventListener("htmx:responseError", (event) => {
+  const status = event.detail.xhr.status;
+  if (status === 401 || status === 403) say("You are signed out. Reload the page to sign in again.");
+  else say(`The console answered with an error (${status}). What you see is from before; trying again.`);
+});
+document.addEventListener("htmx:afterOnLoad", () => say(""));

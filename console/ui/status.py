@@ -1,0 +1,130 @@
+"""A state as a person sees it: a shape, a word and a meaning. Never colour alone.
+
+The only place that decides which state means what; templates and drawings read it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from runtime.core.lifecycle import RunState
+
+
+class Meaning(StrEnum):
+    """The four meanings, and none of them."""
+
+    OK = "ok"
+    BUSY = "busy"
+    ATTENTION = "attention"
+    FAILED = "failed"
+    NEUTRAL = "neutral"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`shape` names a symbol of `weir/_shape.html`."""
+
+    shape: str
+    word: str
+    meaning: Meaning
+
+
+def _status(shape: str, word: str, meaning: Meaning) -> Status:
+    return Status(shape, word, meaning)
+
+
+_R = RunState
+RUN: Mapping[str, Status] = MappingProxyType(
+    {
+        _R.PREPARING: _status("half", "Preparing inputs", Meaning.BUSY),
+        _R.QUEUED: _status("half", "Waiting for a worker", Meaning.BUSY),
+        _R.STARTING: _status("half", "Starting", Meaning.BUSY),
+        _R.RUNNING: _status("disc", "Running", Meaning.OK),
+        _R.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
+        _R.STOPPING: _status("half", "Stopping with savepoint", Meaning.BUSY),
+        _R.DRAINING: _status("half", "Draining", Meaning.BUSY),
+        _R.CANCELLING: _status("half", "Cancelling", Meaning.BUSY),
+        _R.FINISHED: _status("tick", "Finished", Meaning.OK),
+        _R.STOPPED: _status("pause", "Stopped", Meaning.NEUTRAL),
+        _R.CANCELED: _status("cross", "Canceled", Meaning.NEUTRAL),
+        _R.FAILED: _status("square", "Failed", Meaning.FAILED),
+    }
+)
+NEVER_RAN = _status("ring", "Never started", Meaning.NEUTRAL)
+
+CHECKPOINT: Mapping[str, Status] = MappingProxyType(
+    {
+        "in_progress": _status("half", "In progress", Meaning.BUSY),
+        "completed": _status("disc", "Completed", Meaning.OK),
+        "failed": _status("square", "Failed", Meaning.FAILED),
+    }
+)
+DISCARDED = _status("ring", "Discarded", Meaning.NEUTRAL)
+
+OPERATION: Mapping[str, Status] = MappingProxyType(
+    {
+        "queued": _status("half", "Queued", Meaning.BUSY),
+        "running": _status("half", "Under way", Meaning.BUSY),
+        "succeeded": _status("disc", "Succeeded", Meaning.OK),
+        "failed": _status("square", "Failed", Meaning.FAILED),
+        "unknown": _status("triangle", "Unknown, being reconciled", Meaning.ATTENTION),
+    }
+)
+
+VERSION: Mapping[str, Status] = MappingProxyType(
+    {
+        "compiling": _status("half", "Compiling", Meaning.BUSY),
+        "ready": _status("disc", "Ready", Meaning.OK),
+        "rejected": _status("square", "Rejected", Meaning.FAILED),
+    }
+)
+
+REVIEW: Mapping[str, Status] = MappingProxyType(
+    {
+        "unreviewed": _status("ring", "Not reviewed", Meaning.NEUTRAL),
+        "reviewed": _status("disc", "Reviewed", Meaning.OK),
+        "waived": _status("pause", "Waived", Meaning.NEUTRAL),
+    }
+)
+
+ATTEMPT: Mapping[str, Status] = MappingProxyType(
+    {
+        "": _status("half", "Under way", Meaning.BUSY),
+        "running": _status("disc", "Running", Meaning.OK),
+        "failed": _status("square", "Failed", Meaning.FAILED),
+        "superseded": _status("cross", "Superseded", Meaning.NEUTRAL),
+        "ended": _status("tick", "Ended", Meaning.OK),
+        "released": _status("pause", "Released", Meaning.NEUTRAL),
+        "lost": _status("triangle", "Lost", Meaning.ATTENTION),
+    }
+)
+
+
+def run(state: str | None) -> Status:
+    return _look_up(RUN, state) if state else NEVER_RAN
+
+
+def checkpoint(state: str, *, discarded: bool = False) -> Status:
+    return DISCARDED if discarded else _look_up(CHECKPOINT, state)
+
+
+def operation(state: str) -> Status:
+    return _look_up(OPERATION, state)
+
+
+def version(state: str) -> Status:
+    return _look_up(VERSION, state)
+
+
+def review(state: str) -> Status:
+    return _look_up(REVIEW, state)
+
+
+def attempt(outcome: str) -> Status:
+    return _look_up(ATTEMPT, outcome)
+
+
+def _look_up(table: Mapping[str, Status], state: str) -> Status:
+    """A state that this console does not know yet is shown by its own word."""
+    return table.get(state) or Status("ring", state.replace("_", " ").capitalize(), Meaning.NEUTRAL)

@@ -1,0 +1,128 @@
+"""The checkpoint strip: one column per checkpoint in the order of time, drawn as values for a template.
+
+Height is duration, a savepoint carries a diamond, a failure is a gap with a cross, a rule stands where another attempt
+took over. It does not query anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import log1p
+from typing import Protocol
+
+from console.ui import formats
+
+PITCH = 14.0
+_BAR = 8.0
+_TOP = 18.0  #: room for diamonds
+_TALL = 56.0
+_LEAST = 3.0
+_FOOT = 4.0
+HEIGHT = _TOP + _TALL + _FOOT
+
+
+class Drawn(Protocol):
+    """What the strip reads of a checkpoint row."""
+
+    pk: int
+    number: int
+    kind: str
+    status: str
+    token: int
+    reason: str
+    triggered_at: datetime
+    duration_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    pk: int
+    x: float
+    bar_x: float
+    bar_y: float
+    bar_height: float
+    status: str
+    savepoint: bool
+    diamond: str
+    cross: str
+    restarted: bool
+    about: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    width: float
+    height: float
+    base: float
+    bar_width: float
+    columns: tuple[Column, ...]
+    first: datetime
+    last: datetime
+    longest: formats.Quantity
+    about: str
+
+
+def strip(rows: Sequence[Drawn]) -> Strip | None:
+    """`rows` in any order; None when there are none."""
+    ordered = sorted(rows, key=lambda row: row.number)
+    if not ordered:
+        return None
+    longest = max((row.duration_ms or 0 for row in ordered), default=0)
+    columns = tuple(
+        _column(place, row, longest, restarted=place > 0 and row.token != ordered[place - 1].token)
+        for place, row in enumerate(ordered)
+    )
+    return Strip(
+        width=PITCH * len(columns),
+        height=HEIGHT,
+        base=_TOP + _TALL,
+        bar_width=_BAR,
+        columns=columns,
+        first=ordered[0].triggered_at,
+        last=ordered[-1].triggered_at,
+        longest=formats.duration(longest),
+        about=_about(ordered, longest),
+    )
+
+
+def _column(place: int, row: Drawn, longest: int, *, restarted: bool) -> Column:
+    x = place * PITCH
+    middle = x + PITCH / 2
+    height = _height(row, longest)
+    y = _TOP + _TALL - height
+    return Column(
+        pk=row.pk,
+        x=x,
+        bar_x=x + (PITCH - _BAR) / 2,
+        bar_y=round(y, 1),
+        bar_height=round(height, 1),
+        status=row.status,
+        savepoint=row.kind != "checkpoint",
+        diamond=f"M{middle:g} {y - 14:g}l5 5l-5 5l-5 -5z",
+        cross=f"M{middle - 3:g} {_TOP + _TALL - 11:g}l6 6m0 -6l-6 6",
+        restarted=restarted,
+        about=_sentence(row, restarted=restarted),
+    )
+
+
+def _height(row: Drawn, longest: int) -> float:
+    """Logarithmic within the strip, so that one slow checkpoint does not flatten the rest."""
+    if row.status == "failed":
+        return 0.0
+    if row.status != "completed" or not longest:
+        return _LEAST
+    return max(_LEAST, _TALL * log1p((row.duration_ms or 0) / 20) / log1p(longest / 20))
+
+
+def _sentence(row: Drawn, *, restarted: bool) -> str:
+    took = f", {formats.duration(row.duration_ms)}" if row.duration_ms is not None else ""
+    why = f": {row.reason.replace('_', ' ')}" if row.reason else ""
+    first = " (first of a new attempt)" if restarted else ""
+    return f"{row.kind} {row.number}, {row.status.replace('_', ' ')}{took}{why}{first}"
+
+
+def _about(rows: Sequence[Drawn], longest: int) -> str:
+    failed = sum(row.status == "failed" for row in rows)
+    savepoints = sum(row.kind != "checkpoint" for row in rows)
+    return (f"Checkpoints {rows[0].number} to {rows[-1].number}: {savepoints} savepoints, {failed} failed, "
+            f"longest {formats.duration(longest)}. The table below says the same.")  # fmt: skip

@@ -1,0 +1,165 @@
+"""What templates need beyond Django's own: quantities with lighter units, moments, shapes, and live blocks.
+
+Nothing here decides what is shown; it only writes it.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import blake2s
+from typing import Any
+
+from django import template
+from django.template.base import Node, NodeList, Parser, Token
+from django.template.context import Context
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from console.ui import formats, schema_fields, status
+from console.ui.formats import Quantity
+
+register = template.Library()
+
+_STALE_AFTER_S = 6  #: three polls
+
+
+# ---------------------------------------------------------------- quantities
+
+
+def quantity(value: Quantity) -> SafeString:
+    """HTML of a quantity; the unit stands in a lighter tone."""
+    if not value.unit:
+        return format_html('<span class="q">{}</span>', value.number)
+    return format_html('<span class="q">{}<span class="unit"> {}</span></span>', *value)
+
+
+def svg_quantity(value: Quantity) -> SafeString:
+    if not value.unit:
+        return format_html("{}", value.number)
+    return format_html('{}<tspan class="unit"> {}</tspan>', *value)
+
+
+def _written(write: Callable[[Any], Quantity]) -> Callable[[Any], SafeString]:
+    """A filter. Where a variable does not exist, templates hand over ''; that is a missing value too."""
+    return lambda value: quantity(write(None if value == "" else value))
+
+
+register.filter("quantity", quantity)
+register.filter("svg_quantity", svg_quantity)
+register.filter("size", _written(formats.size))
+register.filter("rate", _written(formats.rate))
+register.filter("duration", _written(formats.duration))
+register.filter("percent", _written(formats.percent))
+register.filter("exact", _written(lambda value: Quantity(formats.count(value))))
+register.filter("label", schema_fields.words)
+register.filter("words", lambda value: str(value).replace("_", " "))
+register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+@register.filter
+def coordinate(value: float) -> str:
+    """A length for an SVG attribute, the same in every locale."""
+    return f"{value:g}"
+
+
+# ---------------------------------------------------------------- moments
+
+
+@register.simple_tag(takes_context=True)
+def ago(context: Context, moment: datetime | None, *, watched: bool = False) -> SafeString:
+    """When, relative. A `watched` moment turns into a warning when it grows old."""
+    if moment is None:
+        return format_html('<span class="muted">{}</span>', "never")
+    stale_after = format_html(' data-stale="{}"', _STALE_AFTER_S) if watched else ""
+    return _time(moment, "ago", formats.ago(moment, _now(context)), stale_after)
+
+
+@register.simple_tag(takes_context=True)
+def lasting(context: Context, start: datetime | None, end: datetime | None = None) -> SafeString:
+    """How long from `start` to `end`; still counting without an end."""
+    if start is None:
+        return quantity(formats.MISSING)
+    if end is None:
+        return _time(start, "since", formats.since(start, _now(context)))
+    return quantity(formats.duration((end - start).total_seconds() * 1000))
+
+
+def _time(moment: datetime, tick: str, text: str, more: str = "") -> SafeString:
+    utc = moment.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}" title="{}" data-tick="{}"{}>{}</time>',
+        utc.isoformat(timespec="milliseconds"), f"{utc:%Y-%m-%d %H:%M:%S} UTC", tick, more, text,
+    )  # fmt: skip
+
+
+def _now(context: Context) -> datetime:
+    given = context.get("now")
+    return given if isinstance(given, datetime) else timezone.now()
+
+
+# ---------------------------------------------------------------- states
+
+_KINDS: dict[str, Callable[[Any], status.Status]] = {
+    "run": status.run,
+    "checkpoint": status.checkpoint,
+    "operation": status.operation,
+    "version": status.version,
+    "review": status.review,
+    "attempt": status.attempt,
+}
+
+
+@register.inclusion_tag("weir/_status.html")
+def state(kind: str, value: Any, *, discarded: bool = False, large: bool = False) -> dict[str, Any]:
+    """A state as shape and word: {% state "run" run.state %}."""
+    found = status.checkpoint(value, discarded=discarded) if kind == "checkpoint" else _KINDS[kind](value)
+    return {"status": found, "large": large}
+
+
+@register.inclusion_tag("weir/_shape.html")
+def shape(name: str) -> dict[str, str]:
+    return {"shape": name}
+
+
+# ---------------------------------------------------------------- addresses
+
+
+@register.simple_tag(takes_context=True)
+def here(context: Context, **changes: Any) -> str:
+    """The address of this page with some parameters changed; None removes one."""
+    query = context["request"].GET.copy()
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value not in (None, ""):
+            query[name] = str(value)
+    encoded = query.urlencode()
+    return f"?{encoded}" if encoded else context["request"].path
+
+
+# ---------------------------------------------------------------- live blocks
+
+
+class LiveNode(Node):
+    """A block that a poll may replace. Its digest tells the browser whether anything in it has changed."""
+
+    def __init__(self, name: str, nodelist: NodeList) -> None:
+        self.name = name
+        self.nodelist = nodelist
+
+    def render(self, context: Context) -> SafeString:
+        content = self.nodelist.render(context).strip()
+        digest = blake2s(content.encode(), digest_size=8).hexdigest()
+        swap = mark_safe(' hx-swap-oob="true"') if context.get("fragment") else ""
+        return format_html(
+            '<div id="live-{}" data-digest="{}"{}>{}</div>', self.name, digest, swap, mark_safe(content)  # noqa: S308
+        )  # fmt: skip
+
+
+@register.tag
+def live(parser: Parser, token: Token) -> LiveNode:
+    """{% live "acts" %} … {% endlive %}: the same block in the page and in the answer to a poll."""
+    _, name = token.split_contents()
+    nodelist = parser.parse(("endlive",))
+    parser.delete_first_token()
+    return LiveNode(name.strip("\"'"), nodelist)

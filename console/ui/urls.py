@@ -1,0 +1,28 @@
+"""One line per page and act."""
+
+from django.urls import path
+from django.views.generic import RedirectView
+
+from console.ui.views import acts, checkpoints, jobs, operations, restore, session
+
+app_name = "ui"
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="ui:jobs"), name="home"),
+    path("login/", session.Login.as_view(), name="login"),
+    path("logout/", session.Logout.as_view(), name="logout"),
+    path("theme/", session.theme, name="theme"),
+    path("jobs/", jobs.job_list, name="jobs"),
+    path("jobs/new/", jobs.new_job, name="new_job"),
+    path("jobs/<int:pk>/", jobs.detail, name="job"),
+    path("jobs/<int:pk>/versions/new/", jobs.new_version, name="new_version"),
+    path("jobs/<int:pk>/start/", acts.at_once, {"kind": "start"}, name="start"),
+    path("jobs/<int:pk>/savepoint/", acts.at_once, {"kind": "savepoint"}, name="savepoint"),
+    path("jobs/<int:pk>/stop/", acts.confirmed, {"kind": "stop"}, name="stop"),
+    path("jobs/<int:pk>/drain/", acts.confirmed, {"kind": "drain"}, name="drain"),
+    path("jobs/<int:pk>/cancel/", acts.confirmed, {"kind": "cancel"}, name="cancel"),
+    path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
+    path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
+    path("operations/", operations.operation_list, name="operations"),
+    path("operations/<uuid:pk>/", operations.operation, name="operation"),
+]

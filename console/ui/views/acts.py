@@ -1,0 +1,75 @@
+"""Starting, savepoints, stopping, draining, cancelling: the pages that ask, and the requests that act.
+
+Every act goes to `console.operations.services.request`, as it does from the API.
+"""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods, require_POST
+
+from console.accounts.middleware import request_id_of
+from console.accounts.refusals import Refused
+from console.jobs.models import Job
+from console.operations import selectors
+from console.operations.models import Operation, OperationKind
+from console.operations.services import Asked
+from console.operations.services import request as ask
+from console.ui.acts import confirmation
+from console.ui.jobpage import numbers_of
+from console.ui.views.page import page, signed_in, user_of
+
+SAID = {
+    OperationKind.START: "Start is asked for.",
+    OperationKind.RESTORE: "Restore is asked for.",
+    OperationKind.SAVEPOINT: "A savepoint is asked for.",
+    OperationKind.STOP: "Stop with savepoint is asked for.",
+    OperationKind.DRAIN: "Drain is asked for.",
+    OperationKind.CANCEL: "Cancel is asked for.",
+}
+
+
+def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> Operation:
+    """The operation that the service accepted.
+
+    Raises:
+        Refused: with the sentence to show.
+    """
+    asked = Asked(
+        user=user_of(request), reason=request.POST.get("reason", "").strip(), request_id=request_id_of(request)
+    )
+    return ask(asked, job, kind, params or {}).operation
+
+
+@require_POST
+@signed_in
+def at_once(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
+    """Acts that need no question: start and savepoint."""
+    return _act(request, get_object_or_404(Job, pk=pk), kind)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def confirmed(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
+    """Acts that end a run: GET asks in a sentence, POST does it."""
+    job = get_object_or_404(Job, pk=pk)
+    if request.method == "POST":
+        return _act(request, job, kind)
+    run = selectors.latest_run(job)
+    act = next((act for act in selectors.acts(job, run, request.user) if act.act == kind), None)
+    if act is None:
+        raise Http404
+    asked = confirmation(kind, run, selectors.restorable(job).first(), numbers_of(run))
+    return page(request, "jobs/confirm.html", {"section": "jobs", "job": job, "run": run, "act": act, "asked": asked})
+
+
+def _act(request: HttpRequest, job: Job, kind: str) -> HttpResponse:
+    try:
+        requested(request, job, kind)
+    except Refused as refused:
+        messages.error(request, refused.detail)
+    else:
+        messages.info(request, SAID[OperationKind(kind)])
+    return redirect("ui:job", job.pk)

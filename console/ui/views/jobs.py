@@ -1,0 +1,125 @@
+"""The list of jobs, the page of one, and new definitions."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_safe
+
+from console.accounts.refusals import Refused
+from console.accounts.rights import define_refusal
+from console.jobs import services
+from console.jobs.models import Job, Pipeline
+from console.operations import selectors
+from console.ui.forms import JobForm, VersionForms, put
+from console.ui.joblist import job_lines, tally
+from console.ui.jobpage import job_view
+from console.ui.paging import whole_number
+from console.ui.views.page import page, page_or_blocks, signed_in, user_of
+
+
+@require_safe
+@signed_in
+def job_list(request: HttpRequest) -> HttpResponse:
+    search, chosen = request.GET.get("q", "").strip(), request.GET.get("state", "")
+    now = timezone.now()
+    lines = job_lines(selectors.job_list(search))
+    context = {
+        "section": "jobs",
+        "now": now,
+        "search": search,
+        "chosen": chosen,
+        "tally": tally(lines),
+        "total": len(lines),
+        "lines": [line for line in lines if not chosen or line.group == chosen],
+        "may_define": not define_refusal(request.user),
+        "define_reason": define_refusal(request.user),
+    }
+    return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", context, settled=False)
+
+
+@require_safe
+@signed_in
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    job = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
+    now = timezone.now()
+    view = job_view(selectors.job_page(job, request.user), now, whole_number(request.GET.get("before")))
+    context = {
+        "section": "jobs",
+        "now": now,
+        "job": job,
+        "view": view,
+        "picture": view.picture,
+        "picture_title": f"Job graph of {job.name}",
+        "define_reason": define_refusal(request.user),
+    }
+    return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", context, settled=view.settled)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def new_job(request: HttpRequest) -> HttpResponse:
+    """First the pipeline, then its form: two pages, so that it works without scripts."""
+    name = request.POST.get("pipeline") or request.GET.get("pipeline")
+    pipeline = Pipeline.objects.filter(pk=name).first() if name else None
+    reason = define_refusal(request.user)
+    if pipeline is None or reason:
+        context = {"section": "jobs", "pipelines": Pipeline.objects.all(), "unknown": name, "reason": reason}
+        return page(request, "jobs/choose.html", context, status=403 if reason else 200)
+    data = request.POST if request.method == "POST" else None
+    form, version = JobForm(data), VersionForms(pipeline.schema, data)
+    if data is not None:
+        job = _define(request, form, version, pipeline)
+        if job is not None:
+            messages.success(request, f"{job.name} is defined. Version 1 is being compiled.")
+            return redirect("ui:job", job.pk)
+    return _form_page(request, "jobs/new.html", {"pipeline": pipeline, "form": form, "version": version}, data)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def new_version(request: HttpRequest, pk: int) -> HttpResponse:
+    job = get_object_or_404(Job, pk=pk)
+    pipeline = Pipeline.objects.filter(pk=job.pipeline).first()
+    newest = job.versions.order_by("-number").first()
+    data = request.POST if request.method == "POST" else None
+    forms = VersionForms(pipeline.schema if pipeline else {}, data, like=newest)
+    if data is not None and forms.is_valid():
+        try:
+            made = services.create_version(user_of(request), job, **forms.values)
+        except Refused as refused:
+            forms.refuse(refused)
+        else:
+            messages.success(request, f"Version {made.number} is being compiled. Start or restore to use it.")
+            return redirect("ui:job", job.pk)
+    context = {"job": job, "pipeline": pipeline, "version": forms, "newest": newest}
+    return _form_page(request, "jobs/new_version.html", context, data)
+
+
+def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline: Pipeline) -> Job | None:
+    """Job and first version, both or neither. None: the forms say why."""
+    if not all([form.is_valid(), version.is_valid()]):
+        return None
+    user, step = user_of(request), "job"
+    try:
+        with transaction.atomic():
+            job = services.create_job(user, pipeline=pipeline.name, **form.cleaned_data)
+            step = "version"
+            services.create_version(user, job, **version.values)
+    except Refused as refused:
+        if step == "job":
+            put(form, refused.field or "", refused)
+        else:
+            version.refuse(refused)
+        return None
+    return job
+
+
+def _form_page(request: HttpRequest, template: str, context: dict[str, Any], data: Any) -> HttpResponse:
+    """A form; one that was sent back is 422, as the API says it."""
+    reason = define_refusal(request.user)
+    shown = {"section": "jobs", "reason": reason, **context}
+    return page(request, template, shown, status=200 if data is None else 422)

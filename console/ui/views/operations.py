@@ -1,0 +1,69 @@
+"""What was asked for, by whom, and what came of it."""
+
+from statistics import median
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_safe
+
+from console.checkpoints.models import Checkpoint
+from console.operations.models import Operation, OperationState
+from console.ui.jobpage import numbers_of
+from console.ui.live import CheckpointLive
+from console.ui.paging import by_time, moment
+from console.ui.views.page import page_or_blocks, signed_in
+
+_HISTORY = 20
+
+
+@require_safe
+@signed_in
+def operation_list(request: HttpRequest) -> HttpResponse:
+    rows = Operation.objects.select_related("job", "requested_by").order_by("-created_at", "-pk")
+    operations = by_time(rows, moment(request.GET.get("before")))
+    context = {"section": "operations", "operations": operations}
+    settled = not any(row.is_active for row in operations.rows)
+    return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", context, settled=settled)
+
+
+@require_safe
+@signed_in
+def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
+    found = get_object_or_404(Operation.objects.select_related("job", "run", "requested_by"), pk=pk)
+    context = {
+        "section": "operations",
+        "operation": found,
+        "job": found.job,
+        "progress": _progress(found),
+        "expected_ms": _expected_ms(found),
+        "checkpoint": _checkpoint_of(found),
+    }
+    settled = not found.is_active and found.state != OperationState.UNKNOWN
+    return page_or_blocks(request, "operations/detail.html", "operations/_live.html", context, settled=settled)
+
+
+def _progress(found: Operation) -> CheckpointLive | None:
+    """The checkpoint that an operation under way is waiting for."""
+    if not found.is_active or found.run is None:
+        return None
+    under_way = numbers_of(found.run).checkpoint
+    return under_way if under_way and under_way.kind == found.kind else None
+
+
+def _expected_ms(found: Operation) -> float | None:
+    """How long this job's operations of the same kind took, in the middle. None without a history."""
+    earlier = Operation.objects.filter(
+        job=found.job_id, kind=found.kind, state=OperationState.SUCCEEDED, ended_at__isnull=False
+    ).exclude(pk=found.pk)
+    spans = [row.ended_at - row.created_at for row in earlier.order_by("-created_at")[:_HISTORY] if row.ended_at]
+    return median(span.total_seconds() for span in spans) * 1000 if spans else None
+
+
+def _checkpoint_of(found: Operation) -> Checkpoint | None:
+    """The checkpoint that the result names, by row id or by number within the job."""
+    result = found.result if isinstance(found.result, dict) else {}
+    rows = Checkpoint.objects.filter(job=found.job_id)
+    if isinstance(number := result.get("number") or result.get("checkpoint"), int):
+        return rows.filter(number=number).first()
+    return None

@@ -1,0 +1,123 @@
+"""Restoring: choose a checkpoint, a version and a parallelism, see what will happen, then do it.
+
+Two forms: the first only asks (GET, and again at every change where scripts run), the second carries exactly what was
+shown. So nobody restores what they have not seen described.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods
+
+from console.accounts.refusals import Refused
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job, JobVersion, VersionState
+from console.operations import selectors
+from console.operations.models import OperationKind
+from console.operations.restore import RestoreReport, report
+from console.ui.forms import RestoreForm, put
+from console.ui.paging import Paged, by_number, whole_number
+from console.ui.views.acts import SAID, requested
+from console.ui.views.page import page, signed_in
+
+_OFFERED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was chosen and what it would mean."""
+
+    checkpoint: Checkpoint
+    version: JobVersion
+    parallelism: int
+    was_parallelism: int
+    report: RestoreReport
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def restore(request: HttpRequest, pk: int) -> HttpResponse:
+    job = get_object_or_404(Job, pk=pk)
+    form = RestoreForm(request.POST if request.method == "POST" else _choice(request, job))
+    refused: Refused | None = None
+    if request.method == "POST" and form.is_valid():
+        try:
+            requested(request, job, OperationKind.RESTORE, _params(request, form))
+        except Refused as error:
+            refused = error
+            put(form, (error.field or "").removeprefix("params."), error)
+        else:
+            messages.info(request, SAID[OperationKind.RESTORE])
+            return redirect("ui:job", job.pk)
+    return _page(request, job, form, refused)
+
+
+def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | None) -> HttpResponse:
+    act = next(
+        a for a in selectors.acts(job, selectors.latest_run(job), request.user) if a.act is OperationKind.RESTORE
+    )
+    chosen = whole_number(str(form["checkpoint"].value() or ""))
+    context = {
+        "section": "jobs",
+        "htmx": True,
+        "job": job,
+        "form": form,
+        "act": act,
+        "plan": _plan(job, form),
+        "versions": _versions(job),
+        "checkpoints": _offered(request, job, chosen),
+        "chosen": chosen,
+    }
+    template = "jobs/_plan.html" if request.headers.get("HX-Request") else "jobs/restore.html"
+    return page(
+        request, template, context, status=refused.status if refused else 422 if request.method == "POST" else 200
+    )
+
+
+def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
+    """What the query names, and the obvious for the rest: newest checkpoint, newest ready version, its parallelism."""
+    given = request.GET
+    newest = selectors.restorable(job).first()
+    version = _versions(job).filter(pk=whole_number(given.get("version")) or 0).first() or _versions(job).first()
+    return {
+        "checkpoint": given.get("checkpoint") or (newest.pk if newest else None),
+        "version": given.get("version") or (version.pk if version else None),
+        "parallelism": given.get("parallelism") or (version.parallelism if version else None),
+    }
+
+
+def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
+    return {**form.cleaned_data, "accept_repeated_output": request.POST.get("accept_repeated_output") == "on"}
+
+
+def _plan(job: Job, form: RestoreForm) -> Plan | None:
+    """None where the choice itself is not complete; the form then says what is missing."""
+    chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
+    checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
+    version = JobVersion.objects.filter(pk=chosen["version"] or 0, job=job).first()
+    parallelism = chosen["parallelism"]
+    if checkpoint is None or version is None or not parallelism:
+        return None
+    return Plan(
+        checkpoint=checkpoint,
+        version=version,
+        parallelism=parallelism,
+        was_parallelism=checkpoint.run.parallelism,
+        report=report(checkpoint, version, parallelism),
+    )
+
+
+def _versions(job: Job) -> Any:
+    return job.versions.filter(state=VersionState.READY).order_by("-number")
+
+
+def _offered(request: HttpRequest, job: Job, chosen: int | None) -> Paged[Checkpoint]:
+    """A page of what may be restored; the chosen one stands on every page, or changing the rest would lose it."""
+    rows = selectors.restorable(job)
+    found = by_number(rows, whole_number(request.GET.get("before")), _OFFERED)
+    if chosen is None or any(row.pk == chosen for row in found.rows):
+        return found
+    return replace(found, rows=(*rows.filter(pk=chosen), *found.rows))

@@ -1,0 +1,37 @@
+"""Signing in and out, and the choice of colours. The choice is a cookie, so that the first paint is right."""
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST
+
+_YEAR_S = 365 * 86_400
+_THEMES = ("light", "dark")
+
+
+class Login(LoginView):
+    template_name = "login.html"
+    redirect_authenticated_user = True
+
+
+class Logout(LogoutView):
+    http_method_names = ["post", "options"]
+
+
+@require_POST
+def theme(request: HttpRequest) -> HttpResponse:
+    """Without scripts the switch is a form; with them `weir.js` writes the same cookie."""
+    response = redirect(_back(request))
+    choice = request.POST.get("theme")
+    if choice in _THEMES:
+        response.set_cookie("weir_theme", choice, max_age=_YEAR_S, samesite="Lax")
+    else:
+        response.delete_cookie("weir_theme", samesite="Lax")
+    return response
+
+
+def _back(request: HttpRequest) -> str:
+    wanted = request.POST.get("next", "")
+    safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
+    return wanted if safe else "/"

@@ -1,0 +1,38 @@
+"""Reading pages: live blocks by name, texts without markup."""
+
+import html
+import re
+from typing import Any
+
+_BLOCK = re.compile(r'<div id="live-(?P<name>[\w-]+)" data-digest="(?P<digest>\w+)"(?P<swap> hx-swap-oob="true")?>')
+_TIME = re.compile(r"(<time[^>]*>)[^<]*")
+
+
+def text(response: Any) -> str:
+    """What a person reads: no tags, single spaces."""
+    bare = re.sub(r"<[^>]+>", " ", re.sub(r"<(title|desc)[^>]*>.*?</\1>", " ", response.content.decode()))
+    return re.sub(r"\s+", " ", html.unescape(bare)).replace(" ,", ",").replace(" .", ".").replace(" :", ":")
+
+
+def live(response: Any) -> dict[str, str]:
+    """Content of each live block, without the relative times, which tick between two requests."""
+    markup = response.content.decode()
+    found = {}
+    for match in _BLOCK.finditer(markup):
+        found[match["name"]] = _TIME.sub(r"\1", _until_closed(markup, match.end()))
+    return found
+
+
+def swapped(response: Any) -> set[str]:
+    """Names of the blocks that would replace those in a page."""
+    return {match["name"] for match in _BLOCK.finditer(response.content.decode()) if match["swap"]}
+
+
+def _until_closed(markup: str, start: int) -> str:
+    depth, place = 1, start
+    for tag in re.finditer(r"<(/?)div\b", markup[start:]):
+        depth += -1 if tag[1] else 1
+        place = start + tag.start()
+        if depth == 0:
+            break
+    return re.sub(r"\s+", " ", markup[start:place]).strip()

@@ -1,0 +1,190 @@
+"""Rows as the job master and the console write them, for pages to show."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.operations.models import Operation
+from runtime.core.messages import MAX_WATERMARK
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "input": {"type": "string", "minLength": 1, "description": "Folder that is watched for flight files."},
+        "output": {"type": "string", "minLength": 1, "description": "Folder of the Parquet results."},
+        "max_disorder_ms": {"type": "integer", "minimum": 0, "default": 3_600_000},
+        "on_malformed": {"enum": ["fail", "skip", "dead_letter"], "default": "fail"},
+    },
+    "required": ["input", "output"],
+    "additionalProperties": False,
+}
+PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 3_600_000, "on_malformed": "fail"}
+
+GRAPH: dict[str, Any] = {
+    "max_parallelism": 128,
+    "parallelism": 2,
+    "operators": [
+        {"uid": "flights", "name": "flights", "role": "source", "parallelism": 2, "bounded": False},
+        {"uid": "airlines", "name": "airlines", "role": "source", "parallelism": 2, "bounded": True},
+        {"uid": "join", "name": "join airlines", "role": "operator", "parallelism": 2, "bounded": False},
+        {"uid": "window", "name": "window 1 day", "role": "operator", "parallelism": 2, "bounded": False},
+        {"uid": "parquet", "name": "parquet", "role": "sink", "parallelism": 2, "bounded": False},
+    ],
+    "edges": [
+        {"source": "flights", "target": "join", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        {"source": "airlines", "target": "join", "input": 1, "partitioning": "broadcast", "keys": [], "build": True},
+        {"source": "join", "target": "window", "input": 0, "partitioning": "hash", "keys": ["carrier", "origin"],
+         "build": False},
+        {"source": "window", "target": "parquet", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+    ],
+}  # fmt: skip
+
+JUNE_2013_MS = 1_371_024_000_000
+
+
+def live(acknowledged: int | None = 5, **changes: Any) -> dict[str, Any]:
+    """What a job master reports of the flights job in full flow."""
+
+    def operator(state: str = "running", **numbers: Any) -> dict[str, Any]:
+        return {"state": state, "watermark": JUNE_2013_MS, "busy": 0.0, "backpressured": 0.0, "subtasks": [], **numbers}
+
+    operators = {
+        "flights": operator(records_out=168_388, rate_out=84_211.4, busy=0.42, backpressured=0.31),
+        "airlines": operator("finished", records_out=16, watermark=MAX_WATERMARK),
+        "join": operator(records_in=168_404, records_out=168_388, rate_in=84_211.4, rate_out=84_190.0, busy=0.61),
+        "window": operator(records_in=168_388, records_out=5_412, rate_in=84_190.0, rate_out=12.4, busy=0.23),
+        "parquet": operator(records_in=5_412, rate_in=12.4, busy=0.02),
+    }
+    under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 8, "kind": "checkpoint"}
+    return {
+        "operators": operators,
+        "slots": [
+            {"index": 0, "pid": 48_213, "host": "127.0.0.1", "seen_ms_ago": 212},
+            {"index": 1, "pid": 48_215, "host": "127.0.0.1", "seen_ms_ago": 198},
+        ],
+        "checkpoint": None if acknowledged is None else under_way,
+        "counters": {"late_records": 0},
+        "restarts": 1,
+        "parallelism": 2,
+        **changes,
+    }
+
+
+def operator_user(name: str = "operator", **more: Any) -> User:
+    """Somebody who may do everything."""
+    return User.objects.create_user(name, password="a-river-runs", is_superuser=True, is_staff=True, **more)
+
+
+def reader(name: str = "reader") -> User:
+    """Somebody who may only look."""
+    return User.objects.create_user(name, password="a-river-runs")
+
+
+def pipeline(name: str = "flights") -> Pipeline:
+    return Pipeline.objects.update_or_create(
+        name=name,
+        defaults={"description": "Departure delays by carrier and origin, per day.", "schema": SCHEMA},
+    )[0]
+
+
+def job(name: str = "flights-delays", version: dict[str, Any] | None = None) -> Job:
+    """A job with one version that is ready."""
+    pipeline()
+    made = Job.objects.create(name=name, pipeline="flights", description="Delays of the year 2013.")
+    JobVersion.objects.create(job=made, number=1, **{"parallelism": 2, "params": PARAMS, "settings": _settings(),
+                              "state": "ready", "graph": GRAPH, "inputs": ["airlines"], **(version or {})})  # fmt: skip
+    return made
+
+
+def run(of: Job, state: str = "running", **changes: Any) -> Run:
+    now = timezone.now()
+    started = now - timedelta(hours=3, minutes=12)
+    ended = now - timedelta(minutes=2) if state in ("finished", "stopped", "canceled", "failed") else None
+    version = of.versions.get(number=1)
+    given = {"parallelism": version.parallelism, "created_at": started, "started_at": started, "ended_at": ended,
+             "live": live(), "live_at": ended or now, "token": 40 + Attempt.objects.count()}  # fmt: skip
+    return Run.objects.create(job=of, version=version, state=state, **{**given, **changes})
+
+
+def attempts(of: Run) -> None:
+    now = timezone.now()
+    began = of.started_at or now
+    Attempt.objects.create(
+        run=of, token=of.token * 10, started_at=began, ended_at=now - timedelta(minutes=9), outcome="failed",
+        reason="slot 1 was lost: its control connection closed",
+    )  # fmt: skip
+    Attempt.objects.create(run=of, token=of.token * 10 + 1, started_at=now - timedelta(minutes=9), outcome="running")
+
+
+OPERATORS = [
+    {"uid": "flights", "finished": "running", "subtasks": 2, "state_bytes": 2_114, "max_alignment_ms": 0.0,
+     "max_sync_ms": 1.2, "max_async_ms": 14.0},
+    {"uid": "airlines", "finished": "finished", "subtasks": 0, "state_bytes": 0, "max_alignment_ms": 0.0,
+     "max_sync_ms": 0.0, "max_async_ms": 0.0},
+    {"uid": "join", "finished": "running", "subtasks": 2, "state_bytes": 1_904, "max_alignment_ms": 21.0,
+     "max_sync_ms": 0.8, "max_async_ms": 9.0},
+    {"uid": "window", "finished": "running", "subtasks": 2, "state_bytes": 1_254_112, "max_alignment_ms": 48.0,
+     "max_sync_ms": 6.4, "max_async_ms": 161.0},
+    {"uid": "parquet", "finished": "running", "subtasks": 2, "state_bytes": 812, "max_alignment_ms": 3.0,
+     "max_sync_ms": 22.0, "max_async_ms": 11.0},
+]  # fmt: skip
+
+
+def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "completed", **changes: Any) -> Checkpoint:
+    triggered = changes.pop("triggered_at", timezone.now() - timedelta(seconds=5))
+    duration_ms = changes.pop("duration_ms", 312 if status == "completed" else None)
+    done = status == "completed"
+    given: dict[str, Any] = {
+        "token": of.token * 10 + 1,
+        "triggered_at": triggered,
+        "completed_at": triggered + timedelta(milliseconds=duration_ms or 0) if done else None,
+        "duration_ms": duration_ms,
+        "size_bytes": 1_258_942 if done else None,
+        "written_bytes": 86_311 if done else None,
+        "acknowledged": 8 if done else 5,
+        "subtasks": 8,
+        "path": f"{'sp' if kind != 'checkpoint' else 'chk'}-{number}" if done else "",
+        "operators": OPERATORS if done else [],
+        "finished_operators": ["airlines"] if done else [],
+    }
+    return Checkpoint.objects.create(
+        job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes}
+    )
+
+
+def history(of: Run, upto: int = 214) -> list[Checkpoint]:
+    """Some sixty checkpoints as a day brings them: savepoints, two failures, a restart, one under way."""
+    now, made = timezone.now(), []
+    for number in range(upto - 62, upto):
+        at = now - timedelta(seconds=5 * (upto - number))
+        more: dict[str, Any] = {"triggered_at": at, "duration_ms": 250 + (number * 7919) % 190}
+        if number % 29 == 0:
+            more["duration_ms"] = 2_310
+        if number < upto - 24:
+            more["token"] = of.token * 10
+        if number in (upto - 26, upto - 25):
+            made.append(checkpoint(of, number, status="failed", reason="expired" if number % 2 else "task_failure",
+                                   detail="slot 1 was lost", **{**more, "duration_ms": None}))  # fmt: skip
+            continue
+        kind = "savepoint" if number in (upto - 40, upto - 6) else "checkpoint"
+        made.append(checkpoint(of, number, kind=kind, **more))
+    made.append(checkpoint(of, upto, status="in_progress", triggered_at=now))
+    return made
+
+
+def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **changes: Any) -> Operation:
+    now = timezone.now()
+    given: dict[str, Any] = {"created_at": now - timedelta(seconds=44), "started_at": now - timedelta(seconds=43)}
+    if state in ("succeeded", "failed"):
+        given["ended_at"] = now - timedelta(seconds=42)
+    return Operation.objects.create(job=of, kind=kind, state=state, **{**given, **changes})
+
+
+def _settings() -> dict[str, int]:
+    return {"checkpoint_interval_ms": 5000, "checkpoint_timeout_ms": 60_000, "min_pause_ms": 500,
+            "retained_checkpoints": 5, "restart_attempts": 10, "restart_delay_ms": 1000,
+            "heartbeat_timeout_ms": 10_000, "buffer_timeout_ms": 5}  # fmt: skip

@@ -1,0 +1,199 @@
+"""Buttons and what they do: offered when legal, disabled with a reason when not, asked where nothing can be undone."""
+
+import re
+
+import pytest
+from django.test import Client
+
+from console.accounts.models import User
+from console.jobs.models import Run
+from console.operations.models import Operation
+from runtime.core.lifecycle import RunAct, RunState, refusal
+from tests.console.ui import blocks, rows
+
+ENDS = ["stop", "drain", "cancel"]
+
+
+def buttons(client: Client, job_id: int) -> dict[str, bool]:
+    """Label of each act and whether it can be pressed."""
+    block = blocks.live(client.get(f"/jobs/{job_id}/"))["acts"]
+    found = re.findall(r"<(button|a)([^>]*)>([^<]+)</", block)
+    return {label.rstrip("…"): "disabled" not in attributes for _, attributes, label in found}
+
+
+LABELS = {RunAct.SAVEPOINT: "Take savepoint", RunAct.STOP: "Stop with savepoint", RunAct.DRAIN: "Drain and finish",
+          RunAct.CANCEL: "Cancel"}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_a_button_can_be_pressed_exactly_when_the_lifecycle_allows_it(at_console: Client, state: RunState) -> None:
+    run = rows.run(rows.job(), state)
+    rows.checkpoint(run, 1)
+    found = buttons(at_console, run.job_id)
+    assert {act: found[label] for act, label in LABELS.items()} == {act: refusal(state, act) is None for act in LABELS}
+    assert found["Start"] is found["Restore"] is state.is_terminal
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_every_disabled_button_has_its_reason_in_words(at_console: Client, state: RunState) -> None:
+    run = rows.run(rows.job(), state)
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    for act, label in LABELS.items():
+        if reason := refusal(state, act):
+            assert re.search(rf"{label}[^:]*: {re.escape(reason)}", said)
+
+
+def test_who_may_not_operate_sees_every_button_disabled_and_why(reading: Client) -> None:
+    run = rows.run(rows.job())
+    assert not any(buttons(reading, run.job_id).values())
+    assert "You may not operate jobs; this needs the permission operations.add_operation." in blocks.text(
+        reading.get(f"/jobs/{run.job_id}/")
+    )
+
+
+def test_a_job_that_never_ran_can_only_be_started(at_console: Client) -> None:
+    found = buttons(at_console, rows.job().pk)
+    assert [label for label, enabled in found.items() if enabled] == ["Start"]
+
+
+# ---------------------------------------------------------------- start and savepoint: at once
+
+
+def test_start_makes_a_run_and_an_operation(at_console: Client, operator: User) -> None:
+    job = rows.job()
+    response = at_console.post(f"/jobs/{job.pk}/start/", follow=True)
+    found = Operation.objects.get()
+    assert (found.kind, found.requested_by, found.state) == ("start", operator, "queued")
+    assert found.request_id
+    assert job.runs.get().pk == found.run_id
+    assert "Start is asked for." in blocks.text(response)
+    assert "Start queued" in blocks.text(response)
+
+
+def test_a_savepoint_is_asked_of_the_running_master(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    response = at_console.post(f"/jobs/{run.job_id}/savepoint/")
+    assert (response.status_code, response.headers["Location"]) == (302, f"/jobs/{run.job_id}/")
+    assert Operation.objects.get().run == run
+
+
+@pytest.mark.parametrize("act", ["start", "savepoint"])
+def test_acts_at_once_cannot_be_got(at_console: Client, act: str) -> None:
+    run = rows.run(rows.job())
+    assert at_console.get(f"/jobs/{run.job_id}/{act}/").status_code == 405
+    assert not Operation.objects.exists()
+
+
+def test_a_start_in_the_wrong_state_is_refused_in_a_sentence(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    said = blocks.text(at_console.post(f"/jobs/{run.job_id}/start/", follow=True))
+    assert f"Run {run.pk} is running; a job has one run at a time." in said
+    assert not Operation.objects.exists()
+
+
+def test_a_savepoint_of_an_ended_run_is_refused_in_a_sentence(at_console: Client) -> None:
+    run = rows.run(rows.job(), "finished")
+    said = blocks.text(at_console.post(f"/jobs/{run.job_id}/savepoint/", follow=True))
+    assert "The run has ended (finished)." in said
+
+
+@pytest.mark.parametrize("act", ["start", "savepoint", *ENDS])
+def test_who_may_not_operate_is_told_and_nothing_happens(reading: Client, act: str) -> None:
+    run = rows.run(rows.job())
+    said = blocks.text(reading.post(f"/jobs/{run.job_id}/{act}/", follow=True))
+    assert "You may not operate jobs" in said
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize("act", ["start", "savepoint", *ENDS, "restore"])
+def test_acts_need_the_token_of_the_form(operator: User, act: str) -> None:
+    run = rows.run(rows.job())
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(operator)
+    response = client.post(f"/jobs/{run.job_id}/{act}/")
+    assert response.status_code == 403
+    assert "The form was too old" in blocks.text(response)
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize("act", ["start", "savepoint", *ENDS, "restore"])
+def test_a_job_that_does_not_exist_cannot_be_acted_on(at_console: Client, act: str) -> None:
+    assert at_console.post(f"/jobs/99/{act}/").status_code == 404
+
+
+# ---------------------------------------------------------------- stop, drain, cancel: asked first
+
+
+@pytest.mark.parametrize(
+    ("act", "sentences"),
+    [
+        (
+            "stop",
+            [
+                "takes a savepoint of run {run}",
+                "took 0.31 s and refers to 1.2 MiB",
+                "without stopping",
+            ],
+        ),
+        (
+            "drain",
+            ["closed early", "Finished already: airlines.", "ends for good", "stop it with a savepoint"],
+        ),
+        (
+            "cancel",
+            ["at once, without a savepoint", "since checkpoint 213 is not committed", "stop it with a savepoint"],
+        ),
+    ],
+)
+def test_what_cannot_be_undone_is_asked_in_a_sentence_with_numbers(
+    at_console: Client, act: str, sentences: list[str]
+) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 213)
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/{act}/"))
+    for sentence in sentences:
+        assert sentence.format(run=run.pk) in said
+    assert not Operation.objects.exists()
+
+
+def test_a_cancel_without_any_checkpoint_says_what_that_means(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    assert "nothing that this job did can be restored" in blocks.text(at_console.get(f"/jobs/{run.job_id}/cancel/"))
+
+
+@pytest.mark.parametrize("act", ENDS)
+def test_confirmed_acts_become_operations_with_their_reason(at_console: Client, act: str) -> None:
+    run = rows.run(rows.job())
+    response = at_console.post(f"/jobs/{run.job_id}/{act}/", {"reason": " The year is over. "})
+    assert response.headers["Location"] == f"/jobs/{run.job_id}/"
+    found = Operation.objects.get()
+    assert (found.kind, found.run, found.reason) == (act, run, "The year is over.")
+
+
+@pytest.mark.parametrize("act", ENDS)
+def test_the_question_is_disabled_with_its_reason_in_the_wrong_state(at_console: Client, act: str) -> None:
+    run = rows.run(rows.job(), "finished")
+    response = at_console.get(f"/jobs/{run.job_id}/{act}/")
+    assert "The run has ended (finished)." in blocks.text(response)
+    assert re.search(r"<button[^>]* disabled>", response.content.decode())
+
+
+@pytest.mark.parametrize("act", ENDS)
+def test_the_question_can_be_asked_of_a_job_that_never_ran(at_console: Client, act: str) -> None:
+    assert "The job has never run." in blocks.text(at_console.get(f"/jobs/{rows.job().pk}/{act}/"))
+
+
+def test_a_second_stop_is_refused_while_the_first_is_open(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    at_console.post(f"/jobs/{run.job_id}/stop/")
+    said = blocks.text(at_console.post(f"/jobs/{run.job_id}/drain/", follow=True))
+    assert "Another request was faster." in said
+    assert Operation.objects.count() == 1
+    assert "A stop is queued already." in said
+
+
+def test_a_run_that_nobody_has_claimed_is_cancelled_here(at_console: Client) -> None:
+    run = rows.run(rows.job(), "queued", live=None, live_at=None)
+    at_console.post(f"/jobs/{run.job_id}/cancel/")
+    assert Run.objects.get().state == "canceled"
+    assert Operation.objects.get().state == "succeeded"

@@ -1,0 +1,315 @@
+"""The pages in a real Chromium: wide and narrow, by day and by night, with and without scripts, under a strict policy.
+
+Screenshots go to the folder that WEIR_SCREENSHOTS names, or to `screenshots` below the session's WEIR_VAR.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from pytest_django.live_server_helper import LiveServer
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations.models import Operation
+from console.ui import formats
+from tests.console.ui import rows
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+WIDTHS = [1440, 390]
+SCHEMES = ["light", "dark"]
+POLL_MS = 6_000  #: three polls
+
+#: Listens for what the policy forbids before any script of the page runs.
+WATCH = "addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective}`))"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots(weir_var: Path) -> Path:
+    folder = Path(os.environ.get("WEIR_SCREENSHOTS") or weir_var / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def running(transactional_db: None) -> Run:
+    """A job in full flow, and somebody to watch it."""
+    user = rows.operator_user()
+    job = rows.job()
+    run = rows.run(job)
+    rows.attempts(run)
+    rows.history(run)
+    rows.operation(job, run=run, requested_by=user, result={"checkpoint": 208}, phase="completed")
+    return run
+
+
+@pytest.fixture
+def signed_in(browser: Browser, live_server: LiveServer) -> Open:
+    """Opens a page of somebody who has signed in through the form; fails on any complaint of the browser."""
+
+    @contextmanager
+    def opened(width: int = 1440, scheme: str = "light", forgive: str = "", **options: Any) -> Iterator[Page]:
+        context = browser.new_context(
+            base_url=live_server.url, viewport={"width": width, "height": 900}, color_scheme=scheme, **options
+        )  # type: ignore[arg-type]
+        context.set_default_timeout(20_000)
+        page, complaints = context.new_page(), list[str]()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.add_init_script(WATCH)
+        try:
+            sign_in(page)
+            yield page
+            assert [text for text in complaints if not forgive or forgive not in text] == []
+        finally:
+            context.close()
+
+    return opened
+
+
+def sign_in(page: Page) -> None:
+    page.goto("/login/?next=/jobs/")
+    page.get_by_label("User name").fill("operator")
+    page.get_by_label("Password").fill("a-river-runs")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+
+
+def sideways(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+
+def others(job_id: int) -> dict[str, str]:
+    checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.get()
+    return {
+        "jobs": "/jobs/",
+        "job": f"/jobs/{job_id}/",
+        "checkpoint": f"/checkpoints/{checkpoint.pk}/",
+        "operations": "/operations/",
+        "operation": f"/operations/{operation.pk}/",
+        "drain": f"/jobs/{job_id}/drain/",
+        "restore": f"/jobs/{job_id}/restore/?checkpoint={checkpoint.pk - 3}",
+        "new-job": "/jobs/new/?pipeline=flights",
+        "new-version": f"/jobs/{job_id}/versions/new/",
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_fits_and_nothing_complains(
+    signed_in: Open, running: Run, screenshots: Path, width: int, scheme: str
+) -> None:
+    with signed_in(width, scheme) as page:
+        for name, path in others(running.job_id).items():
+            response = page.goto(path)
+            assert response is not None
+            assert response.status == 200
+            assert sideways(page) <= 0, f"{name} scrolls sideways at {width} px"
+            page.screenshot(path=screenshots / f"{name}-{width}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_controls_have_names_and_headings_do_not_skip(signed_in: Open, running: Run, width: int) -> None:
+    with signed_in(width) as page:
+        for path in others(running.job_id).values():
+            page.goto(path)
+            assert page.evaluate(NAMELESS) == []
+            levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map((h) => Number(h.tagName[1]))")
+            assert levels[0] == 1
+            assert levels.count(1) == 1
+            assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+#: Form controls without a label, links and buttons without words, ids that occur twice.
+NAMELESS = """() => {
+  const bad = [];
+  for (const e of document.querySelectorAll('input:not([type=hidden]), select, textarea'))
+    if (!e.labels?.length && !e.ariaLabel) bad.push(e.outerHTML.slice(0, 80));
+  for (const e of document.querySelectorAll('a, button'))
+    if (!e.textContent.trim() && !e.ariaLabel) bad.push(e.outerHTML.slice(0, 80));
+  const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
+  return bad.concat(ids.filter((id, at) => ids.indexOf(id) !== at));
+}"""
+
+
+def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        expect(page.locator("svg.graph")).to_contain_text("checkpoint 214, 5 of 8 acknowledged")
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        expect(page.locator("svg.graph")).to_contain_text("7 of 8 acknowledged", timeout=POLL_MS)
+        Run.objects.filter(pk=running.pk).update(state="draining")
+        expect(page.locator("#live-head")).to_contain_text("Draining", timeout=POLL_MS)
+        expect(page.get_by_role("button", name="Take savepoint")).to_be_disabled()
+
+
+def test_polling_ends_when_the_run_has_ended(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        with page.expect_response(lambda r: r.status == 286, timeout=POLL_MS):
+            Run.objects.filter(pk=running.pk).update(state="finished")
+        expect(page.locator("#live-head")).to_contain_text("Finished")
+        polls: list[str] = []
+        page.on("request", lambda request: polls.append(request.url))
+        page.wait_for_timeout(POLL_MS)
+        assert polls == []
+
+
+def test_what_has_not_changed_keeps_focus_and_what_is_open_stays_open(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.get_by_text("Operators as a table").click()
+        page.locator("#do-stop").focus()
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        expect(page.locator("svg.graph")).to_contain_text("7 of 8", timeout=POLL_MS)
+        assert page.evaluate("document.activeElement.id") == "do-stop"
+        expect(page.get_by_role("region", name="Table of operators")).to_be_visible()
+
+
+def test_a_focused_link_of_a_table_keeps_focus_when_its_table_changes(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        chosen = f"ck-{Checkpoint.objects.get(number=212).pk}"
+        page.locator(f"#{chosen}").focus()
+        rows.checkpoint(running, 215)
+        expect(page.locator("#live-checkpoints")).to_contain_text("215", timeout=POLL_MS)
+        assert page.evaluate("document.activeElement.id") == chosen
+
+
+def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: Run) -> None:
+    with signed_in(390) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        region = page.get_by_role("region", name="Job graph")
+        region.evaluate("(element) => { element.scrollLeft = 400 }")
+        Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
+        expect(page.locator("svg.graph")).to_contain_text("7 of 8", timeout=POLL_MS)
+        assert region.evaluate("(element) => element.scrollLeft") == 400
+
+
+def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.away === true})")
+        page.goto(f"/jobs/{running.job_id}/")
+        with page.expect_response(lambda r: r.request.headers.get("hx-request") == "true", timeout=POLL_MS):
+            pass
+        page.evaluate("window.away = true")
+        page.wait_for_timeout(500)
+        polls: list[str] = []
+        page.on("request", lambda request: polls.append(request.url))
+        page.wait_for_timeout(POLL_MS)
+        assert polls == []
+        with page.expect_response(lambda r: r.ok, timeout=1_500):
+            page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_a_lost_console_is_said_and_old_numbers_grow_old(signed_in: Open, running: Run) -> None:
+    with signed_in(forgive="503") as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.route("**/jobs/**", lambda route: route.fulfill(status=503, body="away"))
+        expect(page.locator("#lost")).to_contain_text("The console answered with an error (503)", timeout=POLL_MS)
+        expect(page.locator("#live-asof time.stale")).to_be_visible(timeout=20_000)
+        page.unroute("**/jobs/**")
+        expect(page.locator("#lost")).to_be_hidden(timeout=POLL_MS)
+
+
+def test_the_colours_change_without_a_reload_and_are_kept(signed_in: Open, running: Run) -> None:
+    with signed_in(scheme="light") as page:
+        page.goto("/jobs/")
+        page.evaluate("window.same = true")
+        day = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_role("button", name="Dark").click()
+        night = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert day != night
+        assert page.evaluate("window.same") is True
+        expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+        page.reload()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == night
+
+
+def test_clocks_tick_in_the_words_of_the_server(signed_in: Open, running: Run) -> None:
+    cases = [0, 1, 59, 60, 61, 3599, 3600, 11_520, 86_400, 187_200]
+    with signed_in() as page:
+        page.goto("/jobs/")
+        source = page.locator("script[src*=weir\\.js], script[src*=weir\\/weir]").get_attribute("src")
+        found = page.evaluate("([s, l]) => import(s).then((m) => l.map(m.lasting))", [source, cases])
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    assert found == [formats.since(now - timedelta(seconds=seconds), now) for seconds in cases]
+
+
+def test_a_person_takes_a_savepoint_and_drains(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.get_by_role("button", name="Take savepoint").click()
+        expect(page.locator("#live-notices")).to_contain_text("Savepoint queued")
+        page.get_by_role("link", name="Drain and finish…").click()
+        expect(page.get_by_text("closed early")).to_be_visible()
+        page.get_by_label("Reason").fill("The year is over.")
+        page.get_by_role("button", name="Drain and finish").click()
+        expect(page.locator("#live-notices")).to_contain_text("Drain queued")
+        expect(page.locator("#live-head")).to_contain_text("wanted: finished")
+        assert Operation.objects.get(kind="drain").reason == "The year is over."
+
+
+def test_the_plan_of_a_restore_follows_the_choice(signed_in: Open, running: Run) -> None:
+    Run.objects.filter(pk=running.pk).update(state="stopped")
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/restore/")
+        page.get_by_label("Checkpoint 210").check()
+        expect(page.locator("#plan")).to_contain_text("Output is repeated.")
+        page.get_by_label("Parallelism").fill("3")
+        page.get_by_label("Parallelism").press("Tab")
+        expect(page.get_by_role("button", name="Restore checkpoint 210 at parallelism 3")).to_be_enabled()
+        page.get_by_label("I accept repeated output.").check()
+        page.get_by_role("button", name="Restore checkpoint 210 at parallelism 3").click()
+        expect(page.get_by_text("Restore is asked for.")).to_be_visible()
+    assert Operation.objects.get(kind="restore").params["parallelism"] == 3
+
+
+def test_everything_works_without_scripts(signed_in: Open, running: Run) -> None:
+    with signed_in(java_script_enabled=False) as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.get_by_role("button", name="Take savepoint").click()
+        expect(page.get_by_text("A savepoint is asked for.")).to_be_visible()
+        page.get_by_role("link", name="Stop with savepoint…").click()
+        page.get_by_role("button", name="Stop with savepoint").click()
+        expect(page.get_by_text("Stop with savepoint is asked for.")).to_be_visible()
+        page.get_by_role("button", name="Dark").click()
+        expect(page.locator("html[data-theme=dark]")).to_be_attached()
+        page.goto(f"/jobs/{running.job_id}/restore/")
+        page.get_by_label("Checkpoint 210").check()
+        page.get_by_role("button", name="Show what will happen").click()
+        expect(page.get_by_text("Output is repeated.")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_the_keyboard_reaches_the_content_first_and_sees_where_it_is(signed_in: Open, running: Run) -> None:
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+        assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+        for name in ("Take savepoint", "Stop with savepoint…"):
+            page.get_by_text(name, exact=True).focus()
+            page.keyboard.press("Shift+Tab")
+            page.keyboard.press("Tab")
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"

@@ -1,0 +1,132 @@
+"""New jobs and new versions, through forms drawn from the pipeline's schema."""
+
+import pytest
+from django.test import Client
+
+from console.accounts.models import User
+from console.jobs.models import Job, JobVersion, Pipeline
+from tests.console.ui import blocks, rows
+
+FILLED = {"pipeline": "flights", "name": "delays", "description": "", "parallelism": "2", "max_parallelism": "128",
+          "params-input": "/data/in", "params-output": "/data/out", "params-max_disorder_ms": "1000",
+          "params-on_malformed": '"skip"', "settings-checkpoint_interval_ms": "2000"}  # fmt: skip
+
+
+def test_first_a_pipeline_is_chosen(at_console: Client) -> None:
+    rows.pipeline()
+    response = at_console.get("/jobs/new/")
+    assert 'href="?pipeline=flights"' in response.content.decode()
+    assert "Departure delays by carrier and origin, per day." in blocks.text(response)
+
+
+def test_without_pipelines_the_page_says_where_they_come_from(at_console: Client) -> None:
+    assert "No pipelines are known yet" in blocks.text(at_console.get("/jobs/new/"))
+
+
+def test_an_unknown_pipeline_is_named(at_console: Client) -> None:
+    rows.pipeline()
+    assert "There is no pipeline <script>." in blocks.text(at_console.get("/jobs/new/?pipeline=%3Cscript%3E"))
+
+
+def test_the_form_is_drawn_from_the_schema(at_console: Client) -> None:
+    rows.pipeline()
+    page = at_console.get("/jobs/new/?pipeline=flights").content.decode()
+    assert 'name="params-input"' in page
+    assert "Folder that is watched for flight files." in page
+    assert 'name="params-max_disorder_ms" value="3600000" min="0"' in page
+    assert '<option value="&quot;fail&quot;" selected>fail</option>' in page
+    assert 'name="settings-checkpoint_interval_ms" value="5000" min="100"' in page
+
+
+def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: User) -> None:
+    rows.pipeline()
+    response = at_console.post("/jobs/new/", FILLED, follow=True)
+    job, version = Job.objects.get(), JobVersion.objects.get()
+    assert (job.name, job.created_by) == ("delays", operator)
+    assert version.params == {
+        "input": "/data/in", "output": "/data/out", "max_disorder_ms": 1000, "on_malformed": "skip"
+    }  # fmt: skip
+    assert version.settings["checkpoint_interval_ms"] == 2000
+    assert version.settings["retained_checkpoints"] == 5
+    assert version.state == "compiling"
+    assert "delays is defined. Version 1 is being compiled." in blocks.text(response)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": ""}, "This field is required."),
+        ({"parallelism": "0"}, "greater than or equal to 1"),
+        ({"parallelism": "200"}, "must lie between 1 and max_parallelism (128), not 200"),
+        ({"params-max_disorder_ms": "-1"}, "greater than or equal to 0"),
+        ({"params-on_malformed": '"guess"'}, "Select a valid choice"),
+        ({"params-input": ""}, "This field is required."),
+        ({"settings-checkpoint_interval_ms": "1"}, "greater than or equal to 100"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_made(at_console: Client, changes: dict[str, str], said: str) -> None:
+    rows.pipeline()
+    response = at_console.post("/jobs/new/", {**FILLED, **changes})
+    assert response.status_code == 422
+    assert said in blocks.text(response)
+    assert not Job.objects.exists()
+    assert not JobVersion.objects.exists()
+
+
+def test_a_name_that_is_taken_is_said_at_the_name(at_console: Client) -> None:
+    rows.job("delays")
+    response = at_console.post("/jobs/new/", FILLED)
+    assert "another job is called 'delays'" in response.context["form"].errors["name"][0]
+    assert Job.objects.count() == 1
+
+
+def test_a_rule_that_only_the_schema_knows_is_said_at_its_parameter(at_console: Client) -> None:
+    schema = {"type": "object", "properties": {"input": {"type": "string", "not": {"const": "/data/in"}}}}
+    Pipeline.objects.create(name="flights", schema=schema)
+    response = at_console.post("/jobs/new/", FILLED)
+    assert "should not be valid under" in response.context["version"].params.errors["input"][0]
+    assert not Job.objects.exists()
+
+
+def test_a_reader_may_not_define(reading: Client) -> None:
+    rows.pipeline()
+    response = reading.post("/jobs/new/", FILLED)
+    assert response.status_code == 403
+    assert "You may not define jobs" in blocks.text(response)
+    assert not Job.objects.exists()
+
+
+def test_a_new_version_starts_from_the_newest_one(at_console: Client) -> None:
+    job = rows.job()
+    page = at_console.get(f"/jobs/{job.pk}/versions/new/").content.decode()
+    assert 'name="params-input" value="/data/flights"' in page
+    assert 'name="parallelism" value="2"' in page
+
+
+def test_a_new_version_is_made_beside_the_old_one(at_console: Client) -> None:
+    job = rows.job()
+    response = at_console.post(f"/jobs/{job.pk}/versions/new/", {**FILLED, "parallelism": "3"}, follow=True)
+    assert list(job.versions.order_by("number").values_list("number", "parallelism")) == [(1, 2), (2, 3)]
+    assert "Version 2 is being compiled" in blocks.text(response)
+
+
+def test_a_new_version_that_is_wrong_is_sent_back(at_console: Client) -> None:
+    job = rows.job()
+    response = at_console.post(f"/jobs/{job.pk}/versions/new/", {**FILLED, "parallelism": "200"})
+    assert response.status_code == 422
+    assert "not 200" in blocks.text(response)
+    assert job.versions.count() == 1
+
+
+def test_a_reader_may_not_make_versions(reading: Client) -> None:
+    job = rows.job()
+    response = reading.post(f"/jobs/{job.pk}/versions/new/", FILLED)
+    assert response.status_code == 422 or response.status_code == 403
+    assert "You may not define jobs" in blocks.text(response)
+    assert job.versions.count() == 1
+
+
+def test_a_pipeline_that_is_gone_is_said(at_console: Client) -> None:
+    job = rows.job()
+    Pipeline.objects.all().delete()
+    assert "is not installed any more" in blocks.text(at_console.get(f"/jobs/{job.pk}/versions/new/"))

@@ -1,0 +1,419 @@
+"""The pages that show: what they say, who may see them, and that a poll brings the same blocks."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import JobVersion, Run
+from tests.console.ui import blocks, rows
+
+POLL = {"HX-Request": "true"}
+
+
+# ---------------------------------------------------------------- who may
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/jobs/", "/jobs/new/", "/jobs/1/", "/jobs/1/versions/new/", "/jobs/1/stop/", "/jobs/1/drain/", "/jobs/1/cancel/",
+     "/jobs/1/restore/", "/checkpoints/1/", "/operations/", "/operations/00000000-0000-0000-0000-000000000000/"],
+)  # fmt: skip
+def test_strangers_are_sent_to_the_login(stranger: Client, path: str) -> None:
+    response = stranger.get(path)
+    assert (response.status_code, response.headers["Location"]) == (302, f"/login/?next={path}")
+
+
+@pytest.mark.parametrize("act", ["start", "savepoint", "stop", "drain", "cancel", "restore"])
+def test_strangers_may_not_act(stranger: Client, act: str) -> None:
+    job = rows.job()
+    run = rows.run(job)
+    assert stranger.post(f"/jobs/{job.pk}/{act}/").status_code == 302
+    assert not job.operations.exists()
+    assert Run.objects.get().state == run.state
+
+
+@pytest.mark.parametrize("path", ["/jobs/", "/jobs/1/", "/checkpoints/1/", "/operations/"])
+def test_pages_that_show_refuse_to_be_posted_to(at_console: Client, path: str) -> None:
+    assert at_console.post(path).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/jobs/99/", "/checkpoints/99/", "/operations/00000000-0000-0000-0000-000000000000/"])
+def test_what_does_not_exist_is_said_to_not_exist(at_console: Client, path: str) -> None:
+    response = at_console.get(path)
+    assert response.status_code == 404
+    assert "There is nothing here" in blocks.text(response)
+
+
+def test_every_page_carries_a_strict_policy_and_a_request_id(at_console: Client) -> None:
+    response = at_console.get("/jobs/")
+    policy = response.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert response.headers["X-Request-ID"] in blocks.text(response)
+
+
+# ---------------------------------------------------------------- the list
+
+
+def test_an_empty_list_teaches_the_next_step(at_console: Client) -> None:
+    response = at_console.get("/jobs/")
+    assert "No jobs yet." in blocks.text(response)
+    assert 'href="/jobs/new/"' in response.content.decode()
+
+
+def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Client) -> None:
+    job = rows.job()
+    run = rows.run(job)
+    rows.checkpoint(run, 213)
+    rows.operation(job, "stop", "running", run=run)
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "flights-delays" in said
+    assert "Running for 3 h 12 min" in said
+    assert "stopped stop running" in said
+    assert "Checkpoint 213" in said
+    assert "84 k/s" in said
+    assert "12 /s" in said
+
+
+def test_the_list_has_a_line_for_a_job_that_never_ran(at_console: Client) -> None:
+    rows.job()
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "Never started" in said
+    assert "none yet" in said
+
+
+def test_the_list_shows_no_rates_of_a_run_that_does_not_flow(at_console: Client) -> None:
+    rows.run(rows.job(), "restarting")
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "Restarting" in said
+    assert "k/s" not in said
+
+
+def test_the_list_filters_by_state_and_by_name(at_console: Client) -> None:
+    rows.run(rows.job("alpha"), "failed")
+    rows.run(rows.job("beta"))
+    assert "beta" not in blocks.live(at_console.get("/jobs/?state=failed"))["jobs"]
+    assert "alpha" not in blocks.live(at_console.get("/jobs/?q=bet"))["jobs"]
+    assert "No job matches." in blocks.text(at_console.get("/jobs/?q=gamma"))
+    assert "Failed 1" in blocks.text(at_console.get("/jobs/"))
+
+
+def test_the_list_takes_the_same_few_queries_for_many_jobs(at_console: Client) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as counted:
+            at_console.get("/jobs/")
+        return len(counted)
+
+    rows.run(rows.job("first"))
+    one = queries()
+    for number in range(5):
+        rows.checkpoint(rows.run(rows.job(f"job-{number}")), 1)
+    assert queries() <= one + 1
+    assert one <= 10
+
+
+def test_the_list_of_a_reader_says_why_there_is_no_new_job(reading: Client) -> None:
+    said = blocks.text(reading.get("/jobs/"))
+    assert "New job" not in said
+    assert "You may not define jobs" in said
+
+
+# ---------------------------------------------------------------- the page of a job
+
+
+@pytest.fixture
+def running(db: None) -> Run:
+    run = rows.run(rows.job())
+    rows.attempts(run)
+    rows.history(run)
+    return run
+
+
+def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, running: Run) -> None:
+    response = at_console.get(f"/jobs/{running.job_id}/")
+    page, said = response.content.decode(), blocks.text(response)
+    assert '<svg class="graph" role="img" aria-labelledby="graph-title graph-desc"' in page
+    assert '<title id="graph-title">Job graph of flights-delays</title>' in page
+    assert "checkpoint 214, 5 of 8 acknowledged" in said
+    assert "finished" in blocks.live(response)["graph"]
+    assert "213 checkpoint Completed" in said
+    assert "48213" in said
+    assert "Late records 0" in said
+    assert "slot 1 was lost: its control connection closed" in said
+
+
+def test_the_table_says_the_same_as_the_picture(at_console: Client, running: Run) -> None:
+    table = blocks.live(at_console.get(f"/jobs/{running.job_id}/"))["operators"]
+    for word in (
+        "flights",
+        "airlines",
+        "join airlines",
+        "window 1 day",
+        "parquet",
+        "hash by carrier, origin",
+        "finished",
+    ):
+        assert word in table
+
+
+def test_a_poll_brings_the_same_blocks_as_the_page(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/"
+    page, poll = at_console.get(path), at_console.get(path, headers=POLL)
+    assert poll.status_code == 200
+    assert blocks.live(poll) == blocks.live(page)
+    assert blocks.swapped(poll) == set(blocks.live(page))
+    assert blocks.swapped(page) == set()
+    assert "<html" not in poll.content.decode()
+    assert "HX-Request" in poll.headers["Vary"]
+    assert "HX-Request" in page.headers["Vary"]
+
+
+def test_the_page_polls_while_the_run_lives(at_console: Client, running: Run) -> None:
+    page = at_console.get(f"/jobs/{running.job_id}/").content.decode()
+    assert f'hx-get="/jobs/{running.job_id}/" hx-trigger="every 2s, wake"' in page
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped", "canceled", "failed"])
+def test_polling_ends_with_the_run(at_console: Client, state: str) -> None:
+    run = rows.run(rows.job(), state)
+    path = f"/jobs/{run.job_id}/"
+    poll = at_console.get(path, headers=POLL)
+    assert poll.status_code == 286
+    assert blocks.live(poll) == blocks.live(at_console.get(path))
+    assert "hx-get" not in at_console.get(path).content.decode()
+
+
+def test_polling_goes_on_after_the_run_while_an_operation_is_open(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    rows.operation(run.job, "start", "queued")
+    assert at_console.get(f"/jobs/{run.job_id}/", headers=POLL).status_code == 200
+
+
+def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
+    said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/"))
+    assert "Never started" in said
+    assert "The job has never run." in said
+    assert "no numbers yet" in said
+    assert "No checkpoints yet." in said
+
+
+def test_a_job_whose_first_version_is_being_compiled_has_no_graph_yet(at_console: Client) -> None:
+    job = rows.job(version={"state": "compiling", "graph": None, "inputs": []})
+    response = at_console.get(f"/jobs/{job.pk}/")
+    said = blocks.text(response)
+    assert "Version 1 is being compiled" in said
+    assert "The graph appears here" in said
+    assert "Start, Restore: The job has no version that is ready." in said
+    assert "hx-get" in response.content.decode()
+
+
+def test_a_rejected_version_says_what_is_wrong_and_where(at_console: Client) -> None:
+    error = {"code": "bad-parallelism", "field": "window", "detail": "parallelism must lie between 1 and 128"}
+    job = rows.job(version={"state": "rejected", "graph": None, "error": error})
+    said = blocks.text(at_console.get(f"/jobs/{job.pk}/"))
+    assert "Version 1 was rejected, window: parallelism must lie between 1 and 128" in said
+
+
+def test_a_failed_run_tells_its_story(at_console: Client) -> None:
+    detail = {"operator": "window", "story": ["BarrierArrived(41)", "Aligned(41)"], "subtask": 1}
+    failure = {"code": "operator-failure", "message": "division by zero", "detail": detail}
+    run = rows.run(rows.job(), "failed", failure=failure)
+    rows.checkpoint(run, 40)
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert f"Why run {run.pk} failed operator-failure division by zero Operator window" in said
+    assert "The last 2 events before it BarrierArrived(41) Aligned(41)" in said
+    assert '"subtask": 1' in said
+    assert "Restore from checkpoint 40" in said
+
+
+@pytest.mark.parametrize("detail", [None, "a line of text", ["a", "list"], {"story": "one line"}])
+def test_a_failure_is_shown_whatever_its_detail(at_console: Client, detail: object) -> None:
+    run = rows.run(rows.job(), "failed", failure={"code": "died", "message": "exit code 137", "detail": detail})
+    assert "exit code 137" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+
+
+def test_a_failed_run_without_a_record_says_so(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed", failure=None)
+    assert "No reason was recorded." in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "wanted"),
+    [("running", "drain", "finished"), ("running", "cancel", "canceled"), ("stopping", None, "stopped"),
+     ("restarting", None, "running"), ("queued", None, "running")],
+)  # fmt: skip
+def test_wanted_and_observed_stand_side_by_side_where_they_differ(
+    at_console: Client, state: str, kind: str | None, wanted: str
+) -> None:
+    run = rows.run(rows.job(), state)
+    if kind:
+        rows.operation(run.job, kind, "queued", run=run)
+    assert f"wanted: {wanted}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+
+
+def test_a_run_that_is_as_wanted_does_not_say_it_twice(at_console: Client, running: Run) -> None:
+    assert "wanted:" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+
+
+def test_the_page_says_when_its_numbers_were_seen(at_console: Client) -> None:
+    run = rows.run(rows.job(), live_at=timezone.now() - timedelta(seconds=14))
+    response = at_console.get(f"/jobs/{run.job_id}/")
+    assert "as of 14 s ago" in blocks.text(response)
+    assert 'data-stale="6"' in response.content.decode()
+
+
+def test_live_numbers_of_another_shape_do_not_break_the_page(at_console: Client) -> None:
+    run = rows.run(rows.job(), live={"operators": "none"})
+    assert at_console.get(f"/jobs/{run.job_id}/").status_code == 200
+
+
+def test_the_checkpoint_table_pages_by_number(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/"
+    first = at_console.get(path)
+    assert 'href="?before=205' in first.content.decode()
+    second = blocks.live(at_console.get(path + "?before=205"))
+    assert ">204<" in second["checkpoints"]
+    assert ">205<" not in second["checkpoints"]
+    assert "Newest" in second["pager"]
+
+
+@pytest.mark.parametrize("before", ["x", "-1", "9" * 30, "²"])
+def test_a_page_that_makes_no_sense_is_the_first(at_console: Client, running: Run, before: str) -> None:
+    assert ">214<" in blocks.live(at_console.get(f"/jobs/{running.job_id}/?before={before}"))["checkpoints"]
+
+
+def test_a_failed_checkpoint_says_why_in_the_table(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 3, status="failed", reason="task_finished_while_triggered")
+    assert "Failed task finished while triggered" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+
+
+def test_the_page_takes_a_bounded_number_of_queries(at_console: Client, running: Run) -> None:
+    with CaptureQueriesContext(connection) as counted:
+        at_console.get(f"/jobs/{running.job_id}/")
+    assert len(counted) <= 22
+
+
+def test_a_newer_version_is_announced(at_console: Client, running: Run) -> None:
+    JobVersion.objects.create(job=running.job, number=2, parallelism=3, state="ready", graph=rows.GRAPH)
+    assert "Version 2 is newer (ready)" in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+
+
+# ---------------------------------------------------------------- the page of a checkpoint
+
+
+def test_a_checkpoint_shows_its_operators_and_phases(at_console: Client, running: Run) -> None:
+    found = Checkpoint.objects.get(number=213)
+    response = at_console.get(f"/checkpoints/{found.pk}/")
+    said = blocks.text(response)
+    assert "Checkpoint 213" in said
+    assert "Finished operators airlines" in said
+    assert "window 1 day window running 2 1.2 MiB 48 ms 6.4 ms 0.16 s" in said
+    assert f'href="/jobs/{running.job_id}/restore/?checkpoint={found.pk}"' in response.content.decode()
+    assert f'href="/admin/checkpoints/checkpoint/{found.pk}/change/"' in response.content.decode()
+    assert "← 212" in said
+    assert "214 →" in said
+
+
+def test_operators_stand_in_the_order_of_the_graph(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    found = rows.checkpoint(run, 1, operators=[*reversed(rows.OPERATORS), {"uid": "gone", "finished": "partly"}])
+    response = at_console.get(f"/checkpoints/{found.pk}/")
+    names = [line.uid for line in response.context["lines"]]
+    assert names == ["flights", "airlines", "join", "window", "parquet", "gone"]
+    assert "partly finished" in blocks.text(response)
+
+
+def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 9, status="failed", reason="expired", detail="window (1) was silent")
+    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    assert "Expired: window (1) was silent" in said
+    assert "Restore from it" not in said
+
+
+def test_a_checkpoint_under_way_is_polled_until_it_ends(at_console: Client) -> None:
+    found = rows.checkpoint(rows.run(rows.job()), 9, status="in_progress")
+    path = f"/checkpoints/{found.pk}/"
+    assert "hx-get" in at_console.get(path).content.decode()
+    assert at_console.get(path, headers=POLL).status_code == 200
+    Checkpoint.objects.filter(pk=found.pk).update(status="completed", completed_at=timezone.now())
+    assert at_console.get(path, headers=POLL).status_code == 286
+
+
+def test_a_review_is_shown_with_its_reviewer(at_console: Client, operator: User) -> None:
+    review = {"review_state": "waived", "review_note": "Slow disk, known.", "reviewer": operator,
+              "reviewed_at": timezone.now()}  # fmt: skip
+    found = rows.checkpoint(rows.run(rows.job()), 9, **review)
+    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    assert "Waived" in said
+    assert "Slow disk, known. operator" in said
+
+
+# ---------------------------------------------------------------- operations
+
+
+def test_operations_are_listed_across_jobs(at_console: Client, operator: User) -> None:
+    rows.operation(rows.job("alpha"), "drain", "running", requested_by=operator, reason="end of the year")
+    rows.operation(rows.job("beta"), "savepoint", "failed", error={"code": "expired", "message": "Nobody answered."})
+    response = at_console.get("/operations/")
+    said = blocks.text(response)
+    assert "Drain alpha Under way operator end of the year" in said
+    assert "Savepoint beta Failed Nobody answered." in said
+    assert at_console.get("/operations/", headers=POLL).status_code == 200
+
+
+def test_operations_page_by_time(at_console: Client) -> None:
+    job, now = rows.job(), timezone.now()
+    for number in range(23):
+        rows.operation(job, created_at=now - timedelta(minutes=number))
+    first = at_console.get("/operations/")
+    assert first.content.decode().count('scope="row"') == 20
+    older = first.context["operations"].older
+    second = at_console.get("/operations/", {"before": older})
+    assert second.content.decode().count('scope="row"') == 3
+    assert at_console.get("/operations/", headers=POLL).status_code == 286
+
+
+def test_an_operation_shows_phase_progress_and_what_is_usual(at_console: Client, operator: User) -> None:
+    job = rows.job()
+    numbers = rows.live() | {"checkpoint": {"number": 215, "acknowledged": 3, "subtasks": 8, "kind": "savepoint"}}
+    run = rows.run(job, live=numbers)
+    rows.operation(job, "savepoint")
+    phase = "waiting_for_acknowledgements"
+    found = rows.operation(job, "savepoint", "running", run=run, phase=phase, requested_by=operator)
+    response = at_console.get(f"/operations/{found.pk}/")
+    said = blocks.text(response)
+    assert "Waiting for acknowledgements: 3 of 8 subtasks have acknowledged." in said
+    assert "This job's last ones took 2.0 s." in said
+    assert '<progress value="3" max="8"' in response.content.decode()
+    assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 200
+
+
+def test_a_finished_operation_leads_to_its_checkpoint(at_console: Client) -> None:
+    job = rows.job()
+    made = rows.checkpoint(rows.run(job), 208, kind="savepoint")
+    found = rows.operation(job, "savepoint", result={"checkpoint": 208})
+    response = at_console.get(f"/operations/{found.pk}/")
+    assert f'href="/checkpoints/{made.pk}/"' in response.content.decode()
+    assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 286
+
+
+def test_a_failed_operation_says_what_happened(at_console: Client) -> None:
+    error = {"code": "expired", "message": "Savepoint 31 was not acknowledged by window (1) within 60 s."}
+    found = rows.operation(rows.job(), "savepoint", "failed", error=error)
+    assert "not acknowledged by window (1) within 60 s. expired" in blocks.text(
+        at_console.get(f"/operations/{found.pk}/")
+    )
+
+
+def test_an_unknown_outcome_is_called_unknown_and_watched(at_console: Client) -> None:
+    found = rows.operation(rows.job(), "stop", "unknown")
+    path = f"/operations/{found.pk}/"
+    assert "It is being reconciled" in blocks.text(at_console.get(path))
+    assert at_console.get(path, headers=POLL).status_code == 200

@@ -1,0 +1,156 @@
+"""Restoring: what is offered, what is shown before, what is refused, what happens."""
+
+import re
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import JobVersion, Run
+from console.operations.models import Operation
+from tests.console.ui import blocks, rows
+
+AJAX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def stopped(db: None) -> Run:
+    run = rows.run(rows.job(), "stopped")
+    for number in range(1, 12):
+        rows.checkpoint(run, number)
+    rows.checkpoint(run, 12, kind="stop")
+    rows.checkpoint(run, 13, status="failed", reason="expired")
+    return run
+
+
+def number(n: int) -> Checkpoint:
+    return Checkpoint.objects.get(number=n)
+
+
+def choice(n: int, version: JobVersion, parallelism: int = 2, **more: str) -> dict[str, str | int]:
+    return {"checkpoint": number(n).pk, "version": version.pk, "parallelism": parallelism, **more}
+
+
+def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, stopped: Run) -> None:
+    response = at_console.get(f"/jobs/{stopped.job_id}/restore/")
+    said = blocks.text(response)
+    assert f'id="from-{number(12).pk}" value="{number(12).pk}" checked' in response.content.decode()
+    assert "State is that of stop 12, 1.2 MiB" in said
+    assert "A new run of version 1 starts at parallelism 2." in said
+    assert "No output is repeated" in said
+    assert "airlines skipped, it had finished 0 B" in said
+    assert "window restored 1.2 MiB" in said
+    assert "Restore stop 12 at parallelism 2" in said
+
+
+def test_only_completed_ones_are_offered(at_console: Client, stopped: Run) -> None:
+    number(11).delete()
+    Checkpoint.objects.filter(number=10).update(discarded_at=timezone.now())
+    page = at_console.get(f"/jobs/{stopped.job_id}/restore/").content.decode()
+    offered = re.findall(r'id="from-(\d+)"', page)
+    assert offered == [str(number(n).pk) for n in (12, 9, 8, 7, 6, 5, 4, 3)]
+
+
+def test_the_chosen_one_stays_chosen_on_a_page_that_does_not_list_it(at_console: Client, stopped: Run) -> None:
+    page = at_console.get(f"/jobs/{stopped.job_id}/restore/", {"checkpoint": number(1).pk}).content.decode()
+    assert f'id="from-{number(1).pk}" value="{number(1).pk}" checked' in page
+    assert page.count("checked>") == 1
+
+
+def test_a_change_brings_the_plan_alone(at_console: Client, stopped: Run) -> None:
+    chosen = choice(12, stopped.version, 3)
+    response = at_console.get(f"/jobs/{stopped.job_id}/restore/", chosen, headers=AJAX)
+    assert "<html" not in response.content.decode()
+    assert "it was 2: 128 key groups are dealt to 3 subtasks" in blocks.text(response)
+    assert '<input type="hidden" name="parallelism" value="3">' in response.content.decode()
+    assert "HX-Request" in response.headers["Vary"]
+
+
+def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopped: Run) -> None:
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(9, stopped.version)
+    response = at_console.get(path, chosen)
+    assert "Output is repeated. Checkpoints 10 to 12 were committed after it" in blocks.text(response)
+    assert 'name="accept_repeated_output" required' in response.content.decode()
+    refused = at_console.post(path, chosen)
+    assert refused.status_code == 409
+    assert "Accept repeated output to go on" in blocks.text(refused)
+    assert not Operation.objects.exists()
+    accepted = at_console.post(path, {**chosen, "accept_repeated_output": "on"})
+    assert accepted.headers["Location"] == f"/jobs/{stopped.job_id}/"
+    assert stopped.job.runs.count() == 2
+
+
+def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_console: Client, stopped: Run) -> None:
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version, 3), follow=True)
+    found = Operation.objects.get()
+    assert found.run is not None
+    assert (found.kind, found.run.parallelism, found.run.restore_checkpoint) == ("restore", 3, number(12))
+    assert "Restore is asked for." in blocks.text(response)
+
+
+def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Run) -> None:
+    graph = {**rows.GRAPH, "operators": [o for o in rows.GRAPH["operators"] if o["uid"] != "window"]}
+    newer = JobVersion.objects.create(job=stopped.job, number=2, parallelism=4, state="ready", graph=graph)
+    said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)))
+    assert "window dropped, not in this version" in said
+    assert "State of window is left behind" in said
+
+
+@pytest.mark.parametrize("parallelism", ["", "0", "-1", "x"])
+def test_a_parallelism_that_is_no_number_shows_no_plan(at_console: Client, stopped: Run, parallelism: str) -> None:
+    chosen = {**choice(12, stopped.version), "parallelism": parallelism}
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen)
+    assert response.status_code == 422
+    assert "Choose a checkpoint, a version and a parallelism." in blocks.text(response)
+    assert not Operation.objects.exists()
+
+
+def test_a_parallelism_beyond_the_key_groups_is_refused_before_and_after(at_console: Client, stopped: Run) -> None:
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version, 129)
+    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
+    assert "must lie between 1 and max_parallelism (128), not 129" in blocks.text(shown)
+    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert posted.status_code == 422
+    assert not Operation.objects.exists()
+
+
+def test_a_failed_checkpoint_is_refused_by_name(at_console: Client, stopped: Run) -> None:
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", choice(13, stopped.version))
+    assert response.status_code == 409
+    assert "Checkpoint 13 is failed; only a completed one can be restored." in blocks.text(response)
+
+
+def test_a_checkpoint_of_another_job_is_not_found(at_console: Client, stopped: Run) -> None:
+    other = rows.checkpoint(rows.run(rows.job("other"), "stopped"), 1)
+    chosen = {**choice(12, stopped.version), "checkpoint": other.pk}
+    response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen)
+    assert response.status_code == 422
+    assert "this job has no checkpoint with the id" in blocks.text(response)
+
+
+def test_a_live_run_stands_in_the_way(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 1)
+    path = f"/jobs/{run.job_id}/restore/"
+    shown = at_console.get(path)
+    assert f"Run {run.pk} is running; a job has one run at a time." in blocks.text(shown)
+    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert at_console.post(path, choice(1, run.version)).status_code == 409
+
+
+def test_a_drained_savepoint_warns(at_console: Client) -> None:
+    run = rows.run(rows.job(), "finished")
+    rows.checkpoint(run, 1, kind="drain")
+    assert "taken by a drain: windows were closed early" in blocks.text(at_console.get(f"/jobs/{run.job_id}/restore/"))
+
+
+def test_a_job_without_checkpoints_has_nothing_to_restore(at_console: Client) -> None:
+    assert "There is nothing to restore from." in blocks.text(at_console.get(f"/jobs/{rows.job().pk}/restore/"))
+
+
+def test_a_reader_is_told_why_not(reading: Client, stopped: Run) -> None:
+    assert "You may not operate jobs" in blocks.text(reading.get(f"/jobs/{stopped.job_id}/restore/"))
+    refused = reading.post(f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version))
+    assert refused.status_code == 403
+    assert not Operation.objects.exists()

@@ -1,0 +1,87 @@
+"""Signing in and out, colours, and the pages for when nothing works."""
+
+import pytest
+from django.db import OperationalError, connections
+from django.template.loader import render_to_string
+from django.test import Client
+
+from console.accounts.models import User
+from tests.console.ui import blocks, rows
+
+
+def test_home_leads_to_the_jobs(at_console: Client) -> None:
+    assert at_console.get("/").headers["Location"] == "/jobs/"
+
+
+def test_signing_in_leads_where_one_wanted_to_go(stranger: Client, operator: User) -> None:
+    credentials = {"username": "operator", "password": "a-river-runs", "next": "/operations/"}
+    response = stranger.post("/login/", credentials)
+    assert response.headers["Location"] == "/operations/"
+    assert stranger.get("/jobs/").status_code == 200
+
+
+def test_signing_in_never_leads_elsewhere(stranger: Client, operator: User) -> None:
+    credentials = {"username": "operator", "password": "a-river-runs", "next": "https://elsewhere.example/"}
+    assert stranger.post("/login/", credentials).headers["Location"] == "/"
+
+
+def test_a_wrong_password_is_said(stranger: Client, operator: User) -> None:
+    response = stranger.post("/login/", {"username": "operator", "password": "wrong"})
+    assert "Please enter a correct username and password" in blocks.text(response)
+    assert 'value="operator"' in response.content.decode()
+
+
+def test_who_is_signed_in_is_not_asked_again(at_console: Client) -> None:
+    assert at_console.get("/login/").headers["Location"] == "/"
+
+
+def test_signing_out_is_a_post(at_console: Client) -> None:
+    assert at_console.get("/logout/").status_code == 405
+    assert at_console.post("/logout/").headers["Location"] == "/login/"
+    assert at_console.get("/jobs/").status_code == 302
+
+
+@pytest.mark.parametrize("choice", ["light", "dark"])
+def test_colours_are_remembered_and_right_from_the_first_paint(stranger: Client, choice: str) -> None:
+    response = stranger.post("/theme/", {"theme": choice, "next": "/login/"})
+    assert response.headers["Location"] == "/login/"
+    assert f'data-theme="{choice}"' in stranger.get("/login/").content.decode()
+
+
+def test_colours_can_follow_the_system_again(stranger: Client) -> None:
+    stranger.post("/theme/", {"theme": "dark"})
+    stranger.post("/theme/", {"theme": "system"})
+    assert "data-theme=" not in stranger.get("/login/").content.decode()
+
+
+def test_a_strange_cookie_changes_nothing(stranger: Client) -> None:
+    stranger.cookies["weir_theme"] = '"><b>'
+    assert "data-theme=" not in stranger.get("/login/").content.decode()
+
+
+def test_the_switch_never_leads_elsewhere_and_is_a_post(stranger: Client) -> None:
+    assert stranger.post("/theme/", {"theme": "dark", "next": "//elsewhere.example/"}).headers["Location"] == "/"
+    assert stranger.get("/theme/").status_code == 405
+
+
+def test_staff_see_the_admin_and_others_do_not(at_console: Client, reading: Client) -> None:
+    assert 'href="/admin/"' in at_console.get("/jobs/").content.decode()
+    assert 'href="/admin/"' not in reading.get("/jobs/").content.decode()
+
+
+def test_a_database_that_is_away_is_said_and_not_a_fault(at_console: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.job()
+
+    def refuse(*_: object) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(connections["default"], "cursor", refuse)
+    response = at_console.get("/jobs/")
+    monkeypatch.undo()
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+    assert "The database cannot be reached" in blocks.text(response)
+
+
+@pytest.mark.parametrize("code", ["403", "404", "500", "503", "403_csrf"])
+def test_error_pages_need_no_context(code: str) -> None:
+    assert "<h1>" in render_to_string(f"{code}.html")

@@ -1,0 +1,75 @@
+"""The checkpoint strip."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from console.ui.strip import HEIGHT, PITCH, Strip, strip
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@dataclass
+class Row:
+    pk: int
+    number: int
+    kind: str = "checkpoint"
+    status: str = "completed"
+    token: int = 1
+    reason: str = ""
+    duration_ms: int | None = 300
+
+    @property
+    def triggered_at(self) -> datetime:
+        return NOW + timedelta(seconds=self.number)
+
+
+def drawn(*rows: Row) -> Strip:
+    found = strip(rows)
+    assert found is not None
+    return found
+
+
+def test_no_checkpoints_no_strip() -> None:
+    assert strip([]) is None
+
+
+def test_columns_stand_in_the_order_of_time() -> None:
+    found = drawn(Row(30, 3), Row(10, 1), Row(20, 2))
+    assert [column.pk for column in found.columns] == [10, 20, 30]
+    assert [column.x for column in found.columns] == [0, PITCH, 2 * PITCH]
+    assert (found.first, found.last) == (NOW + timedelta(seconds=1), NOW + timedelta(seconds=3))
+
+
+def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
+    found = drawn(Row(1, 1, duration_ms=0), Row(2, 2, duration_ms=300), Row(3, 3, duration_ms=90_000))
+    heights = [column.bar_height for column in found.columns]
+    assert heights == sorted(set(heights))
+    assert heights[0] > 0
+    assert all(column.bar_y >= 0 and column.bar_y + column.bar_height <= HEIGHT for column in found.columns)
+    assert str(found.longest) == "1 min 30 s"
+
+
+def test_a_failure_is_a_gap_with_its_reason() -> None:
+    column = drawn(Row(1, 1), Row(2, 2, status="failed", duration_ms=None, reason="task_failure")).columns[1]
+    assert column.bar_height == 0
+    assert column.about == "checkpoint 2, failed: task failure"
+
+
+def test_savepoints_stops_and_drains_carry_a_diamond() -> None:
+    found = drawn(*(Row(n, n, kind=kind) for n, kind in enumerate(("checkpoint", "savepoint", "stop", "drain"))))
+    assert [column.savepoint for column in found.columns] == [False, True, True, True]
+
+
+def test_a_rule_stands_where_another_attempt_took_over() -> None:
+    found = drawn(Row(1, 1), Row(2, 2), Row(3, 3, token=2), Row(4, 4, token=2))
+    assert [column.restarted for column in found.columns] == [False, False, True, False]
+
+
+def test_one_under_way_is_a_stub() -> None:
+    column = drawn(Row(1, 1), Row(2, 2, status="in_progress", duration_ms=None)).columns[1]
+    assert 0 < column.bar_height < 5
+
+
+def test_the_sentence_counts() -> None:
+    found = drawn(Row(1, 1), Row(2, 2, kind="savepoint"), Row(3, 3, status="failed", duration_ms=None))
+    assert found.about.startswith("Checkpoints 1 to 3: 1 savepoints, 1 failed, longest 0.30 s.")

@@ -2,8 +2,8 @@
 
 At SIGTERM the worker waits for its tasks to end, but only its main process is told. A run's supervisor is a task that
 does not end by itself, so it looks at a byte of memory that main process and pool share since the fork. A byte, not a
-lock: a pool process that is killed while it holds a lock would make the shutdown hang. (Of a main process that is
-killed nobody needs to be told: the kernel kills its pool with it.)
+lock: a pool process that is killed while it holds a lock would make the shutdown hang. Nobody needs to be told of a
+main process that is killed: the kernel kills its pool with it.
 """
 
 import logging.config

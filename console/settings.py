@@ -1,6 +1,6 @@
 """Settings of the console, all from the environment.
 
-A missing or malformed variable ends the process with one line that names it. There is no SQLite and no in-memory
+A missing or malformed variable ends the process with an error that names it. There is no SQLite and no in-memory
 broker: the rows are the truth, and compare-and-set, partial indexes and triggers are Postgres'.
 """
 
@@ -165,7 +165,6 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 
 STATIC_URL = "/static/"
-STATIC_ROOT = WEIR_VAR / "static"
 WHITENOISE_USE_FINDERS = True  # files are served from the packages that ship them: nothing to collect before a start
 
 # ---------------------------------------------------------------- browser security

@@ -1,11 +1,12 @@
 """Tokens, pipelines, jobs and versions."""
 
+from http import HTTPStatus
 from typing import Any
 
 from django.contrib.auth import authenticate
 from django.db.models import OuterRef, QuerySet, Subquery
 from drf_spectacular.utils import extend_schema, extend_schema_view
-from rest_framework import exceptions, generics, status
+from rest_framework import generics, status
 from rest_framework.authtoken.models import Token
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -13,6 +14,7 @@ from rest_framework.response import Response
 from rest_framework.reverse import reverse
 from rest_framework.throttling import ScopedRateThrottle
 
+from console.accounts.refusals import Refused
 from console.api import serializers
 from console.api.base import OfJob, Strict
 from console.api.filters import JobFilter, VersionFilter
@@ -35,7 +37,7 @@ class Login(Strict):
         given = self.body(serializers.LoginRequest)
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
-            raise exceptions.AuthenticationFailed("Name and password do not fit together.")
+            raise Refused("wrong-credentials", "Name and password do not fit together.", status=HTTPStatus.UNAUTHORIZED)
         token, _ = Token.objects.get_or_create(user=user)
         return Response({"token": token.key})
 

@@ -8,7 +8,7 @@ throughout.
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import Case, DateTimeField, F, Func, Q, When
+from django.db.models import Case, DateTimeField, Expression, F, Func, Q, When
 from django.db.models.functions import Now
 
 from console.jobs import runs, wake
@@ -21,15 +21,15 @@ BLIND_S = 6
 WAKE_AGAIN_S = 5
 COMPILE_AGAIN_S = 30
 
+_POSTGRES_BEGAN: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
 _HELD = Q(state__in=runs.LIVE) | (Q(state=RunState.PREPARING) & ~Q(lease_owner=""))
 _WAITING = Q(state=RunState.QUEUED) | Q(state=RunState.PREPARING, lease_owner="")
 
 
 def observe() -> None:
     """Look at every lease once: note when it was first seen as it is now."""
-    postgres_began = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
     watched_all_along = Q(
-        observed_beat=F("lease_beat"), observed_since__gte=postgres_began, observed_at__gte=_ago(BLIND_S)
+        observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_BEGAN, observed_at__gte=_ago(BLIND_S)
     )
     Run.objects.filter(_HELD).update(
         observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
-from pytest_django.fixtures import SettingsWrapper
+from pytest_django.fixtures import Settings
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
@@ -129,6 +129,6 @@ def _no_throttle() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _cheap_passwords(settings: SettingsWrapper) -> None:
+def _cheap_passwords(settings: Settings) -> None:
     """A good hash takes a quarter of a second, by design."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

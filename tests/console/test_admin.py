@@ -1,0 +1,159 @@
+"""The admin: what can be found, what can be said about a checkpoint, what cannot be touched."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.urls import reverse
+
+from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations.models import Operation
+from runtime.core.lifecycle import RunState
+from tests.console.conftest import MakeCheckpoint, MakeRun
+
+LIST = "/admin/checkpoints/checkpoint/"
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Run:
+    return make_run(RunState.RUNNING)
+
+
+@pytest.fixture
+def checkpoint(run: Run, make_checkpoint: MakeCheckpoint) -> Checkpoint:
+    return make_checkpoint(run, 7, duration_ms=1500, size_bytes=2048, reason="expired")
+
+
+def numbers(page: Any) -> list[int]:
+    return [row.number for row in page.context["cl"].result_list]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "jobs/pipeline", "jobs/job", "jobs/jobversion", "jobs/run", "operations/operation", "checkpoints/checkpoint",
+        "accounts/user",
+    ],
+)  # fmt: skip
+def test_every_list_opens_and_can_be_searched(browser: Client, checkpoint: Checkpoint, path: str) -> None:
+    Operation.objects.create(job=checkpoint.job, run=checkpoint.run, kind="savepoint")
+    for query in ("", "?q=daily", "?q=7", "?q=not-an-id"):
+        assert browser.get(f"/admin/{path}/{query}").status_code == 200
+
+
+def test_the_admin_is_for_staff(client: Client, viewer: User, checkpoint: Checkpoint) -> None:
+    client.force_login(viewer)
+    assert client.get(LIST).status_code == 302
+    assert client.get(LIST)["Location"].startswith("/admin/login/")
+
+
+def test_checkpoints_are_found_by_job_number_status_and_day(
+    browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint
+) -> None:
+    make_checkpoint(checkpoint.run, 8, status="failed")
+    assert numbers(browser.get(LIST)) == [8, 7]
+    assert numbers(browser.get(LIST, {"q": "7"})) == [7]
+    assert numbers(browser.get(LIST, {"q": "daily"})) == [8, 7]
+    assert numbers(browser.get(LIST, {"q": "weekly"})) == []
+    assert numbers(browser.get(LIST, {"status__exact": "failed"})) == [8]
+    assert numbers(browser.get(LIST, {"review_state__exact": "reviewed"})) == []
+    assert numbers(browser.get(LIST, {"triggered_at__year": "1999"})) == []
+    page = browser.get(LIST).content.decode()
+    assert "1.50 s" in page
+    assert "2.0\xa0KB" in page
+
+
+def test_a_list_of_many_checkpoints_costs_no_query_each(
+    browser: Client, checkpoint: Checkpoint, make_checkpoint: MakeCheckpoint, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(100, 150):
+        make_checkpoint(checkpoint.run, number)
+    with django_assert_max_num_queries(16):
+        browser.get(LIST)
+
+
+def test_marking_reviewed_sets_who_and_when(browser: Client, operator: User, checkpoint: Checkpoint) -> None:
+    browser.post(LIST, {"action": "mark_reviewed", "_selected_action": [checkpoint.pk]})
+    checkpoint.refresh_from_db()
+    assert (checkpoint.review_state, checkpoint.reviewer) == ("reviewed", operator)
+    assert checkpoint.reviewed_at is not None
+
+
+def test_a_review_with_a_note_is_saved_and_nothing_else(
+    browser: Client, operator: User, checkpoint: Checkpoint
+) -> None:
+    path = reverse("admin:checkpoints_checkpoint_change", args=(checkpoint.pk,))
+    assert browser.get(path).status_code == 200
+    given = {"review_state": "waived", "review_note": "slow disk", "status": "failed", "reviewer": 0, "number": 99}
+    saved = browser.post(path, given)
+    assert saved.status_code == 302
+    checkpoint.refresh_from_db()
+    assert (checkpoint.review_state, checkpoint.review_note, checkpoint.reviewer) == ("waived", "slow disk", operator)
+    assert (checkpoint.status, checkpoint.number) == ("completed", 7)
+
+
+def test_a_review_does_not_undo_what_the_job_master_wrote_meanwhile(
+    browser: Client, run: Run, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from console.checkpoints import services
+
+    row = make_checkpoint(run, 9, status="in_progress")
+    review = services.review
+
+    def review_after_completion(*given: Any) -> int:
+        Checkpoint.objects.filter(pk=row.pk).update(status="completed")
+        return review(*given)
+
+    monkeypatch.setattr(services, "review", review_after_completion)
+    path = reverse("admin:checkpoints_checkpoint_change", args=(row.pk,))
+    browser.post(path, {"review_state": "reviewed", "review_note": ""})
+    row.refresh_from_db()
+    assert (row.status, row.review_state) == ("completed", "reviewed")
+
+
+def test_taking_a_review_back_forgets_who_and_when(browser: Client, checkpoint: Checkpoint) -> None:
+    path = reverse("admin:checkpoints_checkpoint_change", args=(checkpoint.pk,))
+    browser.post(path, {"review_state": "reviewed", "review_note": ""})
+    browser.post(path, {"review_state": "unreviewed", "review_note": ""})
+    checkpoint.refresh_from_db()
+    assert (checkpoint.review_state, checkpoint.reviewer, checkpoint.reviewed_at) == ("unreviewed", None, None)
+
+
+def test_a_member_of_staff_who_may_only_look_gets_no_action(client: Client, checkpoint: Checkpoint) -> None:
+    staff = User.objects.create_user("staff", is_staff=True)
+    staff.user_permissions.add(Permission.objects.get(codename="view_checkpoint"))
+    client.force_login(staff)
+    assert "mark_reviewed" not in client.get(LIST).content.decode()
+    client.post(LIST, {"action": "mark_reviewed", "_selected_action": [checkpoint.pk]})
+    checkpoint.refresh_from_db()
+    assert checkpoint.review_state == "unreviewed"
+
+
+@pytest.mark.parametrize("model", ["jobs_run", "jobs_jobversion", "jobs_pipeline", "operations_operation"])
+def test_what_happened_cannot_be_edited(browser: Client, checkpoint: Checkpoint, model: str) -> None:
+    operation = Operation.objects.create(job=checkpoint.job, run=checkpoint.run, kind="savepoint")
+    key = {
+        "jobs_run": checkpoint.run_id,
+        "jobs_jobversion": checkpoint.run.version_id,
+        "jobs_pipeline": "sums",
+        "operations_operation": operation.pk,
+    }[model]
+    assert browser.get(reverse(f"admin:{model}_change", args=(key,))).status_code == 200
+    assert browser.post(reverse(f"admin:{model}_change", args=(key,)), {"state": "failed"}).status_code == 403
+    assert browser.get(reverse(f"admin:{model}_add")).status_code == 403
+    assert browser.post(reverse(f"admin:{model}_delete", args=(key,)), {"post": "yes"}).status_code == 403
+
+
+def test_neither_jobs_nor_checkpoints_are_deleted_here(browser: Client, checkpoint: Checkpoint) -> None:
+    for model, key in (("jobs_job", checkpoint.job_id), ("checkpoints_checkpoint", checkpoint.pk)):
+        assert browser.post(reverse(f"admin:{model}_delete", args=(key,)), {"post": "yes"}).status_code == 403
+
+
+def test_the_admin_lives_under_the_content_security_policy(browser: Client, checkpoint: Checkpoint) -> None:
+    page = browser.get(LIST)
+    policy = page["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy

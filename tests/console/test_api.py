@@ -1,0 +1,348 @@
+"""REST: does it work, who may, what a wrong request is told."""
+
+import threading
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test import Client
+from rest_framework.authtoken.models import Token
+from rest_framework.test import APIClient
+
+from console.accounts.models import User
+from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.operations.models import Operation
+from runtime.core.lifecycle import RunState
+from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
+
+
+def check_problem(response: Any, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert set(body) >= {"type", "title", "status", "detail", "code", "errors", "request_id"}
+    assert (body["status"], body["code"], body["request_id"]) == (status, code, response["X-Request-ID"])
+    if pointer is not None:
+        assert [error["pointer"] for error in body["errors"]] == [pointer]
+    return body
+
+
+# ---------------------------------------------------------------- who
+
+
+def test_a_token_is_given_for_name_and_password(operator: User) -> None:
+    api = APIClient()
+    given = api.post("/api/v1/auth/token/", {"username": "operator", "password": "a long enough one"})
+    assert given.status_code == 200
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {given.json()['token']}")
+    assert api.get("/api/v1/jobs/").status_code == 200
+
+
+def test_a_wrong_password_gets_no_token(operator: User) -> None:
+    wrong = APIClient().post("/api/v1/auth/token/", {"username": "operator", "password": "guess"})
+    check_problem(wrong, 401, "wrong-credentials")
+    assert not Token.objects.exists()
+
+
+def test_guessing_passwords_is_slowed_down(operator: User) -> None:
+    api = APIClient()
+    for _ in range(30):
+        api.post("/api/v1/auth/token/", {"username": "operator", "password": "guess"})
+    slowed = api.post("/api/v1/auth/token/", {"username": "operator", "password": "a long enough one"})
+    check_problem(slowed, 429, "throttled")
+    assert int(slowed["Retry-After"]) > 0
+
+
+@pytest.fixture
+def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]:
+    """A path for every route of the API, by its name."""
+    run = make_run(RunState.RUNNING)
+    checkpoint = make_checkpoint(run, 1)
+    operation = Operation.objects.create(job=run.job, run=run, kind="savepoint")
+    job = f"/api/v1/jobs/{run.job_id}/"
+    return {
+        "pipelines": "/api/v1/pipelines/",
+        "jobs": "/api/v1/jobs/",
+        "job": job,
+        "versions": f"{job}versions/",
+        "runs": f"{job}runs/",
+        "checkpoints": f"{job}checkpoints/",
+        "operations": f"{job}operations/",
+        "version": f"/api/v1/versions/{run.version_id}/",
+        "run": f"/api/v1/runs/{run.pk}/",
+        "run-checkpoints": f"/api/v1/runs/{run.pk}/checkpoints/",
+        "checkpoint": f"/api/v1/checkpoints/{checkpoint.pk}/",
+        "operation": f"/api/v1/operations/{operation.pk}/",
+    }
+
+
+def test_the_table_of_routes_here_is_complete(routes: dict[str, str]) -> None:
+    from console.api.urls import urlpatterns
+
+    others = {"login", "schema", "docs", "no-such-route"}
+    assert {pattern.name for pattern in urlpatterns} == set(routes) | others
+
+
+def test_nobody_reads_without_a_login(routes: dict[str, str]) -> None:
+    for path in routes.values():
+        refused = APIClient().get(path)
+        check_problem(refused, 401, "not-authenticated")
+        assert refused["WWW-Authenticate"] == "Bearer"
+
+
+def test_a_viewer_reads_everything(routes: dict[str, str], viewer: User) -> None:
+    for path in routes.values():
+        assert api_as(viewer).get(path).status_code == 200, path
+
+
+def test_no_route_is_written_to_by_another_method(routes: dict[str, str], api: APIClient) -> None:
+    for path in routes.values():
+        for method in (api.put, api.patch, api.delete):
+            check_problem(method(path, {}), 405, "method-not-allowed")
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("jobs", {"name": "b", "pipeline": "sums"}),
+        ("versions", {"parallelism": 1, "params": {"path": "in"}}),
+        ("operations", {"kind": "savepoint"}),
+    ],
+)
+def test_a_viewer_changes_nothing(routes: dict[str, str], viewer: User, route: str, body: dict[str, Any]) -> None:
+    check_problem(api_as(viewer).post(routes[route], body), 403, "not-permitted")
+
+
+def test_a_session_needs_its_csrf_token(operator: User, job: Job) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(operator)
+    refused = browser.post(f"/api/v1/jobs/{job.pk}/operations/", "{}", content_type="application/json")
+    assert check_problem(refused, 403, "permission-denied")["detail"].startswith("CSRF")
+
+
+def test_an_unknown_parameter_is_an_error(routes: dict[str, str], api: APIClient) -> None:
+    for path in routes.values():
+        check_problem(api.get(path, {"stat": "running"}), 400, "invalid-request", "/stat")
+
+
+def test_what_does_not_exist_is_a_problem_too(api: APIClient, job: Job) -> None:
+    for path in ("jobs/0/", "jobs/0/runs/", "runs/0/checkpoints/", f"operations/{uuid4()}/", "nothing/here/"):
+        check_problem(api.get(f"/api/v1/{path}"), 404, "not-found")
+
+
+# ---------------------------------------------------------------- definitions
+
+
+def test_pipelines_are_listed_with_their_schemas(api: APIClient, pipeline: Pipeline) -> None:
+    [listed] = api.get("/api/v1/pipelines/").json()["results"]
+    assert listed["name"] == "sums"
+    assert listed["schema"]["required"] == ["path"]
+
+
+def test_a_job_is_created_found_and_shown(api: APIClient, pipeline: Pipeline) -> None:
+    created = api.post("/api/v1/jobs/", {"name": "daily", "pipeline": "sums"})
+    assert created.status_code == 201
+    assert api.get(created["Location"]).json()["name"] == "daily"
+    assert [job["name"] for job in api.get("/api/v1/jobs/", {"q": "DAI"}).json()["results"]] == ["daily"]
+    assert api.get("/api/v1/jobs/", {"q": "weekly"}).json()["results"] == []
+
+
+def test_a_job_shows_its_latest_run_and_newest_version(api: APIClient, make_run: MakeRun) -> None:
+    make_run(RunState.FAILED)
+    run = make_run(RunState.RUNNING)
+    shown = api.get(f"/api/v1/jobs/{run.job_id}/").json()
+    assert (shown["latest_run"], shown["latest_state"], shown["newest_version"]) == (run.pk, "running", run.version_id)
+
+
+def test_a_version_is_accepted_to_be_compiled(api: APIClient, job: Job) -> None:
+    accepted = api.post(f"/api/v1/jobs/{job.pk}/versions/", {"parallelism": 2, "params": {"path": "in"}})
+    assert accepted.status_code == 202
+    assert accepted.json()["state"] == "compiling"
+    assert api.get(accepted["Location"]).json()["number"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "pointer"),
+    [
+        ({"params": {"path": "in"}}, 400, "invalid-request", "/parallelism"),
+        ({"parallelism": "two", "params": {}}, 400, "invalid-request", "/parallelism"),
+        ({"parallelism": 1, "params": {"path": "in"}, "paralelism": 2}, 400, "invalid-request", "/paralelism"),
+        ({"parallelism": 999, "params": {"path": "in"}}, 422, "invalid-field", "/parallelism"),
+        ({"parallelism": 1, "params": {"path": 1}}, 422, "invalid-field", "/params/path"),
+        ({"parallelism": 1, "params": {"path": "in"}, "settings": {"x": 1}}, 422, "invalid-field", "/settings/x"),
+    ],
+)
+def test_a_bad_version_is_pointed_at(
+    api: APIClient, job: Job, body: dict[str, Any], status: int, code: str, pointer: str
+) -> None:
+    check_problem(api.post(f"/api/v1/jobs/{job.pk}/versions/", body), status, code, pointer)
+
+
+def test_a_body_that_is_not_json_is_a_problem(api: APIClient, job: Job) -> None:
+    broken = api.post(f"/api/v1/jobs/{job.pk}/operations/", "{", content_type="application/json")
+    check_problem(broken, 400, "parse-error")
+    listed = api.post(f"/api/v1/jobs/{job.pk}/operations/", "[]", content_type="application/json")
+    check_problem(listed, 400, "invalid-request")
+
+
+# ---------------------------------------------------------------- activity
+
+
+def test_a_run_shows_its_numbers_attempts_and_legal_acts(api: APIClient, make_run: MakeRun) -> None:
+    run = make_run(RunState.RUNNING, live={"restarts": 1})
+    run.attempts.create(token=41, outcome="failed", reason="slot 1 died")
+    shown = api.get(f"/api/v1/runs/{run.pk}/").json()
+    assert shown["live"] == {"restarts": 1}
+    assert [attempt["reason"] for attempt in shown["attempts"]] == ["slot 1 died"]
+    enabled = {act["act"]: act["enabled"] for act in shown["acts"]}
+    assert enabled == {
+        "start": False, "restore": False, "savepoint": True, "stop": True, "drain": True, "cancel": True,
+    }  # fmt: skip
+    assert all(act["enabled"] != bool(act["reason"]) for act in shown["acts"])
+
+
+def test_checkpoints_are_paged_newest_first_and_filtered(
+    api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.RUNNING)
+    for number in range(1, 6):
+        make_checkpoint(run, number, "savepoint" if number == 3 else "checkpoint")
+    path = f"/api/v1/jobs/{run.job_id}/checkpoints/"
+    page = api.get(path, {"limit": 2}).json()
+    numbers = [row["number"] for row in page["results"]]
+    while page["next"]:
+        page = api.get(page["next"]).json()
+        numbers += [row["number"] for row in page["results"]]
+    assert numbers == [5, 4, 3, 2, 1]
+    assert [row["number"] for row in api.get(path, {"kind": "savepoint"}).json()["results"]] == [3]
+    check_problem(api.get(path, {"kind": "snapshot"}), 400, "invalid-request", "/kind")
+    assert len(api.get(f"/api/v1/runs/{run.pk}/checkpoints/").json()["results"]) == 5
+
+
+def test_an_act_is_accepted_with_the_place_to_look(api: APIClient, job: Job, version: JobVersion) -> None:
+    accepted = api.post(
+        f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start", "reason": "first"}, headers={"X-Request-ID": "from-me"}
+    )
+    assert accepted.status_code == 202
+    assert accepted["Retry-After"] == "1"
+    assert accepted["Location"] == f"/api/v1/operations/{accepted.json()['id']}/"
+    assert (accepted.json()["request_id"], accepted.json()["reason"]) == ("from-me", "first")
+    assert api.get(accepted["Location"]).json()["phase"] == "waiting for a worker"
+
+
+def test_a_repeated_request_is_answered_as_before(api: APIClient, job: Job, version: JobVersion) -> None:
+    path, key = f"/api/v1/jobs/{job.pk}/operations/", {"Idempotency-Key": "once"}
+    first = api.post(path, {"kind": "start"}, headers=key)
+    again = api.post(path, {"kind": "start"}, headers=key)
+    assert (again.status_code, again["Idempotent-Replay"], again.json()["id"]) == (202, "true", first.json()["id"])
+    assert "Idempotent-Replay" not in first
+    check_problem(api.post(path, {"kind": "cancel"}, headers=key), 422, "idempotency-key-reused")
+
+
+def test_a_conflict_names_what_is_in_the_way(api: APIClient, job: Job, version: JobVersion) -> None:
+    path = f"/api/v1/jobs/{job.pk}/operations/"
+    first = api.post(path, {"kind": "start"}).json()
+    body = check_problem(api.post(path, {"kind": "start"}), 409, "run-active")
+    assert (body["run"], body["operation"]) == (first["run"], first["id"])
+
+
+def test_repeated_output_is_asked_about_by_pointer(
+    api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.FAILED)
+    chosen = make_checkpoint(run, 1)
+    make_checkpoint(run, 2)
+    path = f"/api/v1/jobs/{run.job_id}/operations/"
+    asked = api.post(path, {"kind": "restore", "params": {"checkpoint": chosen.pk}})
+    check_problem(asked, 409, "repeats-output", "/params/accept_repeated_output")
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, version: JobVersion, state: str) -> None:
+    accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
+    Run.objects.update(state=state)
+    shown = api.get(accepted["Location"]).json()
+    assert (shown["state"], shown["result"]) == ("succeeded", {"run": accepted.json()["run"]})
+    assert shown["ended_at"] is not None
+
+
+def test_a_start_whose_run_failed_first_has_failed(api: APIClient, job: Job, version: JobVersion) -> None:
+    accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
+    Run.objects.update(state="failed", failure={"code": "no-slots", "message": "needs 6 slots", "detail": ""})
+    shown = api.get(accepted["Location"]).json()
+    assert (shown["state"], shown["error"]["code"]) == ("failed", "run-failed")
+    assert "needs 6 slots" in shown["error"]["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_waiting_ends_with_the_operation(api: APIClient, make_run: MakeRun) -> None:
+    operation = Operation.objects.create(job=make_run(RunState.RUNNING).job, kind="savepoint")
+
+    def end_it() -> None:
+        try:
+            Operation.objects.update(state="succeeded", result={"checkpoint": 3})
+        finally:
+            connection.close()
+
+    began = time.monotonic()
+    threading.Timer(0.5, end_it).start()
+    shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "60"}).json()
+    assert shown["state"] == "succeeded"
+    assert time.monotonic() - began < 60
+
+
+def test_waiting_for_nothing_ends_in_time_and_says_when_to_ask_again(api: APIClient, make_run: MakeRun) -> None:
+    operation = Operation.objects.create(job=make_run(RunState.RUNNING).job, kind="savepoint")
+    shown = api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "1"})
+    assert (shown.json()["state"], shown["Retry-After"]) == ("queued", "1")
+    check_problem(api.get(f"/api/v1/operations/{operation.pk}/", {"wait": "long"}), 422, "invalid-field", "/wait")
+
+
+# ---------------------------------------------------------------- documents and health
+
+
+def test_the_openapi_document_names_every_route(api: APIClient, routes: dict[str, str]) -> None:
+    document = api.get("/api/v1/schema/?format=json").json()
+    assert len(document["paths"]) == len(routes) + 1
+    assert document["paths"]["/api/v1/jobs/{job}/operations/"]["post"]["responses"].keys() == {
+        "202",
+        "403",
+        "409",
+        "422",
+    }
+    assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+
+
+def test_the_page_of_the_api_has_nothing_inline(browser: Client) -> None:
+    page = browser.get("/api/v1/docs/")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page["Content-Security-Policy"]
+    html = page.content.decode()
+    assert "<style" not in html
+    assert " style=" not in html
+    assert html.count("<script") == html.count("<script src=") == 3
+    script = browser.get("/api/v1/docs/?lang=&script=")
+    assert script["Content-Type"] == "application/javascript"
+    assert "/api/v1/schema/" in script.content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_readiness_names_the_parts(client: Client, broker_url: str) -> None:
+    assert client.get("/livez").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ok", "parts": {"database": "ok", "broker": "ok"}}
+    assert client.post("/readyz").status_code == 405
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_without_our_tables_is_not_ready(client: Client, broker_url: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE weir_run RENAME TO weir_run_elsewhere")
+    try:
+        answer = client.get("/readyz")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE weir_run_elsewhere RENAME TO weir_run")
+    assert answer.status_code == 503
+    assert answer.json()["parts"] == {"database": "unavailable: ProgrammingError", "broker": "ok"}

@@ -1,0 +1,123 @@
+"""Jobs and versions: what is accepted, what is refused and by which name, what does not change any more."""
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from pytest_django.fixtures import DjangoCaptureOnCommitCallbacks
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Forbidden, Refused
+from console.jobs import pipelines, services
+from console.jobs.models import Job, JobVersion, Pipeline
+from tests.console.conftest import GRAPH
+
+
+def test_a_job_is_created_for_a_known_pipeline(definer: User, pipeline: Pipeline) -> None:
+    job = services.create_job(definer, name="  daily sums ", pipeline="sums", description=" of everything ")
+    job.refresh_from_db()
+    assert (job.name, job.pipeline, job.description, job.created_by) == ("daily sums", "sums", "of everything", definer)
+    assert job.last_checkpoint_id == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "field"),
+    [
+        ({"name": " ", "pipeline": "sums"}, "invalid-field", "name"),
+        ({"name": "x" * 101, "pipeline": "sums"}, "invalid-field", "name"),
+        ({"name": "two\nlines", "pipeline": "sums"}, "invalid-field", "name"),
+        ({"name": "a", "pipeline": "os.system"}, "unknown-pipeline", "pipeline"),
+    ],
+)
+def test_a_bad_job_is_refused_by_field(
+    definer: User, pipeline: Pipeline, given: dict[str, str], code: str, field: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        services.create_job(definer, **given)
+    assert (refused.value.code, refused.value.field) == (code, field)
+    assert not Job.objects.exists()
+
+
+def test_a_name_is_taken_once(definer: User, job: Job) -> None:
+    with pytest.raises(Conflict) as refused:
+        services.create_job(definer, name=job.name, pipeline=job.pipeline)
+    assert refused.value.code == "name-taken"
+
+
+def test_who_may_not_define_is_refused(viewer: User, job: Job) -> None:
+    with pytest.raises(Forbidden, match="the permission jobs"):
+        services.create_job(viewer, name="a", pipeline="sums")
+    with pytest.raises(Forbidden, match="the permission jobs"):
+        services.create_version(viewer, job, parallelism=1, params={"path": "in"})
+
+
+def test_a_version_begins_compiling_with_all_settings_spelled_out(
+    definer: User, job: Job, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    with django_capture_on_commit_callbacks() as callbacks:
+        version = services.create_version(
+            definer, job, parallelism=2, params={"path": "in"}, settings={"checkpoint_interval_ms": 1000}
+        )
+    version.refresh_from_db()
+    assert (version.number, version.state, version.max_parallelism) == (1, "compiling", 128)
+    assert version.settings == {
+        "checkpoint_interval_ms": 1000, "checkpoint_timeout_ms": 60000, "min_pause_ms": 500, "retained_checkpoints": 5,
+        "restart_attempts": 10, "restart_delay_ms": 1000, "heartbeat_timeout_ms": 10000, "buffer_timeout_ms": 5,
+    }  # fmt: skip
+    assert [callback.args for callback in callbacks] == [("console.jobs.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]
+
+
+def test_versions_are_numbered_within_their_job(definer: User, job: Job, version: JobVersion) -> None:
+    assert services.create_version(definer, job, parallelism=1, params={"path": "in"}).number == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"parallelism": 0}, "parallelism"),
+        ({"parallelism": 129}, "parallelism"),
+        ({"max_parallelism": 0}, "max_parallelism"),
+        ({"max_parallelism": 32769}, "max_parallelism"),
+        ({"params": {}}, "params"),
+        ({"params": {"path": 3}}, "params.path"),
+        ({"params": {"path": "in", "window_ms": 0}}, "params.window_ms"),
+        ({"params": {"path": "in", "pth": "x"}}, "params"),
+        ({"settings": {"checkpoint_interval_ms": 1}}, "settings.checkpoint_interval_ms"),
+        ({"settings": {"restart_attempts": "many"}}, "settings.restart_attempts"),
+        ({"settings": {"interval": 5}}, "settings.interval"),
+    ],
+)
+def test_a_bad_version_is_refused_by_field(definer: User, job: Job, given: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        services.create_version(definer, job, **{"parallelism": 2, "params": {"path": "in"}, **given})
+    assert refused.value.field == field
+    assert refused.value.detail.startswith(f"{field}: ")
+    assert not JobVersion.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["parallelism = 3", "params = '{}'", "graph = NULL", "state = 'compiling'", "settings = '[]'"]
+)
+def test_a_ready_version_cannot_change_even_by_sql(version: JobVersion, change: str) -> None:
+    with pytest.raises(IntegrityError, match="it cannot change"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"UPDATE weir_job_version SET {change} WHERE id = %s", [version.pk])
+
+
+def test_a_ready_version_may_be_marked_prepared(version: JobVersion) -> None:
+    services.mark_prepared(version.pk)
+    version.refresh_from_db()
+    assert version.prepared_at is not None
+
+
+def test_compiling_ends_once(job: Job) -> None:
+    version = JobVersion.objects.create(job=job, number=1, parallelism=2)
+    assert services.record_rejected(version.pk, {"code": "no-source", "field": "job", "detail": "has no source"})
+    assert not services.record_compiled(version.pk, GRAPH, [])
+    version.refresh_from_db()
+    assert version.state == "rejected"
+
+
+def test_the_registry_replaces_the_rows(job: Job) -> None:
+    pipelines.replace([pipelines.Offered("words", "Counts words", {"type": "object"})])
+    assert [row.name for row in Pipeline.objects.all()] == ["words"]
+    assert Job.objects.get().pipeline == "sums", "a job keeps the name of a pipeline that is gone"

@@ -1,0 +1,241 @@
+"""What the reconciler sees, and what it must not conclude from it. Time is moved in the rows, not waited for."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.jobs import leases, runs
+from console.jobs.models import Job, JobVersion, Run
+from console.operations import reconciler, settlement
+from console.operations.models import Operation
+from runtime.core.lifecycle import RunState
+from tests.console.conftest import GRAPH, MakeRun
+
+pytestmark = pytest.mark.django_db
+
+
+def claimed(make_run: MakeRun) -> Run:
+    run = make_run(RunState.QUEUED)
+    assert runs.claim(run.pk, "worker-1") is not None
+    return run
+
+
+def earlier(run: Run, seconds: float, *fields: str) -> None:
+    """Move what was noted about a run back in time."""
+    Run.objects.filter(pk=run.pk).update(**{field: F(field) - timedelta(seconds=seconds) for field in fields})
+
+
+def seen_silent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reconciler saw the same beat for longer than a lease, with no gap in its passes and Postgres up."""
+    leases.observe()
+    earlier(run, 5.5, "observed_since")
+    earlier(run, 1, "observed_at")
+    monkeypatch.setattr(leases, "_POSTGRES_BEGAN", Now() - timedelta(hours=1))
+
+
+def test_a_claim_is_won_once(make_run: MakeRun) -> None:
+    run = make_run(RunState.QUEUED)
+    token = runs.claim(run.pk, "worker-1")
+    assert token is not None
+    assert runs.claim(run.pk, "worker-2") is None
+    run.refresh_from_db()
+    assert (run.state, run.lease_owner, run.token) == ("starting", "worker-1", token)
+    assert run.attempts.get().outcome == "running"
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.QUEUED])
+def test_only_a_queued_run_is_claimed(make_run: MakeRun, state: RunState) -> None:
+    assert runs.claim(make_run(state).pk, "worker-1") is None
+
+
+def test_a_lease_is_renewed_by_its_owner_until_the_run_ends(make_run: MakeRun) -> None:
+    run = claimed(make_run)
+    assert runs.renew(run.pk, "worker-1")
+    assert not runs.renew(run.pk, "worker-2")
+    Run.objects.update(state="finished")
+    assert not runs.renew(run.pk, "worker-1")
+
+
+def test_a_silent_lease_is_lost_and_its_token_is_worth_nothing(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = claimed(make_run)
+    run.refresh_from_db()
+    seen_silent(run, monkeypatch)
+    leases.observe()
+    assert leases.release_lost() == [run.pk]
+    token = run.token
+    run.refresh_from_db()
+    assert (run.state, run.lease_owner, run.releases) == ("queued", "", 1)
+    assert run.token > token, "the old master's writes are conditional on a token that is gone"
+    assert run.attempts.get().outcome == "lost"
+
+
+def test_a_run_that_was_being_cancelled_is_canceled_when_its_lease_is_lost(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = claimed(make_run)
+    Run.objects.update(state="cancelling")
+    seen_silent(run, monkeypatch)
+    leases.observe()
+    leases.release_lost()
+    run.refresh_from_db()
+    assert run.state == "canceled"
+    assert run.ended_at is not None
+
+
+def test_a_beat_keeps_the_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = claimed(make_run)
+    seen_silent(run, monkeypatch)
+    runs.renew(run.pk, "worker-1")
+    leases.observe()
+    assert leases.release_lost() == []
+
+
+def test_a_beat_between_looking_and_taking_keeps_the_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = claimed(make_run)
+    seen_silent(run, monkeypatch)
+    leases.observe()
+    runs.renew(run.pk, "worker-1")
+    assert leases.release_lost() == []
+
+
+def test_a_reconciler_that_was_away_starts_counting_anew(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = claimed(make_run)
+    seen_silent(run, monkeypatch)
+    earlier(run, 60, "observed_since", "observed_at")
+    leases.observe()
+    assert leases.release_lost() == []
+
+
+def test_time_without_postgres_does_not_count(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = claimed(make_run)
+    seen_silent(run, monkeypatch)
+    monkeypatch.setattr(leases, "_POSTGRES_BEGAN", Now() - timedelta(seconds=2))
+    leases.observe()
+    assert leases.release_lost() == []
+
+
+def test_the_start_of_postgres_is_asked_of_postgres(make_run: MakeRun) -> None:
+    """Without the stand-in above: an observation from before its start is not continued."""
+    run = claimed(make_run)
+    leases.observe()
+    earlier(run, 10 * 365 * 86400, "observed_since")
+    leases.observe()
+    run.refresh_from_db()
+    assert leases.release_lost() == []
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The wake-ups that reach the broker's client."""
+    from console.celery import app
+
+    messages: list[tuple[str, int]] = []
+
+    def note(task: str, args: tuple[int], **_: Any) -> None:
+        messages.append((task.rpartition(".")[2], args[0]))
+
+    monkeypatch.setattr(app, "send_task", note)
+    return messages
+
+
+@pytest.mark.parametrize(("state", "task"), [(RunState.QUEUED, "supervise_run"), (RunState.PREPARING, "prepare_run")])
+def test_what_waits_is_woken_again_after_a_while(
+    make_run: MakeRun, sent: list[tuple[str, int]], state: RunState, task: str
+) -> None:
+    run = make_run(state)
+    leases.wake_waiting()
+    assert sent == [], "the first message is on its way"
+    earlier(run, 6, "observed_at")
+    leases.wake_waiting()
+    leases.wake_waiting()
+    assert sent == [(task, run.pk)]
+
+
+def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tuple[str, int]]) -> None:
+    version = JobVersion.objects.create(job=job, number=1, parallelism=1)
+    leases.wake_waiting()
+    assert sent == []
+    JobVersion.objects.update(woken_at=Now() - timedelta(minutes=1))
+    leases.wake_waiting()
+    leases.wake_waiting()
+    assert sent == [("compile_version", version.pk)]
+
+
+def test_a_preparation_whose_worker_is_gone_is_free_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, int]]
+) -> None:
+    version = JobVersion.objects.create(job=job, number=1, parallelism=1, state="ready", graph=GRAPH, inputs=["a"])
+    run = Run.objects.create(job=job, version=version, parallelism=1, state="preparing")
+    assert runs.take_preparation(run.pk, "worker-1")
+    assert not runs.take_preparation(run.pk, "worker-2")
+    seen_silent(run, monkeypatch)
+    leases.observe()
+    assert leases.release_lost() == [run.pk]
+    assert not runs.prepared(run.pk, "worker-1")
+    assert runs.take_preparation(run.pk, "worker-2")
+    assert runs.prepared(run.pk, "worker-2")
+
+
+# ---------------------------------------------------------------- operations
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "expected"),
+    [
+        ("stop", "stopped", "succeeded"),
+        ("drain", "finished", "succeeded"),
+        ("cancel", "canceled", "succeeded"),
+        ("savepoint", "stopped", "failed"),
+        ("stop", "finished", "failed"),
+        ("drain", "failed", "failed"),
+        ("cancel", "finished", "failed"),
+    ],
+)
+def test_what_a_master_left_open_is_settled_by_how_the_run_ended(
+    make_run: MakeRun, kind: str, end: str, expected: str
+) -> None:
+    run = make_run(RunState(end), ended_at=Now() - timedelta(seconds=6))
+    operation = Operation.objects.create(job=run.job, run=run, kind=kind, state="running")
+    reconciler.reconcile()
+    operation.refresh_from_db()
+    assert operation.state == expected
+    assert operation.ended_at is not None
+    assert (operation.error is None) == (expected == "succeeded")
+
+
+def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> None:
+    run = make_run(RunState.STOPPED, ended_at=Now())
+    operation = Operation.objects.create(job=run.job, run=run, kind="stop", state="running")
+    settlement.settle_orphans()
+    operation.refresh_from_db()
+    assert operation.state == "running"
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"), [(RunState.PREPARING, "preparing inputs"), (RunState.STARTING, "starting")]
+)
+def test_a_start_follows_its_run(make_run: MakeRun, state: RunState, phase: str) -> None:
+    run = make_run(state)
+    operation = Operation.objects.create(job=run.job, run=run, kind="start")
+    settlement.settle_new_runs()
+    operation.refresh_from_db()
+    assert (operation.state, operation.phase) == ("running", phase)
+    assert operation.started_at is not None
+
+
+def test_cancelling_a_queued_run_ends_its_start_as_failed(operator: User, make_run: MakeRun) -> None:
+    from console.operations.services import Asked, request
+
+    run = make_run(RunState.QUEUED)
+    start = Operation.objects.create(job=run.job, run=run, kind="start")
+    request(Asked(user=operator), run.job, "cancel")
+    settlement.settle_new_runs()
+    start.refresh_from_db()
+    assert start.error is not None
+    assert (start.state, start.error["code"]) == ("failed", "run-canceled")

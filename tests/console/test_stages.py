@@ -1,0 +1,146 @@
+"""Compiling and preparing, with a real worker on `stages` and a real child process for each stage."""
+
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.world import Worker, World, alive, until, world
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[World]:
+    home = Path(tempfile.mkdtemp(prefix="weir-world-"))
+    home.chmod(0o711)
+    try:
+        with world(home / "var") as made:
+            yield made
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def steady(place: World) -> Iterator[Worker]:
+    """A worker that no test ends."""
+    with place.worker("stages", "-c2") as worker:
+        yield worker
+
+
+def new_version(place: World, **params: object) -> int:
+    query = """
+        WITH job AS (INSERT INTO weir_job (name, pipeline) VALUES (gen_random_uuid()::text, 'sums') RETURNING id)
+        INSERT INTO weir_job_version (job_id, number, parallelism, state, params)
+        SELECT id, 1, 2, 'compiling', %s::jsonb FROM job RETURNING id
+    """
+    return int(place.sql(query, json.dumps(params))[0]["id"])
+
+
+def version(place: World, version_id: int) -> dict[str, Any]:
+    return place.sql("SELECT * FROM weir_job_version WHERE id = %s", version_id)[0]
+
+
+def compiled(place: World, version_id: int) -> dict[str, Any]:
+    place.wake("compile_version", version_id, "stages")
+    until(lambda: version(place, version_id)["state"] != "compiling")
+    return version(place, version_id)
+
+
+def inputs(place: World, run_id: int) -> Path:
+    row = place.run(run_id)
+    return place.var / "inputs" / str(row["job_id"]) / str(row["version_id"])
+
+
+def test_a_version_is_compiled_with_its_own_numbers(place: World, steady: Worker) -> None:
+    version_id = new_version(place, inputs=["airlines"])
+    row = compiled(place, version_id)
+    assert (row["state"], row["inputs"], row["error"]) == ("ready", ["airlines"], None)
+    folder = place.var / "inputs" / str(row["job_id"]) / str(version_id)
+    assert row["graph"]["asked"] == {
+        "--pipeline": "sums", "--parallelism": "2", "--max-parallelism": "128", "--inputs": str(folder),
+    }  # fmt: skip
+
+
+def test_what_the_stage_rejects_is_shown_as_it_said_it(place: World, steady: Worker) -> None:
+    row = compiled(place, new_version(place, reject="no such folder"))
+    assert (row["state"], row["graph"]) == ("rejected", None)
+    assert row["error"] == {"code": "bad-path", "field": "path", "detail": "no such folder"}
+
+
+@pytest.mark.parametrize(
+    ("params", "detail"),
+    [
+        ({"crash": "out of memory"}, "compile ended with exit code 1."),
+        ({"garble": 1}, "compile printed something else"),
+    ],
+)
+def test_a_stage_that_breaks_rejects_the_version_with_its_log(
+    place: World, steady: Worker, params: dict[str, Any], detail: str
+) -> None:
+    error = compiled(place, new_version(place, **params))["error"]
+    assert error["code"] == "stage-failed"
+    assert error["detail"].startswith(detail)
+    assert error.get("log", "") == params.get("crash", "")
+
+
+def test_a_repeated_message_compiles_nothing_again(place: World, steady: Worker) -> None:
+    version_id = new_version(place)
+    first = compiled(place, version_id)
+    place.wake("compile_version", version_id, "stages")
+    compiled(place, new_version(place))
+    assert version(place, version_id) == first
+
+
+def test_inputs_are_prepared_once_then_the_run_waits_for_a_worker(place: World, steady: Worker) -> None:
+    run_id = place.new_run("preparing", inputs='["airlines", "airports"]')
+    for _ in range(3):
+        place.wake("prepare_run", run_id, "stages")
+    until(lambda: place.run(run_id)["state"] == "queued")
+    compiled(place, new_version(place))  # by then the repeated messages have been taken too
+    assert sorted(path.name for path in inputs(place, run_id).iterdir()) == ["airlines", "airports"]
+    assert [path.read_text() for path in inputs(place, run_id).glob("*/calls")] == ["called\n", "called\n"]
+    assert version(place, place.run(run_id)["version_id"])["prepared_at"] is not None
+    assert place.run(run_id)["lease_owner"] == ""
+
+
+def test_inputs_that_cannot_be_prepared_fail_the_run(place: World, steady: Worker) -> None:
+    run_id = place.new_run("preparing", inputs='["airlines"]', params='{"reject": "no such folder"}')
+    place.wake("prepare_run", run_id, "stages")
+    until(lambda: place.run(run_id)["state"] == "failed")
+    failure = place.run(run_id)["failure"]
+    assert failure["code"] == "bad-path"
+    assert failure["message"] == "The inputs of version 1 could not be prepared: no such folder"
+
+
+def test_a_preparation_that_is_cancelled_ends_its_stage(place: World, steady: Worker) -> None:
+    run_id = place.new_run("preparing", inputs='["airlines"]', params='{"hang": true}')
+    place.wake("prepare_run", run_id, "stages")
+    stage = until(lambda: children_of(steady))[0]
+    place.sql("UPDATE weir_run SET state = 'canceled', lease_owner = '', ended_at = now() WHERE id = %s", run_id)
+    until(lambda: not alive(stage))
+    assert place.run(run_id)["state"] == "canceled"
+
+
+def test_a_worker_that_is_shut_down_leaves_its_preparation_to_another(place: World, steady: Worker) -> None:
+    run_id = place.new_run("preparing", inputs='["airlines"]', params='{"hang": true}')
+    place.wake("prepare_run", run_id, "stages")
+    stage = until(lambda: children_of(steady))[0]
+    owner = place.run(run_id)["lease_owner"]
+    with place.worker("stages", "-c1") as other:
+        steady.process.send_signal(signal.SIGTERM)
+        assert steady.process.wait(30) == 0
+        assert not alive(stage)
+        until(lambda: children_of(other))
+        assert place.run(run_id)["lease_owner"] not in ("", owner)
+        place.sql("UPDATE weir_run SET state = 'canceled', lease_owner = '', ended_at = now() WHERE id = %s", run_id)
+        until(lambda: not children_of(other))
+
+
+def children_of(worker: Worker) -> list[int]:
+    """The stages that the worker's pool is running."""
+    lists = (Path(f"/proc/{pid}/task/{pid}/children") for pid in worker.pool)
+    return [int(child) for path in lists if path.exists() for child in path.read_text().split()]

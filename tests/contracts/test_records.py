@@ -1,6 +1,7 @@
 """One contract for a run's records: the twin in memory and the real thing in Postgres, fenced by the attempt token."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,13 +84,14 @@ def make_run() -> Run:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def world(request: pytest.FixtureRequest) -> World:
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
-        return MemoryWorld(MemoryRecords())
+        yield MemoryWorld(MemoryRecords())
+        return
     run = make_run()
     records = PostgresRecords(url(), run.pk, Token(run.token), 128)
-    request.addfinalizer(records.close)
-    return PostgresWorld(records, run)
+    yield PostgresWorld(records, run)
+    records.close()
 
 
 def completed(number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT, token: int = 1) -> Completed:

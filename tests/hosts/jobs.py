@@ -1,4 +1,4 @@
-"""Small real jobs for the tests of hosts: a numbered source that can be held open, keyed counts, a list sink in files."""
+"""Small real jobs for the tests of hosts: a numbered source that can be held open, keyed counts, Parquet out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -32,8 +32,8 @@ _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT: Final = np.uint64(33)
-_WORD: Final = 8
-_LONGEST_MIXED: Final = 64  #: longer values go through BLAKE2b one by one
+WORD: Final = 8
+LONGEST_MIXED: Final = 64  #: longer values go through BLAKE2b one by one
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
@@ -69,7 +69,7 @@ def hash_column(column: pa.Array) -> Hashes:
         return _hash_dictionary(column)
     if pa.types.is_null(kind):
         return np.full(len(column), NULL_HASH)
-    hashes = _hash_text(column) if is_text(kind) else _hash_fixed(column)
+    hashes = hash_text(*text_buffers(column)) if is_text(kind) else _hash_fixed(column)
     if column.null_count:
         hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
     return hashes
@@ -128,7 +128,7 @@ def mix(values: Hashes) -> Hashes:
 
 def _hash_fixed(column: pa.Array) -> Hashes:
     if pa.types.is_decimal128(column.type):
-        return _hash_text(column.view(pa.binary(16)))
+        return hash_text(*text_buffers(column.view(pa.binary(16))))
     return mix(as_int64(column).view(np.uint64))
 
 
@@ -144,35 +144,40 @@ def dictionary_rows(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return np.asarray(_without_nulls(indices, len(column.dictionary)))
 
 
-def _hash_text(column: pa.Array) -> Hashes:
-    data, starts, lengths = _text_buffers(column)
+def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
+    """One hash for each sequence of bytes, as `text_buffers` gives them."""
     hashes = mix(lengths.astype(np.uint64))
-    short = np.flatnonzero((lengths > 0) & (lengths <= _LONGEST_MIXED))
-    words = np.ndarray((len(data) - _WORD + 1,), dtype="<u8", buffer=data, strides=(1,))  # a word at every byte
+    short = np.flatnonzero((lengths > 0) & (lengths <= LONGEST_MIXED))
+    words = words_of(data)
     at, left = starts[short], lengths[short]
     while len(short):
-        hashes[short] = mix(hashes[short] ^ _first_bytes(words[at], left))
-        more = left > _WORD
-        short, at, left = short[more], at[more] + _WORD, left[more] - _WORD
-    for row in np.flatnonzero(lengths > _LONGEST_MIXED):
+        hashes[short] = mix(hashes[short] ^ first_bytes(words[at], left))
+        more = left > WORD
+        short, at, left = short[more], at[more] + WORD, left[more] - WORD
+    for row in np.flatnonzero(lengths > LONGEST_MIXED):
         value = data[starts[row] : starts[row] + lengths[row]].tobytes()
-        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=_WORD).digest(), "little")
+        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD).digest(), "little")
     return hashes
 
 
-def _first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
+def words_of(data: npt.NDArray[np.uint8]) -> Hashes:
+    """The little-endian word that begins at every byte, without a copy."""
+    return np.ndarray((len(data) - WORD + 1,), dtype="<u8", buffer=data, strides=(1,))
+
+
+def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
     """Zeroes what lies beyond `count` bytes of each little-endian word."""
-    unused_bits = (_WORD - np.minimum(count, _WORD)).astype(np.uint64) << np.uint64(3)
+    unused_bits = (WORD - np.minimum(count, WORD)).astype(np.uint64) << np.uint64(3)
     return words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused_bits)
 
 
-def _text_buffers(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def text_buffers(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The bytes of all values, padded by one word, and where each value starts and how long it is (null: 0)."""
     column = pc.cast(column, pa.large_binary())
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-    data = np.zeros(last - first + _WORD, dtype=np.uint8)
+    data = np.zeros(last - first + WORD, dtype=np.uint8)
     if last > first:
         data[: last - first] = np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
     lengths = np.diff(offsets)

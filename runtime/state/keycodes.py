@@ -1,11 +1,10 @@
 """Key values as 64-bit codes and back: the form in which the key index compares keys.
 
-Fixed-width values are their own codes. Text, binary and decimals are interned: each distinct value gets the next
-number, and keeps it until the codes are renumbered by `compacted`. Codes live in memory only; snapshots hold values.
+Fixed-width values are their own codes; text, binary and decimals are interned. Codes live in memory only; snapshots
+hold values.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.state.hashing import as_int64, is_text
+from runtime.state.interned import InternedCodec
 
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-UNKNOWN: Final = -1  #: the code of a value that was never interned
 
 
 class KeyCodec(Protocol):
     """Codes of one key column. Equal values have equal codes; nulls are the caller's matter."""
 
     def encode(self, column: pa.Array, learn: bool) -> Codes:
-        """Values to codes. Without `learn`, values not seen before are `UNKNOWN`."""
+        """Values to codes. Without `learn`, a value not seen before gets a code that no key has."""
 
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
 
@@ -88,45 +86,3 @@ class FixedCodec:
         if pa.types.is_temporal(kind):
             return pa.array(codes.astype(f"int{kind.bit_width}")).view(kind)
         return pa.array(codes).cast(kind)  # checked: a wider integer that does not fit is an error
-
-
-class InternedCodec:
-    """Text, binary and decimals, numbered in the order in which they were first seen."""
-
-    def __init__(self, kind: Any, values: Sequence[Any] = ()) -> None:
-        self._kind = kind
-        self._values = list(values)
-        self._numbers = {value: number for number, value in enumerate(self._values)}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def encode(self, column: pa.Array, learn: bool) -> Codes:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        number = self._learned if learn else self._known
-        codes = np.array([number(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
-        return np.asarray(codes[encoded.indices.to_numpy(zero_copy_only=False)])
-
-    def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
-        distinct, rows = np.unique(np.where(nulls, UNKNOWN, codes), return_inverse=True)
-        values = pa.array([self._values[code] if code >= 0 else None for code in distinct.tolist()], type=self._kind)
-        return values.take(pa.array(rows.reshape(-1)))
-
-    def compacted(self, codes: Codes) -> tuple["InternedCodec", Codes]:
-        """A codec that knows only the values of `codes`, and those codes in its numbering."""
-        distinct, rows = np.unique(codes, return_inverse=True)
-        kept = distinct[distinct >= 0]
-        rows = rows.reshape(-1) - (len(distinct) - len(kept))  # UNKNOWN, if there, sorts first and stays -1
-        return InternedCodec(self._kind, [self._values[code] for code in kept.tolist()]), rows.astype(np.int64)
-
-    def _learned(self, value: Any) -> int:
-        number = self._numbers.get(value)
-        if number is None:
-            if value is None:
-                return UNKNOWN
-            number = self._numbers[value] = len(self._values)
-            self._values.append(value)
-        return number
-
-    def _known(self, value: Any) -> int:
-        return self._numbers.get(value, UNKNOWN)

@@ -17,7 +17,8 @@ from runtime.errors import JobRejected
 from runtime.state.columns import Mask, ValueColumn, grown
 from runtime.state.hashing import groups_of, hash_columns
 from runtime.state.index import NOWHERE, CodeRows, KeyIndex, Slots
-from runtime.state.keycodes import UNKNOWN, InternedCodec, KeyCodec, codec_of, plain
+from runtime.state.interned import UNKNOWN, InternedCodec
+from runtime.state.keycodes import KeyCodec, codec_of, plain
 from runtime.state.rows import TableRows
 from runtime.state.schema import TableSchema
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.errors import JobRejected
-from runtime.state.keycodes import InternedCodec
+from runtime.state.interned import InternedCodec
 from runtime.state.schema import UNSETTLED, TableSchema, namespace_field
 from runtime.state.table import KeyedTable
 

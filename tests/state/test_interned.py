@@ -1,0 +1,67 @@
+"""Interned keys against a dictionary, with the real hash and with one that collides all the time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.state import interned
+from runtime.state.interned import UNKNOWN, InternedCodec
+
+VALUES = st.sampled_from(
+    [b"", b"a", b"b", b"ab", b"ba", b"\x00", b"a" * 8, b"a" * 9, b"a" * 64, b"b" * 64, b"a" * 65, b"b" * 65]
+)
+BATCHES = st.lists(st.tuples(st.booleans(), st.lists(VALUES | st.binary(max_size=70), max_size=12)), max_size=12)
+
+
+@pytest.fixture(scope="module", params=["real hash", "hash of two values", "hash of one value"])
+def hashed(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "real hash":
+            ways = 2 if "two" in request.param else 1
+            patch.setattr(interned, "hash_text", lambda data, starts, lengths: (lengths % ways).astype(np.uint64))
+        yield
+
+
+@pytest.mark.usefixtures("hashed")
+@given(BATCHES)
+def test_every_value_keeps_its_own_code(batches: list[tuple[bool, list[bytes]]]) -> None:
+    codec, model = InternedCodec(pa.binary()), dict[bytes, int]()
+    for learn, values in batches:
+        codes = codec.encode(pa.array(values, pa.binary()), learn).tolist()
+        found = dict[bytes, int]()
+        for value, code in zip(values, codes, strict=True):
+            assert found.setdefault(value, code) == code
+        if learn:
+            model.update({value: code for value, code in found.items() if value not in model})
+        assert found == {value: model.get(value, UNKNOWN) for value in found}
+    assert len(set(model.values())) == len(model)
+    codes_known = np.array(list(model.values()), dtype=np.int64)
+    assert codec.decode(codes_known, np.zeros(len(model), dtype=bool)).to_pylist() == list(model)
+
+
+@pytest.mark.usefixtures("hashed")
+@given(st.lists(VALUES, unique=True, min_size=1), st.data())
+def test_compaction_keeps_what_is_asked_for(values: list[bytes], data: st.DataObject) -> None:
+    codec = InternedCodec(pa.binary())
+    codes = codec.encode(pa.array(values, pa.binary()), learn=True)
+    kept = data.draw(st.lists(st.sampled_from(range(len(values))), unique=True))
+    asked = np.append(codes[kept], UNKNOWN)
+    fresh, renumbered = codec.compacted(asked)
+    assert len(fresh) == len(kept)
+    assert renumbered[-1] == UNKNOWN
+    decoded = fresh.decode(renumbered, np.zeros(len(asked), dtype=bool)).to_pylist()
+    assert decoded == [*(values[row] for row in kept), None]
+
+
+def test_what_was_captured_can_be_decoded_while_new_values_come() -> None:
+    codec = InternedCodec(pa.string())
+    codes = codec.encode(pa.array([f"first {number}" for number in range(100)]), learn=True)
+    before: Any = codec.decode(codes, np.zeros(100, dtype=bool))
+    codec.encode(pa.array([f"then {number}" * 20 for number in range(10_000)]), learn=True)
+    assert codec.decode(codes, np.zeros(100, dtype=bool)).equals(before)
+    assert before.to_pylist() == [f"first {number}" for number in range(100)]

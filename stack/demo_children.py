@@ -50,6 +50,10 @@ class Environment:
         return f"http://127.0.0.1:{self.variables['WEIR_HTTP_PORT']}"
 
     @property
+    def storage(self) -> Path:
+        return Path(self.variables["WEIR_STORAGE"])
+
+    @property
     def user(self) -> str:
         return self.variables.get("WEIR_ADMIN_USER", "operator")
 

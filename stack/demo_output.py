@@ -33,6 +33,14 @@ class Output:
         """The job's own files that are not committed (yet)."""
         return sorted(self.folder.glob(f".weir-{self.job}-*"))
 
+    def leftovers(self, storage: Path) -> list[str]:
+        """Hidden files that no retained checkpoint or savepoint names: nothing will ever commit them.
+
+        A savepoint commits nothing by itself, so what was pending when it was taken stays for its own restore.
+        """
+        manifests = "".join(path.read_text() for path in storage.glob("*/manifest.json"))
+        return [path.name for path in self.hidden() if path.name not in manifests]
+
     def rows(self) -> int:
         """Committed rows, from the files' footers; a file that is not whole fails here."""
         return sum(pq.read_metadata(path).num_rows for path in self.committed())

@@ -57,6 +57,7 @@ class Story:
     bar: tqdm[NoReturn]
     began: float = field(default_factory=time.monotonic)
     happened: list[Happening] = field(default_factory=list)
+    too_slow: list[str] = field(default_factory=list)
     late: int = 0
     run_id: int = 0
 
@@ -98,6 +99,11 @@ class Story:
             self.late = max(self.late, now.late)
             self.bar.set_postfix_str(f"{run['state']}, {now.records:,} records since the attempt began")
         return run
+
+    def check_time(self, what: str, took_s: float, limit_s: float) -> None:
+        """A miss fails the demo at its end: the result is still worth knowing."""
+        if took_s > limit_s:
+            self.too_slow.append(f"{what} after {took_s:.1f} s, the limit is {limit_s:.0f} s")
 
     def operate(self, kind: str, **params: object) -> Row:
         return self.api.operate(int(self.job["id"]), kind, params, PATIENCE_S)
@@ -164,8 +170,8 @@ def kill_worker(story: Story) -> None:
         flowing_s = time.monotonic() - killed
         told.append(f"pid {worker[0].pid}, claimed by another after {claimed_s:.1f} s")
         told.append(f"records flow again after {flowing_s:.1f} s")
-    _within("claimed", claimed_s, CLAIM_LIMIT_S)
-    _within("records flowed", flowing_s, FLOW_LIMIT_S)
+    story.check_time("the run was claimed", claimed_s, CLAIM_LIMIT_S)
+    story.check_time("records flowed again", flowing_s, FLOW_LIMIT_S)
 
 
 def stop(story: Story) -> Row:
@@ -210,8 +216,9 @@ def compare(story: Story) -> int:
     """Returns the number of windows."""
     with story.phase("compare with plain Spark, row for row") as told:
         _strangers_unharmed(story)
-        if story.output.hidden():
-            raise StoryFailed(f"left behind: {', '.join(path.name for path in story.output.hidden())}")
+        leftovers = story.output.leftovers(story.children.environment.storage / str(story.job["id"]))
+        if leftovers:
+            raise StoryFailed(f"left behind: {', '.join(leftovers)}")
         if story.late:
             raise StoryFailed(f"{story.late} records came late")
         found = story.children.oracle(story.output.folder)
@@ -286,11 +293,6 @@ def _strangers_unharmed(story: Story) -> None:
     harmed = story.output.harmed_strangers()
     if harmed:
         raise StoryFailed(f"files of others were changed or removed: {', '.join(harmed)}")
-
-
-def _within(what: str, took_s: float, limit_s: float) -> None:
-    if took_s > limit_s:
-        raise StoryFailed(f"{what} again after {took_s:.1f} s; the limit is {limit_s:.0f} s")
 
 
 def restarts(story: Story) -> int:

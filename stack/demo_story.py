@@ -9,6 +9,7 @@ It needs a stack that runs (`make up`) and meets it through REST, signals and fi
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from stack.demo_steps import PATIENCE_S, RECORDS, Story, StoryFailed
 
 PHASES: Final = 12
 SLOW_FEED_S: Final = 400.0  #: the pace while things are being killed
+ENDED: Final = {"finished", "stopped", "canceled", "failed"}
 BAR: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
 
 
@@ -106,14 +108,20 @@ def tell(story: Story, environment: Environment, arguments: argparse.Namespace) 
     except KeyboardInterrupt:
         return 130 if arguments.exit else 0
     story.bar.close()
-    print(f"\n{table(story)}\n\n{last_line}", flush=True)
+    print(f"\n{table(story)}\n", flush=True)
+    if story.too_slow:
+        print(f"demo: the result is exact, but {', and '.join(story.too_slow)}; load average {os.getloadavg()[0]:.1f}")
+        return 1
+    print(last_line, flush=True)
     return 0
 
 
 def _give_up(story: Story) -> None:
     """A run that nobody watches any more need not go on."""
     try:
-        story.operate("cancel")
+        runs = story.api.all(f"jobs/{story.job['id']}/runs/")
+        if any(run["state"] not in ENDED for run in runs):
+            story.operate("cancel")
     except ApiRefused as refusal:
         print(f"demo: the run was not cancelled: {refusal}")
 

@@ -71,6 +71,14 @@ def test_a_removed_and_a_changed_stranger_are_noticed(tmp_path: Path) -> None:
     assert set(output.harmed_strangers()) == {"_notes.txt", ".weir-41-1-parquet-0-0.pending"}
 
 
+def test_a_pending_file_is_a_leftover_unless_a_savepoint_names_it(tmp_path: Path) -> None:
+    output, storage = filled(tmp_path), tmp_path / "_storage"
+    (tmp_path / ".weir-4-7-parquet-0-2.pending").write_bytes(b"prepared for a savepoint")
+    (storage / "savepoint-9-7").mkdir(parents=True)
+    (storage / "savepoint-9-7" / "manifest.json").write_text('{"pending": ".weir-4-7-parquet-0-2.pending"}')
+    assert output.leftovers(storage) == [".weir-4-7-parquet-0-1.inprogress"]
+
+
 def test_a_file_of_another_job_is_foreign(tmp_path: Path) -> None:
     output = filled(tmp_path)
     pq.write_table(pa.table({"n": [1]}), tmp_path / "part-42-7-parquet-0-1-0.parquet")

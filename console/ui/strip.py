@@ -24,14 +24,22 @@ HEIGHT = _TOP + _TALL + _FOOT
 class Drawn(Protocol):
     """What the strip reads of a checkpoint row."""
 
-    pk: int
-    number: int
-    kind: str
-    status: str
-    token: int
-    reason: str
-    triggered_at: datetime
-    duration_ms: int | None
+    @property
+    def pk(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def triggered_at(self) -> datetime: ...
+    @property
+    def duration_ms(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

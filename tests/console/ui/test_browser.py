@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -28,16 +28,23 @@ ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "-
 WIDTHS = [1440, 390]
 SCHEMES = ["light", "dark"]
 POLL_MS = 6_000  #: three polls
+QUIET_MS = 3_000  #: long enough for a poll that must not come
 
 #: Listens for what the policy forbids before any script of the page runs.
 WATCH = "addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective}`))"
 
 Open = Callable[..., Any]
+Scheme = Literal["light", "dark"]
 
 
-@pytest.fixture(scope="session")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
+@pytest.fixture(scope="module")
+def browser(chromium: str, django_db_setup: None) -> Iterator[Browser]:
+    """For this module only, and after the test database is made: Playwright's loop runs in the test's thread.
+
+    Django would take that thread for an async one, also while it clears the tables after a test, hence the variable.
+    """
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield running
         running.close()
@@ -67,10 +74,10 @@ def signed_in(browser: Browser, live_server: LiveServer) -> Open:
     """Opens a page of somebody who has signed in through the form; fails on any complaint of the browser."""
 
     @contextmanager
-    def opened(width: int = 1440, scheme: str = "light", forgive: str = "", **options: Any) -> Iterator[Page]:
+    def opened(width: int = 1440, scheme: Scheme = "light", forgive: str = "", **options: Any) -> Iterator[Page]:
         context = browser.new_context(
             base_url=live_server.url, viewport={"width": width, "height": 900}, color_scheme=scheme, **options
-        )  # type: ignore[arg-type]
+        )
         context.set_default_timeout(20_000)
         page, complaints = context.new_page(), list[str]()
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
@@ -116,7 +123,7 @@ def others(job_id: int) -> dict[str, str]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_page_fits_and_nothing_complains(
-    signed_in: Open, running: Run, screenshots: Path, width: int, scheme: str
+    signed_in: Open, running: Run, screenshots: Path, width: int, scheme: Scheme
 ) -> None:
     with signed_in(width, scheme) as page:
         for name, path in others(running.job_id).items():
@@ -170,7 +177,7 @@ def test_polling_ends_when_the_run_has_ended(signed_in: Open, running: Run) -> N
         expect(page.locator("#live-head")).to_contain_text("Finished")
         polls: list[str] = []
         page.on("request", lambda request: polls.append(request.url))
-        page.wait_for_timeout(POLL_MS)
+        page.wait_for_timeout(QUIET_MS)
         assert polls == []
 
 
@@ -198,7 +205,7 @@ def test_a_focused_link_of_a_table_keeps_focus_when_its_table_changes(signed_in:
 def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: Run) -> None:
     with signed_in(390) as page:
         page.goto(f"/jobs/{running.job_id}/")
-        region = page.get_by_role("region", name="Job graph")
+        region = page.get_by_role("region", name="Picture of the job graph")
         region.evaluate("(element) => { element.scrollLeft = 400 }")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
         expect(page.locator("svg.graph")).to_contain_text("7 of 8", timeout=POLL_MS)
@@ -215,7 +222,7 @@ def test_a_hidden_page_does_not_poll(signed_in: Open, running: Run) -> None:
         page.wait_for_timeout(500)
         polls: list[str] = []
         page.on("request", lambda request: polls.append(request.url))
-        page.wait_for_timeout(POLL_MS)
+        page.wait_for_timeout(QUIET_MS)
         assert polls == []
         with page.expect_response(lambda r: r.ok, timeout=1_500):
             page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")

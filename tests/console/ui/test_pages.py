@@ -1,6 +1,7 @@
 """The pages that show: what they say, who may see them, and that a poll brings the same blocks."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -347,7 +348,7 @@ def test_a_checkpoint_under_way_is_polled_until_it_ends(at_console: Client) -> N
 
 
 def test_a_review_is_shown_with_its_reviewer(at_console: Client, operator: User) -> None:
-    review = {"review_state": "waived", "review_note": "Slow disk, known.", "reviewer": operator,
+    review: dict[str, Any] = {"review_state": "waived", "review_note": "Slow disk, known.", "reviewer": operator,
               "reviewed_at": timezone.now()}  # fmt: skip
     found = rows.checkpoint(rows.run(rows.job()), 9, **review)
     said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))

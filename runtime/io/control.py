@@ -105,11 +105,14 @@ class ControlServer:
             link = Link(connection, f"{peer[0]}-{peer[1]}")
             thread = threading.Thread(target=self._serve, args=(link,), name=f"control-{peer[1]}", daemon=True)
             with self._lock:
-                if self._closing:
-                    link.abort()
-                    return
-                self._threads[thread] = link
-            thread.start()
+                closing = self._closing
+                if not closing:
+                    self._threads[thread] = link
+                    thread.start()
+            if closing:
+                link.abort()
+                link.end()
+                return
 
     def _serve(self, link: Link) -> None:
         try:

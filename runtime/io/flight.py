@@ -9,6 +9,8 @@ Traps of Flight that shape this module:
 - A sender that dies ends the stream like one that has finished; only `EndOfPartition` tells the two apart.
 - `shutdown` waits for open streams for ever, and a server cannot cancel one: their sockets are shut down under it.
 - A writer must not be used once its handler has returned: the thread that writes credits ends first.
+- A reader that meets the end of its stream ends the writing side too, and doing both at once aborts the process: a
+  sender never calls `done_writing`.
 - Columns arrive wherever gRPC's buffer puts them, seldom on a multiple of eight, where numpy is slow: they are copied.
 """
 
@@ -80,7 +82,7 @@ class FlightExchange:
             sender.send(message)
 
     def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None:
-        self._receiver(channel).credits.put(nbytes)
+        self._receiver(channel).grant(nbytes)
 
     def close(self) -> None:
         """End every channel. Those whose `EndOfPartition` was sent may deliver it first; the rest are cut off."""
@@ -183,13 +185,18 @@ class _Receiver:
     def __init__(self, channel: ChannelId) -> None:
         self.channel = channel
         self.numbering = Numbering()
-        self.credits: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.broken = "the sender closed the channel before EndOfPartition"
+        self._credits: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._over = False
         self._claim = threading.Lock()
 
     def claim(self) -> bool:
         """True for the first stream that carries this channel. A sender never opens a second one."""
         return self._claim.acquire(blocking=False)
+
+    def grant(self, nbytes: int) -> None:
+        if not self._over:
+            self._credits.put(nbytes)
 
     def messages(self, reader: Any) -> Iterator[tuple[int, Message]]:
         """What comes, until the stream ends or breaks."""
@@ -209,15 +216,16 @@ class _Receiver:
         try:
             yield
         finally:
-            self.credits.put(None)
+            self._over = True
+            self._credits.put(None)
             thread.join()
 
     def _return_credits(self, writer: Any) -> None:
         """Grants that pile up travel as one."""
         with contextlib.suppress(*_BREAKS):  # whoever reads the same stream sees the break, and tells
-            while (nbytes := self.credits.get()) is not None:
-                while not self.credits.empty():
-                    more = self.credits.get()
+            while (nbytes := self._credits.get()) is not None:
+                while not self._credits.empty():
+                    more = self._credits.get()
                     if more is None:
                         return
                     nbytes += more
@@ -283,12 +291,16 @@ class _Sender:
     def _exchange(self, writer: Any) -> None:
         hearing = threading.Thread(target=self._hear_credits, name=f"credits-{self._channel}", daemon=True)
         hearing.start()
+        reason = "the writing thread failed"
         try:
             self._write_all(writer)
+            reason = ""
         except _UNSENDABLE as error:
-            self._losses.report(self._channel, f"cannot be sent: {error}")
-            self.cancel()
+            reason = f"cannot be sent: {error}"
         finally:
+            if reason:
+                self._losses.report(self._channel, reason)
+                self.cancel()
             hearing.join()
             with contextlib.suppress(*_BREAKS):
                 writer.close()
@@ -302,14 +314,15 @@ class _Sender:
                 self._write(writer, message, encode(number, message))
                 number += 1
                 if self._end_written:
-                    writer.done_writing()
-                    return
+                    return  # the receiver ends the stream
 
     def _write(self, writer: Any, message: Message, metadata: bytes) -> None:
         if not isinstance(message, Records):
             writer.write_metadata(metadata)
             return
         batch = message.payload
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(f"{type(batch).__name__} is no record batch")
         if self._schema is None:
             self._schema = batch.schema
             writer.begin(self._schema)

@@ -106,6 +106,8 @@ def decode(data: bytes, payload: Any) -> tuple[int, Message]:
     try:
         number, kind = _HEAD.unpack_from(data)
         if kind == 0:
+            if payload is None:
+                raise ValueError("records without a batch")
             _, _, rows, nbytes = _RECORDS.unpack(data)
             return number, Records(payload, rows, nbytes)
         message: Message = _DECODERS[kind - 1].decode(data[_HEAD.size :])

@@ -1,5 +1,6 @@
 """What the channel tests share: a listener that remembers, and one network per kind of exchange."""
 
+import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -111,26 +112,40 @@ class FlightNetwork:
         self._made.append(made)
         return made
 
-    def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
+    def stream(self, address: str, channel: ChannelId) -> Any:
+        """A rightly opened stream, to write anything to."""
         import pyarrow.flight as fl
 
         client = fl.connect(address)
         opening = Opening(TOKEN, SECRET, channel.edge, channel.source, channel.target)
         writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening)))
         self._streams.append((client, writer, reader))
-        begun = False
-        for number, message in numbered:
-            if not isinstance(message, Records):
-                writer.write_metadata(encode(number, message))
-                continue
-            if not begun:
-                writer.begin(message.payload.schema)
-                begun = True
-            writer.write_with_metadata(message.payload, encode(number, message))
+        return writer
+
+    def forge(self, address: str, channel: ChannelId, numbered: list[tuple[int, Message]]) -> None:
+        writer = self.stream(address, channel)
+        with contextlib.suppress(*self._breaks()):
+            begun = False
+            for number, message in numbered:
+                if not isinstance(message, Records):
+                    writer.write_metadata(encode(number, message))
+                    continue
+                if not begun:
+                    writer.begin(message.payload.schema)
+                    begun = True
+                writer.write_with_metadata(message.payload, encode(number, message))
+
+    @staticmethod
+    def _breaks() -> tuple[type[Exception], ...]:
+        import pyarrow.flight as fl
+
+        return (fl.FlightError, OSError)
 
     def close(self) -> None:
-        for _, _, reader in self._streams:
+        for _, writer, reader in self._streams:
             reader.cancel()
+            with contextlib.suppress(*self._breaks()):
+                writer.close()
         for exchange in self._made:
             exchange.close()
         self._streams.clear()

@@ -369,9 +369,60 @@ def test_a_batch_of_another_schema_is_cast_to_that_of_its_stream(flight: FlightN
 
 def test_a_batch_that_does_not_fit_its_stream_is_a_loss_with_a_reason(flight: FlightNetwork) -> None:
     pair = Pair(flight)
-    pair.send(numbers(0, 1), records(pa.record_batch({"other": ["x"]})))
+    pair.send(numbers(0, 1))
+    pair.received(1)
+    pair.send(records(pa.record_batch({"other": ["x"]})))
     assert "cannot be sent" in pair.heard[0].wait_for_loss(CHANNEL)
     pair.heard[1].wait_for_loss(CHANNEL)
+
+
+def test_a_payload_that_is_no_batch_is_a_loss_not_a_silence(flight: FlightNetwork) -> None:
+    pair = Pair(flight)
+    pair.send(Watermark(1))
+    pair.received(1)
+    pair.send(Records("not a batch", 1, 1))
+    assert "str is no record batch" in pair.heard[0].wait_for_loss(CHANNEL)
+    pair.heard[1].wait_for_loss(CHANNEL)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", b"x", bytes(8) + b"\xff", bytes(8) + b"\x01\xc1", bytes(25)],
+    ids=["none", "short", "kind", "body", "no batch"],
+)
+def test_a_message_that_cannot_be_read_is_a_loss(flight: FlightNetwork, metadata: bytes) -> None:
+    heard = Recorder()
+    slot = flight.exchange(1, heard)
+    writer = flight.stream(slot.address, CHANNEL)
+    if metadata:
+        writer.write_metadata(metadata)
+    else:
+        batch = numbers(0, 1).payload
+        writer.begin(batch.schema)
+        writer.write(batch)
+    assert "broken" in heard.wait_for_loss(CHANNEL)
+    assert not heard.messages
+
+
+def test_a_listener_that_fails_loses_the_channel_on_both_sides(flight: FlightNetwork) -> None:
+    pair = Pair(flight)
+
+    def fail(channel: ChannelId, message: Message) -> None:
+        raise ZeroDivisionError("in the listener")
+
+    pair.heard[1].on_arrival = fail
+    pair.send(Watermark(1))
+    assert pair.heard[1].wait_for_loss(CHANNEL) == "the listener failed"
+    pair.heard[0].wait_for_loss(CHANNEL)
+
+
+def test_many_channels_are_open_at_once(flight: FlightNetwork) -> None:
+    pair = Pair(flight)
+    for edge in range(150):
+        pair.send(Watermark(edge), channel=ChannelId(edge, 0, 1))
+    for edge in range(150):
+        assert pair.received(1, ChannelId(edge, 0, 1)) == [Watermark(edge)]
+    assert not pair.losses
 
 
 def test_received_columns_are_aligned_for_numpy(flight: FlightNetwork) -> None:

@@ -27,9 +27,12 @@ FLOWING = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
 _WANTED_BY = {OperationKind.STOP: "stopped", OperationKind.DRAIN: "finished", OperationKind.CANCEL: "canceled"}
 
 
+_SAID = ("code", "message", "detail", "operator", "story")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run failed, as far as was recorded."""
+    """Why a run failed, as far as was recorded: by the job master with operator and story, by others with a detail."""
 
     code: str
     message: str
@@ -106,17 +109,15 @@ def failure_of(run: Run | None) -> Failure | None:
         return None
     recorded = run.failure or {}
     detail = recorded.get("detail")
-    known = detail if isinstance(detail, dict) else {}
+    known = {**recorded, **detail} if isinstance(detail, dict) else recorded
     story = known.get("story") or ()
-    rest = {
-        key: value for key, value in known.items() if key not in ("operator", "story") and value not in (None, "", [])
-    }
+    rest = {key: value for key, value in known.items() if key not in _SAID and value not in (None, "", [])}
     return Failure(
         code=str(recorded.get("code", "unknown")),
         message=str(recorded.get("message", "No reason was recorded.")),
         operator=str(known.get("operator", "")),
         story=tuple(str(line) for line in story) if isinstance(story, list | tuple) else (str(story),),
-        detail=rest or (detail if detail and not isinstance(detail, dict) else None),
+        detail=rest or (None if isinstance(detail, dict) else detail),
     )
 
 

@@ -161,7 +161,7 @@ def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:
 
 def _text(schema: Schema, required: bool) -> forms.Field:
     pattern = schema.get("pattern")
-    checks = [RegexValidator(pattern, f"This must match {pattern}.")] if isinstance(pattern, str) else []
+    checks = [RegexValidator(pattern, f"This must match the pattern {pattern}.")] if isinstance(pattern, str) else []
     return forms.CharField(
         required=required,
         min_length=schema.get("minLength"),

@@ -6,7 +6,7 @@ track of its own. It does not know what is written in the boxes.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TypeAlias
 
@@ -17,19 +17,21 @@ Point: TypeAlias = tuple[float, float]
 _RELAXATIONS = 6
 _PORT_STEP = 22.0  #: between two edges at one side of a box
 _TRACK_STEP = 10.0  #: between two vertical runs in one gap
-_TRACK_MARGIN = 22.0  #: from a vertical run to the box beside it; room for the arrow head
+_TRACK_MARGIN = 18.0  #: from a vertical run to the box beside it; room for the arrow head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """Sizes in pixels."""
 
-    box_width: float = 212
+    box_width: float = 204
     box_height: float = 128
-    gap: float = 148  #: between two ranks; holds an edge's label
+    gap: float = 148  #: between two ranks, at most; holds an edge's label
+    least_gap: float = 84
+    room: float = 1390  #: a wide page; gaps shrink to fit into it
     space: float = 32  #: between two boxes of one rank
     joint_height: float = 20
-    margin: float = 20
+    margin: float = 16
     foot: float = 28  #: below everything, for the checkpoint's caption
 
 
@@ -70,8 +72,8 @@ class Layout:
 
 def layout(nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None) -> Layout:
     """Places a graph whose `nodes` stand in topological order. The same graph always gives the same picture."""
-    sizes = metrics or Metrics()
     arranged = layers(nodes, edges)
+    sizes = _fitted(metrics or Metrics(), len(arranged.order))
     boxes = _boxes(arranged, sizes)
     named = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
     columns = tuple(_column(rank, sizes) for rank in range(len(arranged.order)))
@@ -82,6 +84,13 @@ def layout(nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None 
         routes=_routes(arranged, boxes, sizes),
         columns=columns,
     )
+
+
+def _fitted(sizes: Metrics, ranks: int) -> Metrics:
+    """Narrower gaps where the graph would not fit into a wide page otherwise."""
+    free = sizes.room - 2 * sizes.margin - ranks * sizes.box_width
+    gap = free / max(ranks - 1, 1)
+    return replace(sizes, gap=min(sizes.gap, max(sizes.least_gap, gap // 1)))
 
 
 def _column(rank: int, sizes: Metrics) -> tuple[float, float]:
@@ -106,25 +115,32 @@ def _height(vertex: Vertex, sizes: Metrics) -> float:
 
 
 def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
-    """Each vertex as near to its neighbours as order and spacing allow: a few sweeps of least squares, rank by rank."""
-    beside = _neighbours(arranged)
+    """Each vertex as near to its neighbours as order and spacing allow: least squares, rank by rank.
+
+    Backwards to what follows, forwards to what comes before; forwards last, so that a chain ends as a straight line.
+    """
+    before, behind = _neighbours(arranged)
     middles: dict[Vertex, float] = {}
     for column in arranged.order:
         middles.update(zip(column, _apart(column, [0.0] * len(column), sizes), strict=True))
     for sweep in range(_RELAXATIONS):
-        for column in arranged.order if sweep % 2 == 0 else reversed(arranged.order):
-            wanted = [fmean([middles[n] for n in beside[v]]) if beside[v] else middles[v] for v in column]
+        forward = sweep % 2 == 1
+        beside = before if forward else behind
+        for column in arranged.order if forward else reversed(arranged.order):
+            wanted = [fmean(middles[n] for n in beside[v]) if beside[v] else middles[v] for v in column]
             middles.update(zip(column, _apart(column, wanted, sizes), strict=True))
     return middles
 
 
-def _neighbours(arranged: Layers) -> dict[Vertex, list[Vertex]]:
-    beside: dict[Vertex, list[Vertex]] = {vertex: [] for column in arranged.order for vertex in column}
+def _neighbours(arranged: Layers) -> tuple[dict[Vertex, list[Vertex]], dict[Vertex, list[Vertex]]]:
+    """What comes before each vertex, and what follows it."""
+    before: dict[Vertex, list[Vertex]] = {vertex: [] for column in arranged.order for vertex in column}
+    behind: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in before}
     for chain in arranged.chains:
         for a, b in itertools.pairwise(chain):
-            beside[a].append(b)
-            beside[b].append(a)
-    return beside
+            behind[a].append(b)
+            before[b].append(a)
+    return before, behind
 
 
 def _apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) -> list[float]:

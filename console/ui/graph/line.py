@@ -12,7 +12,7 @@ from console.ui.live import CheckpointLive
 
 _TOOTH = 12.0  #: height of one tooth; they point downstream, as on a map
 _DEPTH = 5.0
-_HALF_GAP = 74.0
+_CAPTION_HALF = 148.0  #: room that a caption takes on either side
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,6 @@ def _teeth(x: float, top: float, bottom: float) -> str:
 
 def _anchor(x: float, columns: Sequence[tuple[float, float]]) -> str:
     left, right = columns[0][0], columns[-1][1]
-    if x - left < 2 * _HALF_GAP:
+    if x - left < _CAPTION_HALF:
         return "start"
-    return "end" if right - x < 2 * _HALF_GAP else "middle"
+    return "end" if right - x < _CAPTION_HALF else "middle"

@@ -9,7 +9,6 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
-from runtime.core.messages import MAX_WATERMARK
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -29,13 +28,15 @@ GRAPH: dict[str, Any] = {
     "parallelism": 2,
     "operators": [
         {"uid": "flights", "name": "flights", "role": "source", "parallelism": 2, "bounded": False},
-        {"uid": "airlines", "name": "airlines", "role": "source", "parallelism": 2, "bounded": True},
+        {"uid": "prepared", "name": "prepared", "role": "operator", "parallelism": 2, "bounded": False},
+        {"uid": "airlines", "name": "airlines", "role": "source", "parallelism": 1, "bounded": True},
         {"uid": "join", "name": "join airlines", "role": "operator", "parallelism": 2, "bounded": False},
         {"uid": "window", "name": "window 1 day", "role": "operator", "parallelism": 2, "bounded": False},
         {"uid": "parquet", "name": "parquet", "role": "sink", "parallelism": 2, "bounded": False},
     ],
     "edges": [
-        {"source": "flights", "target": "join", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        {"source": "flights", "target": "prepared", "input": 0, "partitioning": "forward", "keys": [], "build": False},
+        {"source": "prepared", "target": "join", "input": 0, "partitioning": "forward", "keys": [], "build": False},
         {"source": "airlines", "target": "join", "input": 1, "partitioning": "broadcast", "keys": [], "build": True},
         {"source": "join", "target": "window", "input": 0, "partitioning": "hash", "keys": ["carrier", "origin"],
          "build": False},
@@ -54,12 +55,13 @@ def live(acknowledged: int | None = 5, **changes: Any) -> dict[str, Any]:
 
     operators = {
         "flights": operator(records_out=168_388, rate_out=84_211.4, busy=0.42, backpressured=0.31),
-        "airlines": operator("finished", records_out=16, watermark=MAX_WATERMARK),
+        "prepared": operator(records_in=168_404, records_out=168_388, rate_in=84_211.4, rate_out=84_211.4, busy=0.18),
+        "airlines": operator("finished", records_out=16, watermark=None),
         "join": operator(records_in=168_404, records_out=168_388, rate_in=84_211.4, rate_out=84_190.0, busy=0.61),
         "window": operator(records_in=168_388, records_out=5_412, rate_in=84_190.0, rate_out=12.4, busy=0.23),
         "parquet": operator(records_in=5_412, rate_in=12.4, busy=0.02),
     }
-    under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 8, "kind": "checkpoint"}
+    under_way = {"number": 214, "acknowledged": acknowledged, "subtasks": 10, "kind": "checkpoint"}
     return {
         "operators": operators,
         "slots": [
@@ -123,6 +125,8 @@ def attempts(of: Run) -> None:
 OPERATORS = [
     {"uid": "flights", "finished": "running", "subtasks": 2, "state_bytes": 2_114, "max_alignment_ms": 0.0,
      "max_sync_ms": 1.2, "max_async_ms": 14.0},
+    {"uid": "prepared", "finished": "running", "subtasks": 2, "state_bytes": 0, "max_alignment_ms": 0.0,
+     "max_sync_ms": 0.4, "max_async_ms": 2.0},
     {"uid": "airlines", "finished": "finished", "subtasks": 0, "state_bytes": 0, "max_alignment_ms": 0.0,
      "max_sync_ms": 0.0, "max_async_ms": 0.0},
     {"uid": "join", "finished": "running", "subtasks": 2, "state_bytes": 1_904, "max_alignment_ms": 21.0,
@@ -145,8 +149,8 @@ def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "co
         "duration_ms": duration_ms,
         "size_bytes": 1_258_942 if done else None,
         "written_bytes": 86_311 if done else None,
-        "acknowledged": 8 if done else 5,
-        "subtasks": 8,
+        "acknowledged": 10 if done else 5,
+        "subtasks": 10,
         "path": f"{'sp' if kind != 'checkpoint' else 'chk'}-{number}" if done else "",
         "operators": OPERATORS if done else [],
         "finished_operators": ["airlines"] if done else [],

@@ -161,9 +161,9 @@ NAMELESS = """() => {
 def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> None:
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/")
-        expect(page.locator("svg.graph")).to_contain_text("checkpoint 214, 5 of 8 acknowledged")
+        expect(page.locator("svg.graph")).to_contain_text("checkpoint 214, 5 of 10 acknowledged")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
-        expect(page.locator("svg.graph")).to_contain_text("7 of 8 acknowledged", timeout=POLL_MS)
+        expect(page.locator("svg.graph")).to_contain_text("7 of 10 acknowledged", timeout=POLL_MS)
         Run.objects.filter(pk=running.pk).update(state="draining")
         expect(page.locator("#live-head")).to_contain_text("Draining", timeout=POLL_MS)
         expect(page.get_by_role("button", name="Take savepoint")).to_be_disabled()
@@ -187,7 +187,7 @@ def test_what_has_not_changed_keeps_focus_and_what_is_open_stays_open(signed_in:
         page.get_by_text("Operators as a table").click()
         page.locator("#do-stop").focus()
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
-        expect(page.locator("svg.graph")).to_contain_text("7 of 8", timeout=POLL_MS)
+        expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         assert page.evaluate("document.activeElement.id") == "do-stop"
         expect(page.get_by_role("region", name="Table of operators")).to_be_visible()
 
@@ -208,7 +208,7 @@ def test_a_wide_graph_stays_where_it_was_scrolled_to(signed_in: Open, running: R
         region = page.get_by_role("region", name="Picture of the job graph")
         region.evaluate("(element) => { element.scrollLeft = 400 }")
         Run.objects.filter(pk=running.pk).update(live=rows.live(acknowledged=7))
-        expect(page.locator("svg.graph")).to_contain_text("7 of 8", timeout=POLL_MS)
+        expect(page.locator("svg.graph")).to_contain_text("7 of 10", timeout=POLL_MS)
         assert region.evaluate("(element) => element.scrollLeft") == 400
 
 

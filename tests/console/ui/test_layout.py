@@ -51,9 +51,15 @@ def test_the_flights_job_reads_from_left_to_right() -> None:
     assert placed.boxes["join"].middle == placed.boxes["window"].middle == placed.boxes["parquet"].middle
 
 
-def test_a_straight_edge_has_no_corner() -> None:
-    placed = layout(["a", "b"], [("a", "b")])
-    assert len(placed.routes[0].points) == 2
+def test_a_chain_is_a_straight_line_whatever_feeds_it() -> None:
+    nodes = ["a", "b", "c", "d", "e", "f"]
+    placed = layout(nodes, [("a", "c"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f")])
+    assert [len(route.points) for route in placed.routes] == [4, 4, 2, 2, 2]
+
+
+def test_a_job_of_five_ranks_fits_into_a_wide_page() -> None:
+    nodes = ["a", "b", "c", "d", "e"]
+    assert layout(nodes, list(pairwise(nodes))).width <= 1390
 
 
 def test_an_empty_graph_has_an_empty_picture() -> None:

@@ -141,7 +141,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     page, said = response.content.decode(), blocks.text(response)
     assert '<svg class="graph" role="img" aria-labelledby="graph-title graph-desc"' in page
     assert '<title id="graph-title">Job graph of flights-delays</title>' in page
-    assert "checkpoint 214, 5 of 8 acknowledged" in said
+    assert "checkpoint 214, 5 of 10 acknowledged" in said
     assert "finished" in blocks.live(response)["graph"]
     assert "213 checkpoint Completed" in said
     assert "48213" in said
@@ -222,18 +222,20 @@ def test_a_rejected_version_says_what_is_wrong_and_where(at_console: Client) -> 
 
 
 def test_a_failed_run_tells_its_story(at_console: Client) -> None:
-    detail = {"operator": "window", "story": ["BarrierArrived(41)", "Aligned(41)"], "subtask": 1}
-    failure = {"code": "operator-failure", "message": "division by zero", "detail": detail}
+    story = ["BarrierArrived(41)", "Aligned(41)"]
+    failure = {"code": "final", "message": "division by zero", "operator": "window", "story": story, "subtask": 1}
     run = rows.run(rows.job(), "failed", failure=failure)
     rows.checkpoint(run, 40)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert f"Why run {run.pk} failed operator-failure division by zero Operator window" in said
+    assert f"Why run {run.pk} failed final division by zero Operator window" in said
     assert "The last 2 events before it BarrierArrived(41) Aligned(41)" in said
     assert '"subtask": 1' in said
     assert "Restore from checkpoint 40" in said
 
 
-@pytest.mark.parametrize("detail", [None, "a line of text", ["a", "list"], {"story": "one line"}])
+@pytest.mark.parametrize(
+    "detail", [None, "a line of text", ["a", "list"], {"story": "one line"}, {"operator": "window", "exit": -9}]
+)
 def test_a_failure_is_shown_whatever_its_detail(at_console: Client, detail: object) -> None:
     run = rows.run(rows.job(), "failed", failure={"code": "died", "message": "exit code 137", "detail": detail})
     assert "exit code 137" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
@@ -327,7 +329,7 @@ def test_operators_stand_in_the_order_of_the_graph(at_console: Client) -> None:
     found = rows.checkpoint(run, 1, operators=[*reversed(rows.OPERATORS), {"uid": "gone", "finished": "partly"}])
     response = at_console.get(f"/checkpoints/{found.pk}/")
     names = [line.uid for line in response.context["lines"]]
-    assert names == ["flights", "airlines", "join", "window", "parquet", "gone"]
+    assert names == ["flights", "prepared", "airlines", "join", "window", "parquet", "gone"]
     assert "partly finished" in blocks.text(response)
 
 
@@ -383,16 +385,16 @@ def test_operations_page_by_time(at_console: Client) -> None:
 
 def test_an_operation_shows_phase_progress_and_what_is_usual(at_console: Client, operator: User) -> None:
     job = rows.job()
-    numbers = rows.live() | {"checkpoint": {"number": 215, "acknowledged": 3, "subtasks": 8, "kind": "savepoint"}}
+    numbers = rows.live() | {"checkpoint": {"number": 215, "acknowledged": 3, "subtasks": 10, "kind": "savepoint"}}
     run = rows.run(job, live=numbers)
     rows.operation(job, "savepoint")
     phase = "waiting_for_acknowledgements"
     found = rows.operation(job, "savepoint", "running", run=run, phase=phase, requested_by=operator)
     response = at_console.get(f"/operations/{found.pk}/")
     said = blocks.text(response)
-    assert "Waiting for acknowledgements: 3 of 8 subtasks have acknowledged." in said
+    assert "Waiting for acknowledgements: 3 of 10 subtasks have acknowledged." in said
     assert "This job's last ones took 2.0 s." in said
-    assert '<progress value="3" max="8"' in response.content.decode()
+    assert '<progress value="3" max="10"' in response.content.decode()
     assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 200
 
 

@@ -48,7 +48,7 @@ def test_a_finished_operator_is_marked_and_its_edges_are_still() -> None:
 
 def test_edges_grow_with_their_rate_and_say_how_they_deal() -> None:
     edges = {edge.source: edge for edge in picture(rows.live()).edges}
-    assert edges["flights"].width > edges["window"].width > edges["airlines"].width
+    assert edges["flights"].width == edges["prepared"].width > edges["window"].width > edges["airlines"].width
     assert edges["join"].about == "join airlines to window 1 day: hash by carrier, origin, 84 k/s"
     assert edges["airlines"].about == "airlines to join airlines: broadcast, read first"
 
@@ -72,9 +72,9 @@ def test_an_operator_that_reports_little_has_defaults() -> None:
 
 def test_the_description_says_what_the_picture_shows() -> None:
     about = picture(rows.live()).about
-    assert "5 operators: flights, airlines, join airlines, window 1 day, parquet" in about
+    assert "6 operators: flights, prepared, airlines, join airlines, window 1 day, parquet" in about
     assert "Finished: airlines." in about
-    assert "5 of 8 subtasks have acknowledged checkpoint 214." in about
+    assert "5 of 10 subtasks have acknowledged checkpoint 214." in about
 
 
 def test_the_weir_line_counts_only_subtasks_that_must_acknowledge() -> None:
@@ -82,7 +82,7 @@ def test_the_weir_line_counts_only_subtasks_that_must_acknowledge() -> None:
     line = drawn.line
     assert line is not None
     assert node(drawn, "flights").box.right < line.x < node(drawn, "join").box.x
-    assert line.caption == "checkpoint 214, 2 of 8 acknowledged"
+    assert line.caption == "checkpoint 214, 2 of 10 acknowledged"
 
 
 @pytest.mark.parametrize(

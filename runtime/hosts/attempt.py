@@ -355,7 +355,7 @@ class Attempt:
             self._post(partial(self._decide, ManifestFailed(self.clock.now_ms(), checkpoint, recorded)))
         elif recorded:
             self._post(partial(self._recorded, checkpoint))
-            self.completed(manifest)
+            self._scribe.submit(partial(self.completed, manifest))
         else:
             self._post(self._superseded)
 

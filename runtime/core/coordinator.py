@@ -51,6 +51,11 @@ from runtime.core.requests import Request, RequestQueue
 
 FINAL_RETRY_MS: Final = 500  #: at least so long after a failure before the last checkpoint is tried again
 
+#: Reasons after which the next checkpoint has as good a chance as any.
+_NOT_THE_SURROUNDINGS = frozenset(
+    {FailureReason.TASK_FINISHED_WHILE_TRIGGERED, FailureReason.SUBSUMED, FailureReason.SUSPENDED}
+)
+
 Effects = list[CoordinatorEffect]
 
 
@@ -147,14 +152,15 @@ class Coordinator:
     def _requested(self, request: Request) -> Effects:
         refusal = self._refusal(request)
         if refusal is not None:
-            return [_failed(request, *refusal)]
+            resumed: Effects = [ResumeJob()] if request.kind.ends_job and self._ending is None else []
+            return [_failed(request, *refusal), *resumed]
         effects: Effects = []
         if request.kind.ends_job:
             self._ending = request.kind
             self._next_periodic = None
             effects = self._abandon_all(request.at, "a stop or drain begins")
         displaced = self._queue.add(request)
-        if displaced is not None:
+        if displaced is not None and not displaced.periodic:
             effects.append(_failed(displaced, FailureReason.TOO_MANY_REQUESTS, "too many requests are waiting"))
         return effects + self._next(request.at)
 
@@ -278,10 +284,9 @@ class Coordinator:
             self._report(at, pending, reason, detail),
             NotifyAborted(checkpoint, pending.plan.wait_for),
         ]
-        if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED:
-            if pending.barrier.kind.ends_job:
-                return effects + self._plan_anew(at, pending)
-        else:
+        if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
+            return effects + self._plan_anew(at, pending)
+        if reason not in _NOT_THE_SURROUNDINGS:
             self._pause_final(at)
         if pending.operation is not None:
             effects.append(SettleOperation(pending.operation, None, reason, detail))
@@ -362,9 +367,11 @@ class Coordinator:
             if subtask in pending.plan.wait_for and subtask not in pending.acks:
                 detail = f"{subtask} ended before its snapshot"
                 effects += self._give_up(at, checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)
-        if len(self._ended) == len(self._graph.subtasks):
-            return [*effects, *self._suspend(at, "the job has ended"), EndJob()]
-        return effects
+        return effects + self._end_job(at) if len(self._ended) == len(self._graph.subtasks) else effects
+
+    def _end_job(self, at: int) -> Effects:
+        by_itself: Effects = [ResumeJob()] if self._ending is not None and self.savepoint is None else []
+        return [*self._suspend(at, "the job has ended"), *by_itself, EndJob()]
 
     # ------------------------------------------------------------ reporting
 

@@ -199,7 +199,7 @@ class SettleOperation:
 
 @dataclass(frozen=True, slots=True)
 class ResumeJob:
-    """A stop or drain failed before any subtask heard of it: the job simply goes on."""
+    """A stop or drain came to nothing and needs no restart: the job simply goes on, or ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)

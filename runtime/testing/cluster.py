@@ -153,6 +153,7 @@ class Host:
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.turn = 0
+        self.poll_at = 0
         self.operator = self._operator(restored)
         self.started = False
 
@@ -207,11 +208,12 @@ class Host:
 
     def _poll(self) -> bool:
         source = self.operator
-        if not self.machine.may_poll:
+        if not self.machine.may_poll or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3))
         if rows:
+            self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
             self._begin_step()
             self._emit(rows)
             watermark = source.watermark()

@@ -6,10 +6,10 @@ from typing import Final
 
 #: Chance of each fault at each opportunity (a step of the world, a write, an answer).
 RATES: Final = {
-    "crash_slot": 0.0008,
-    "fail_operator": 0.0006,
-    "crash_master": 0.0005,
-    "zombie_master": 0.0005,  #: the old master and its slots go on after the new one has begun
+    "crash_slot": 0.0005,
+    "fail_operator": 0.0003,
+    "crash_master": 0.0003,
+    "zombie_master": 0.0003,  #: the old master and its slots go on after the new one has begun
     "clock_jump": 0.001,
     "fail_snapshot": 0.02,
     "lose_snapshot": 0.004,
@@ -28,8 +28,8 @@ REQUESTS: Final = {
     "checkpoint": 0.002,
     "savepoint": 0.0015,
     "stop": 0.002,
-    "drain": 0.0004,
-    "cancel": 0.0005,
+    "drain": 0.00015,
+    "cancel": 0.0004,
 }
 
 

@@ -183,7 +183,7 @@ def _source(job: Job, rng: Random, lane: int) -> OperatorId:
 
 def _split(rng: Random, name: str) -> Split:
     time, rows = 0, []
-    for _ in range(rng.choice((0, 2, 8, 15, 25))):
+    for _ in range(rng.choice((0, 3, 12, 25, 40))):
         time += rng.choice((0, 1, 1, 3, 8))
         rows.append((rng.choice(KEYS), time))
     return Split(name, tuple(rows))

@@ -83,6 +83,9 @@ class Driver:
         self.failure: str | None = None
         self.started: set[SubtaskId] = set()
         self.wakes: list[int] = []
+        self.asked: set[str] = set()  #: operations not yet settled
+        self.storing = 0  #: manifests on their way
+        self.stopping = False  #: what the run's state would say
 
     def feed(self, event: CoordinatorEvent) -> None:
         self.world.note(f"{self.attempt.token}:coordinator", event)
@@ -145,6 +148,7 @@ class Driver:
             case TriggerSubtask(subtask, barrier):
                 self._send(subtask, Triggered(barrier))
             case StoreManifest(manifest):
+                self.storing += 1
                 self.world.later(lambda: self._store(manifest), "slow_manifest")
             case NotifyCompleted(permit, subtasks):
                 check_notified(self.attempt.graph, dict.fromkeys(subtasks))
@@ -159,12 +163,18 @@ class Driver:
             case SettleOperation(operation):
                 self.world.note("operation", effect)
                 self.world.ledger.settle(operation)
+                self.asked.discard(operation)
             case FailAttempt(detail):
                 self.failure = self.failure or detail
             case EndJob():
-                self.ended = True
+                self._end_job()
             case ResumeJob():
-                pass
+                self.stopping = False
+
+    def _end_job(self) -> None:
+        self.ended = True
+        saved = self.coordinator.savepoint is not None
+        require(saved == self.stopping, "a-stop-ends-with-its-savepoint", f"stopping {self.stopping}, saved {saved}")
 
     def _send(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
         slot = self.attempt.slots[subtask.index]
@@ -217,6 +227,7 @@ class Driver:
             self._superseded()
 
     def _answer(self, event: ManifestRecorded | ManifestFailed) -> None:
+        self.storing -= 1
         if not self.master.gone:
             self.feed(event)
 
@@ -289,6 +300,7 @@ class Master:
             check_restorable(base, self.graph)
             self._commit(base, token)
             dealt = dict(assign(base, self.graph))
+        self.world.bases[token] = base
         self.world.target.clean(token)
         attempt = Attempt(self.world, self.job, self.graph, token, dealt)
         self.driver = Driver(self, attempt)
@@ -302,6 +314,9 @@ class Master:
 
     def _conclude(self, driver: Driver) -> bool:
         if driver.ended:
+            if driver.storing:
+                return False  # what is being recorded comes to its end first
+            require(not driver.asked, "every-operation-is-settled", driver.asked)
             saved = driver.coordinator.savepoint
             stopped = saved is not None and saved.kind is CheckpointKind.STOP
             self._over(Ending.STOPPED if stopped else Ending.FINISHED)
@@ -324,6 +339,8 @@ class Master:
 
     def request(self, kind: CheckpointKind, operation: str) -> None:
         if self.driver is not None and not self.driver.suspended and not self.driver.ended:
+            self.driver.asked.add(operation)
+            self.driver.stopping = self.driver.stopping or kind.ends_job
             self.driver.feed(CheckpointRequested(self.world.now, kind, operation))
 
     def cancel(self) -> None:

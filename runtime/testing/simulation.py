@@ -9,25 +9,27 @@ law and the last lines of the journal.
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, TypeVar
 
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import Manifest, OperatorSnapshot
 from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import OperatorId
 from runtime.core.messages import CheckpointKind
 from runtime.testing.cluster import Attempt
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
 from runtime.testing.jobs import Job, Positions, random_job, random_parallelism
 from runtime.testing.master import Ending, Master
-from runtime.testing.model import SourceOperator
+from runtime.testing.model import Image, SourceOperator
 from runtime.testing.world import World
 
 FAULTY_STEPS: Final = 3_000  #: after these the faults end
 STEP_LIMIT: Final = 30_000  #: by then every job must have ended
 T = TypeVar("T")
+RUNS_MAX: Final = 4  #: so many stops and cancels, then the job is left to end
 REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
 
 
@@ -47,6 +49,7 @@ class Plan:
     parallelism: dict[int, int] | None = None
     settings: CoordinatorSettings | None = None
     faults: dict[str, float] | None = None
+    pace_ms: int | None = None
     incidents: list[Incident] = field(default_factory=list)
     again: bool = True  #: whether the last manifest is restored once more at the end
 
@@ -59,12 +62,12 @@ class Simulation:
         self.seed, self.plan, self.rng = seed, plan, Random(seed)
         faults = Faults.drawn(self.rng) if plan.faults is None else Faults(self.rng, dict(plan.faults))
         self.world = World(self.rng, faults)
+        self.world.pace_ms = self.rng.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
         self.job = plan.job or random_job(self.rng)
         self.settings = plan.settings or _settings(self.rng)
         self.attempts: list[Attempt] = []
         self.old_masters: list[Master] = []
         self.operations = 0
-        self.stops = 0
         self.incidents = list(plan.incidents)
         self.endings: list[Ending] = []
         self.master = self._new_run(None)
@@ -125,7 +128,7 @@ class Simulation:
         """Nothing can happen now: go to the next moment at which something may."""
         moments = [self.world.background.next_due(), self.master.next_wake()]
         due = min((at for at in moments if at is not None), default=self.world.now + 1)
-        self.world.now = max(self.world.now + 1, min(due, self.world.now + 50))
+        self.world.now = max(self.world.now + 1, min(due, self.world.now + 5))
 
     def _linger(self) -> None:
         """Abandoned attempts go on for a while, then they are gone."""
@@ -163,12 +166,11 @@ class Simulation:
         if faults.strikes("fail_operator") and self.master.driver is not None:
             self.master.driver.fail("an operator raised")
         for kind in REQUEST_KINDS:
-            if faults.strikes(kind) and (self.stops < 4 or kind != "stop"):
+            if faults.strikes(kind) and (len(self.endings) < RUNS_MAX or kind != "stop"):
                 self.request(CheckpointKind(kind))
-        if self.stops < 4 and faults.strikes("cancel"):
-            self.stops += 1
+        if len(self.endings) < RUNS_MAX and faults.strikes("cancel"):
             self.master.cancel()
-        if self.world.steps % 50 == 0 and self._all_read():
+        if self.world.steps % 150 == 0 and self._all_read():
             self.request(CheckpointKind.DRAIN)
 
     def crash_slot(self, index: int) -> None:
@@ -190,7 +192,6 @@ class Simulation:
 
     def request(self, kind: CheckpointKind) -> None:
         self.operations += 1
-        self.stops += kind is CheckpointKind.STOP
         self.master.request(kind, f"operation-{self.operations}")
 
     def _all_read(self) -> bool:
@@ -246,17 +247,21 @@ class Simulation:
                 require(at == len(split.rows), "an-ended-source-was-read-to-its-end", f"{split.name}: {at}")
 
     def _positions(self, manifest: Manifest) -> Positions:
-        """Where the sources stood in `manifest`; those flagged finished may lie in an older one."""
-        older = [m for c, m in sorted(self.world.ledger.recorded.items()) if c <= manifest.checkpoint]
-        found: dict[str, dict[str, int]] = {}
-        for one in older:
-            for source in self.job.sources:
-                for snapshot in one.operators[source.uid].subtasks.values():
-                    for segment in (s for segments in snapshot.keyed.values() for s in segments):
-                        for rows in self.world.files[segment.path].keyed.values():
-                            known = found.setdefault(source.uid, {})
-                            known.update({split: max(at, known.get(split, 0)) for split, at in rows.items()})
-        return {source.uid: found.get(source.uid, {}) for source in self.job.sources}
+        """Where the sources stood in `manifest`; those that its attempt skipped stand as in what it restored."""
+        base = self.world.bases[manifest.token]
+        before = {} if base is None else self._positions(base)
+        found: dict[OperatorId, Mapping[str, int]] = {}
+        for source in self.job.sources:
+            images = list(self._images(manifest.operators[source.uid]))
+            rows = [rows for image in images for rows in image.keyed.values()]
+            here = {split: position for splits in rows for split, position in splits.items()}
+            found[source.uid] = here if images else before[source.uid]
+        return found
+
+    def _images(self, operator: OperatorSnapshot) -> Iterator[Image]:
+        for snapshot in operator.subtasks.values():
+            for segment in (segment for segments in snapshot.keyed.values() for segment in segments):
+                yield self.world.files[segment.path]
 
     def _run_again(self) -> None:
         """Restoring the last checkpoint of an ended job ends at once, with no output twice."""
@@ -274,7 +279,7 @@ class Simulation:
 
 def _settings(rng: Random) -> CoordinatorSettings:
     return CoordinatorSettings(
-        interval_ms=rng.choice((None, 20, 60, 200, 500)),
+        interval_ms=rng.choice((None, 20, 50, 100, 200)),
         timeout_ms=rng.choice((300, 1_000)),
         min_pause_ms=rng.choice((0, 10, 50)),
         max_concurrent=rng.choice((1, 1, 2, 3)),

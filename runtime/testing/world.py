@@ -151,10 +151,12 @@ class World:
         self.faults = faults
         self.now = 1_000
         self.steps = 0
+        self.pace_ms = 0  #: longest pause of a source between two batches
         self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
         self.ledger = Ledger()
         self.records = CheckpointRecords(self.ledger)
         self.target = TargetTwin(faults, self.ledger)
+        self.bases: dict[int, Manifest | None] = {}  #: what each attempt, by token, was restored from
         self.files: dict[str, Image] = {}
         self.background = Background(rng)
 

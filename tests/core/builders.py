@@ -1,0 +1,77 @@
+"""Small graphs, snapshots and manifests that the tests of the core share."""
+
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, Segment, SnapshotTimings, SubtaskSnapshot
+from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.ids import OperatorId, SubtaskId
+from runtime.core.messages import CheckpointKind
+from runtime.core.plan import finished_state
+
+TIMINGS = SnapshotTimings()
+SNAPSHOT = SubtaskSnapshot()
+DONE = SubtaskSnapshot(finished=True)
+
+
+def source(uid: str, parallelism: int = 1, bounded: bool = False) -> OperatorSpec:
+    return OperatorSpec(uid=OperatorId(uid), name=uid, role=Role.SOURCE, parallelism=parallelism, bounded=bounded)
+
+
+def operator(uid: str, parallelism: int = 1) -> OperatorSpec:
+    return OperatorSpec(uid=OperatorId(uid), name=uid, role=Role.OPERATOR, parallelism=parallelism)
+
+
+def sink(uid: str, parallelism: int = 1) -> OperatorSpec:
+    return OperatorSpec(uid=OperatorId(uid), name=uid, role=Role.SINK, parallelism=parallelism)
+
+
+def edge(
+    start: str, end: str, partitioning: Partitioning = Partitioning.REBALANCE, input: int = 0, build: bool = False
+) -> EdgeSpec:
+    keys = ("key",) if partitioning is Partitioning.HASH else ()
+    return EdgeSpec(
+        source=OperatorId(start), target=OperatorId(end), input=input, partitioning=partitioning, keys=keys, build=build
+    )
+
+
+def chain(parallelism: int = 1) -> JobGraph:
+    """source a, operator b, sink c."""
+    return JobGraph(
+        (source("a", parallelism), operator("b", parallelism), sink("c", parallelism)),
+        (edge("a", "b"), edge("b", "c")),
+        max_parallelism=8,
+    )
+
+
+def subtask(text: str) -> SubtaskId:
+    """From "a/0"."""
+    uid, _, index = text.partition("/")
+    return SubtaskId(OperatorId(uid), int(index or 0))
+
+
+def segment(path: str) -> Segment:
+    return Segment(path=path, rows=1, nbytes=10, checksum="blake2b:00", first_group=0, last_group=7)
+
+
+def operator_snapshot(subtasks: list[SubtaskSnapshot]) -> OperatorSnapshot:
+    done = sum(snapshot.finished for snapshot in subtasks)
+    state: FinishedState = finished_state(len(subtasks), done)
+    return OperatorSnapshot(parallelism=len(subtasks), finished=state, subtasks=dict(enumerate(subtasks)))
+
+
+def manifest(
+    operators: dict[str, list[SubtaskSnapshot]],
+    checkpoint: int = 1,
+    token: int = 1,
+    kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+    format: int = 1,
+    max_parallelism: int = 8,
+) -> Manifest:
+    return Manifest(
+        format=format,
+        job="job",
+        checkpoint=checkpoint,
+        kind=kind,
+        token=token,
+        triggered_at=0,
+        max_parallelism=max_parallelism,
+        operators={uid: operator_snapshot(subtasks) for uid, subtasks in operators.items()},
+    )

@@ -1,0 +1,35 @@
+"""The values that a checkpoint is made of."""
+
+import msgspec
+
+from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot
+from tests.core.builders import DONE, SNAPSHOT, manifest, segment
+
+
+def test_what_counts_as_a_failure() -> None:
+    """S2: lost races and shutdowns are nobody's fault."""
+    counted = {reason for reason in FailureReason if reason.counts}
+    assert counted == {
+        FailureReason.DECLINED,
+        FailureReason.ASYNC_FAILED,
+        FailureReason.EXPIRED,
+        FailureReason.TRIGGER_FAILED,
+    }
+
+
+def test_segments_of_keyed_and_broadcast_state_are_listed() -> None:
+    snapshot = SubtaskSnapshot(keyed={"k": (segment("1"), segment("2"))}, broadcast={"b": (segment("3"),)})
+    assert [s.path for s in snapshot.segments()] == ["1", "2", "3"]
+    assert [s.path for s in manifest({"a": [SNAPSHOT, snapshot]}).segments()] == ["1", "2", "3"]
+
+
+def test_finished_operators_are_those_with_every_subtask_done() -> None:
+    """S0-16, S0-17, S0-49: entries stand by operator, then subtask; the mark sits on the operator."""
+    made = manifest({"a": [DONE, DONE], "b": [DONE, SNAPSHOT], "c": [SNAPSHOT]})
+    assert made.finished_operators() == ("a",)
+
+
+def test_a_manifest_survives_json() -> None:
+    """S0-48: it names operators and subtasks, nothing of tasks or chains."""
+    made = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment("1"),)}, lists={"l": (1, "x")}, watermark=5)]})
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Manifest) == made

@@ -1,0 +1,31 @@
+"""Permits and debts of two-phase commit."""
+
+import pytest
+
+from runtime.core.checkpoint import CommitPermit, SubtaskSnapshot
+from runtime.core.commit import owed, permit_for_recorded
+from runtime.core.ids import CheckpointId, Token
+from tests.core.builders import SNAPSHOT, manifest
+
+
+def test_a_permit_names_the_recorded_checkpoint_and_the_attempt_that_uses_it() -> None:
+    """S0-31."""
+    permit = permit_for_recorded(manifest({"a": [SNAPSHOT]}, checkpoint=4, token=2), Token(5))
+    assert permit == CommitPermit("job", Token(5), CheckpointId(4))
+
+
+def test_nobody_gets_a_permit_for_the_manifest_of_a_newer_attempt() -> None:
+    with pytest.raises(AssertionError, match="newer attempt"):
+        permit_for_recorded(manifest({"a": [SNAPSHOT]}, token=6), Token(5))
+
+
+def test_every_committable_is_owed_also_of_finished_operators() -> None:
+    """S0-21: a skipped operator's pending commits are not skipped."""
+    made = manifest(
+        {
+            "done": [SubtaskSnapshot(finished=True, committables=("x",))],
+            "none": [SNAPSHOT],
+            "two": [SubtaskSnapshot(committables=("y",)), SubtaskSnapshot(committables=("z",))],
+        }
+    )
+    assert owed(made) == {"done": ("x",), "two": ("y", "z")}

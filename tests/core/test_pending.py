@@ -1,0 +1,61 @@
+"""A checkpoint on its way."""
+
+import pytest
+
+from runtime.core.checkpoint import FinishedState, SubtaskSnapshot
+from runtime.core.ids import CheckpointId, Token
+from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.pending import AckResult, PendingCheckpoint
+from runtime.core.plan import plan
+from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, subtask
+
+GRAPH = chain()
+A, B, C = GRAPH.subtasks
+
+
+def pending(ended: set[str] | None = None) -> PendingCheckpoint:
+    barrier = Barrier(CheckpointId(7), CheckpointKind.CHECKPOINT, 100)
+    return PendingCheckpoint(barrier, plan(GRAPH, {subtask(name) for name in ended or ()}), None, 500)
+
+
+def test_repeats_count_once_and_strangers_not_at_all() -> None:
+    """S2-46."""
+    made = pending(ended={"a/0"})
+    assert made.acknowledge(B, SNAPSHOT, TIMINGS) is AckResult.ACCEPTED
+    assert made.acknowledge(B, DONE, TIMINGS) is AckResult.DUPLICATE
+    assert made.acknowledge(A, SNAPSHOT, TIMINGS) is AckResult.UNKNOWN
+    assert not made.complete
+    assert made.acknowledge(C, SNAPSHOT, TIMINGS) is AckResult.ACCEPTED
+    assert made.complete
+    assert made.acks[B][0] == SNAPSHOT
+
+
+def test_the_manifest_takes_the_last_snapshot_of_what_has_ended() -> None:
+    """S0-15, S0-20: ended and done subtasks both count as finished."""
+    made = pending(ended={"a/0"})
+    made.acknowledge(B, DONE, TIMINGS)
+    made.acknowledge(C, SNAPSHOT, TIMINGS)
+    last = SubtaskSnapshot(finished=True, watermark=9)
+    manifest = made.manifest("job", Token(3), GRAPH, {A: last})
+    assert manifest.operators["a"].subtasks == {0: last}
+    assert {uid: o.finished for uid, o in manifest.operators.items()} == {
+        "a": FinishedState.FINISHED,
+        "b": FinishedState.FINISHED,
+        "c": FinishedState.RUNNING,
+    }
+    assert (manifest.checkpoint, manifest.token, manifest.triggered_at) == (7, 3, 100)
+
+
+def test_it_releases_all_only_when_every_snapshot_was_taken_after_the_end() -> None:
+    made = pending()
+    for one, snapshot in ((A, DONE), (B, DONE), (C, SNAPSHOT)):
+        made.acknowledge(one, snapshot, TIMINGS)
+    assert not made.releases_all
+    made.acks[C] = (DONE, TIMINGS)
+    assert made.releases_all
+
+
+def test_there_is_no_partial_manifest() -> None:
+    """S0-46."""
+    with pytest.raises(AssertionError, match="every acknowledgement"):
+        pending().manifest("job", Token(1), GRAPH, {})

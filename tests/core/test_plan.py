@@ -1,0 +1,57 @@
+"""Whom a checkpoint concerns when some subtasks have ended."""
+
+import itertools
+
+import pytest
+
+from runtime.core.checkpoint import FinishedState
+from runtime.core.graph import JobGraph
+from runtime.core.plan import finished_state, plan
+from tests.core.builders import chain, edge, operator, sink, source, subtask
+
+GRAPH = chain()
+
+
+@pytest.mark.parametrize(
+    ("ended", "trigger"),
+    [([], ["a/0"]), (["a/0"], ["b/0"]), (["a/0", "b/0"], ["c/0"]), (["b/0"], ["a/0", "c/0"])],
+)
+def test_running_subtasks_whose_predecessors_have_ended_are_triggered(ended: list[str], trigger: list[str]) -> None:
+    """S0-19: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
+    made = plan(GRAPH, {subtask(name) for name in ended})
+    assert made.trigger == {subtask(name) for name in trigger}
+    assert made.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}
+    assert made.notify == made.wait_for
+    assert made.ended == {subtask(name) for name in ended}
+
+
+def test_an_operator_is_finished_only_when_all_its_subtasks_have_ended() -> None:
+    """S0-17."""
+    graph = chain(parallelism=2)
+    assert plan(graph, {subtask("a/0")}).finished == set()
+    assert plan(graph, {subtask("a/0"), subtask("a/1")}).finished == {"a"}
+
+
+def test_every_plan_reaches_every_running_subtask() -> None:
+    """S0-45: whatever has ended, each running subtask is triggered or fed by one that is."""
+    graph = JobGraph(
+        (source("s"), source("t"), operator("u"), sink("v"), sink("w")),
+        (edge("s", "u"), edge("t", "u", input=1), edge("u", "v"), edge("t", "w")),
+    )
+    for count in range(len(graph.subtasks) + 1):
+        for ended in itertools.combinations(graph.subtasks, count):
+            made = plan(graph, set(ended))
+            reached = set(made.trigger)
+            for one in graph.subtasks:
+                if one in made.wait_for and any(graph.source(channel) in reached for channel in graph.inputs[one]):
+                    reached.add(one)
+            assert reached == made.wait_for
+
+
+@pytest.mark.parametrize(
+    ("total", "finished", "expected"),
+    [(3, 0, FinishedState.RUNNING), (3, 2, FinishedState.PARTLY), (3, 3, FinishedState.FINISHED)],
+)
+def test_the_three_classes_of_an_operator(total: int, finished: int, expected: FinishedState) -> None:
+    """S0-50, S0-51, S0-52."""
+    assert finished_state(total, finished) is expected

@@ -1,0 +1,52 @@
+"""Event time of a subtask with two inputs."""
+
+from runtime.core.ids import ChannelId
+from runtime.core.messages import MIN_WATERMARK
+from runtime.core.watermarks import Watermarks
+
+LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
+
+
+def test_the_minimum_over_the_channels_counts() -> None:
+    watermarks = Watermarks([LEFT, RIGHT])
+    assert watermarks.current == MIN_WATERMARK
+    assert watermarks.advance(LEFT, 10) is None
+    assert watermarks.advance(RIGHT, 5) == 5
+    assert watermarks.advance(RIGHT, 20) == 10
+    assert watermarks.advance(RIGHT, 30) is None, "the left one holds it back"
+
+
+def test_a_channel_never_goes_back() -> None:
+    watermarks = Watermarks([LEFT])
+    assert watermarks.advance(LEFT, 10) == 10
+    assert watermarks.advance(LEFT, 5) is None
+    assert watermarks.current == 10
+
+
+def test_an_idle_channel_is_set_aside_until_it_speaks() -> None:
+    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks.advance(LEFT, 10)
+    assert watermarks.idle(RIGHT) == 10
+    assert not watermarks.all_idle
+    assert watermarks.advance(RIGHT, 3) is None, "late, but the subtask does not go back"
+    assert watermarks.advance(LEFT, 20) is None, "the right one counts again"
+
+
+def test_when_all_are_idle_time_stands_still() -> None:
+    watermarks = Watermarks([LEFT])
+    assert watermarks.idle(LEFT) is None
+    assert watermarks.all_idle
+
+
+def test_the_restored_watermark_is_a_floor() -> None:
+    """A window that has fired must not open again."""
+    watermarks = Watermarks([LEFT], restored=50)
+    assert watermarks.current == 50
+    assert watermarks.advance(LEFT, 40) is None
+    assert watermarks.advance(LEFT, 60) == 60
+
+
+def test_a_source_has_only_its_own() -> None:
+    watermarks = Watermarks([])
+    assert watermarks.advance_own(7) == 7
+    assert watermarks.advance_own(7) is None

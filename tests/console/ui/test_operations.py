@@ -1,0 +1,72 @@
+"""The list of operations and the page of one."""
+
+from datetime import timedelta
+
+from django.test import Client
+from django.utils import timezone
+
+from console.accounts.models import User
+from tests.console.ui import blocks, rows
+
+POLL = {"HX-Request": "true"}
+
+
+def test_operations_are_listed_across_jobs(at_console: Client, operator: User) -> None:
+    rows.operation(rows.job("alpha"), "drain", "running", requested_by=operator, reason="end of the year")
+    rows.operation(rows.job("beta"), "savepoint", "failed", error={"code": "expired", "message": "Nobody answered."})
+    response = at_console.get("/operations/")
+    said = blocks.text(response)
+    assert "Drain alpha Under way operator end of the year" in said
+    assert "Savepoint beta Failed Nobody answered." in said
+    assert at_console.get("/operations/", headers=POLL).status_code == 200
+
+
+def test_operations_page_by_time(at_console: Client) -> None:
+    job, now = rows.job(), timezone.now()
+    for number in range(23):
+        rows.operation(job, created_at=now - timedelta(minutes=number))
+    first = at_console.get("/operations/")
+    assert first.content.decode().count('scope="row"') == 20
+    older = first.context["operations"].older
+    second = at_console.get("/operations/", {"before": older})
+    assert second.content.decode().count('scope="row"') == 3
+    assert at_console.get("/operations/", headers=POLL).status_code == 286
+
+
+def test_an_operation_shows_phase_progress_and_what_is_usual(at_console: Client, operator: User) -> None:
+    job = rows.job()
+    numbers = rows.live() | {"checkpoint": {"number": 215, "acknowledged": 3, "subtasks": 10, "kind": "savepoint"}}
+    run = rows.run(job, live=numbers)
+    rows.operation(job, "savepoint")
+    phase = "waiting_for_acknowledgements"
+    found = rows.operation(job, "savepoint", "running", run=run, phase=phase, requested_by=operator)
+    response = at_console.get(f"/operations/{found.pk}/")
+    said = blocks.text(response)
+    assert "Waiting for acknowledgements: 3 of 10 subtasks have acknowledged." in said
+    assert "This job's last ones took 2.0 s." in said
+    assert '<progress value="3" max="10"' in response.content.decode()
+    assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 200
+
+
+def test_a_finished_operation_leads_to_its_checkpoint(at_console: Client) -> None:
+    job = rows.job()
+    made = rows.checkpoint(rows.run(job), 208, kind="savepoint")
+    found = rows.operation(job, "savepoint", result={"checkpoint": 208})
+    response = at_console.get(f"/operations/{found.pk}/")
+    assert f'href="/checkpoints/{made.pk}/"' in response.content.decode()
+    assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 286
+
+
+def test_a_failed_operation_says_what_happened(at_console: Client) -> None:
+    error = {"code": "expired", "message": "Savepoint 31 was not acknowledged by window (1) within 60 s."}
+    found = rows.operation(rows.job(), "savepoint", "failed", error=error)
+    assert "not acknowledged by window (1) within 60 s. expired" in blocks.text(
+        at_console.get(f"/operations/{found.pk}/")
+    )
+
+
+def test_an_unknown_outcome_is_called_unknown_and_watched(at_console: Client) -> None:
+    found = rows.operation(rows.job(), "stop", "unknown")
+    path = f"/operations/{found.pk}/"
+    assert "It is being reconciled" in blocks.text(at_console.get(path))
+    assert at_console.get(path, headers=POLL).status_code == 200

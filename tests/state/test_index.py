@@ -1,7 +1,7 @@
 """The key index against a dictionary, through growth, removal and reuse of slots."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.state.index import NOWHERE, KeyIndex
@@ -39,6 +39,21 @@ def test_many_keys_come_and_go_without_the_index_growing_for_ever() -> None:
         assert (index.find(keys) == NOWHERE).all()
     assert len(index) == 0
     assert index.capacity <= 32_768
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_removing_some_keys_never_hides_others(seed: int) -> None:
+    random, index = np.random.default_rng(seed), KeyIndex(1)
+    model = dict[int, int]()
+    for _ in range(6):
+        fresh = np.setdiff1d(random.integers(0, 20_000, 3000), list(model))
+        model.update(zip(fresh.tolist(), index.add(fresh[np.newaxis, :]).tolist(), strict=True))
+        gone = random.permutation(list(model))[: len(model) // 2]
+        index.remove(np.array([model.pop(key) for key in gone.tolist()], dtype=np.intp))
+        everything = np.arange(20_000, dtype=np.int64)
+        expected = [model.get(key, NOWHERE) for key in everything.tolist()]
+        assert index.find(everything[np.newaxis, :]).tolist() == expected
 
 
 def test_keys_can_be_recoded_in_place() -> None:

@@ -17,6 +17,7 @@ from runtime.core.keygroups import range_of
 from runtime.core.recovery import Restored
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.memory import MemorySnapshotStore
+from runtime.state import chain
 from runtime.state.chain import MOST_DELTAS
 from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.store import StateCapture, SubtaskState
@@ -92,8 +93,10 @@ ROWS = st.tuples(st.integers(-(2**63), 2**63 - 1), st.none() | st.floats(-1e9, 1
 class StateMachine(RuleBasedStateMachine):
     """Several subtasks of one operator; the model is one dictionary and, per snapshot, what it was then."""
 
-    @initialize(parallelism=st.integers(1, 4))
-    def begin(self, parallelism: int) -> None:
+    @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([1, 2, 8]))
+    def begin(self, parallelism: int, most_deltas: int) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(chain, "MOST_DELTAS", most_deltas)
         self.store = FailingStore()
         self.model: dict[Key, Row] = {}
         self.captures = 0
@@ -137,6 +140,7 @@ class StateMachine(RuleBasedStateMachine):
         finally:
             self.store.writes_until_failure = 1_000_000
         self.snapshots.append((dict(self.model), written))
+        assert contents(declared(restored(self.store, written, range(GROUPS)))) == self.model
 
     @rule(data=st.data(), parallelism=st.integers(1, 4))
     def restore(self, data: st.DataObject, parallelism: int) -> None:
@@ -144,6 +148,9 @@ class StateMachine(RuleBasedStateMachine):
             model, written = data.draw(st.sampled_from(self.snapshots))
             self.model = dict(model)
             self.start(written, parallelism)
+
+    def teardown(self) -> None:
+        self.patch.undo()
 
     @invariant()
     def tables_hold_what_the_model_holds(self) -> None:
@@ -194,6 +201,32 @@ def test_a_key_that_came_and_went_between_captures_leaves_no_tombstone() -> None
     put(table, {("short-lived", 1): (1, None)})
     drop(table, [("short-lived", 1)])
     assert len(write(state, store, 2).keyed["counts"]) == 1
+
+
+def test_a_key_that_came_with_a_delta_can_go_with_the_next() -> None:
+    store, state, table = fresh()
+    put(table, many(100))
+    write(state, store, 1)
+    put(table, {("new", 0): (1, None)})
+    write(state, store, 2)
+    drop(table, [("new", 0)])
+    again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
+    assert contents(again) == contents(table) == many(100)
+
+
+def test_a_new_base_forgets_what_went_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_DELTAS", 0)
+    store, state, table = fresh()
+    put(table, many(100))
+    write(state, store, 1)
+    drop(table, [("key 5", 0)])
+    put(table, {("key 5", 0): (5, None)})
+    write(state, store, 2)
+    monkeypatch.setattr(chain, "MOST_DELTAS", 8)
+    put(table, {("key 6", 0): (6, None)})
+    again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
+    assert contents(again) == contents(table)
+    assert contents(again)["key 5", 0] == (5, None)
 
 
 def test_an_idle_state_writes_nothing_again() -> None:

@@ -13,7 +13,7 @@ import structlog
 from celery.schedules import schedule
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
-from kombu import Queue
+from kombu import Exchange, Queue
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
@@ -87,7 +87,7 @@ WEIR_RECONCILE_S = 1
 
 SECRET_KEY = required("DJANGO_SECRET_KEY")
 DEBUG = flag("DJANGO_DEBUG")
-ALLOWED_HOSTS = names("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1],testserver")
+ALLOWED_HOSTS = names("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = names("DJANGO_TRUSTED_ORIGINS", "")
 
 INSTALLED_APPS = [
@@ -228,7 +228,7 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
-CELERY_TASK_QUEUES = [Queue(name) for name in ("runs", "stages", "housekeeping")]
+CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "housekeeping")]
 CELERY_TASK_ROUTES = {
     "console.jobs.tasks.supervise_run": {"queue": "runs"},
     "console.jobs.tasks.compile_version": {"queue": "stages"},
@@ -285,5 +285,12 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
     "root": {"handlers": ["stderr"], "level": optional("WEIR_LOG_LEVEL", "INFO").upper()},
-    "loggers": {"django": {"handlers": [], "propagate": True}, "django.server": {"handlers": [], "propagate": True}},
+    "loggers": {
+        "django": {"handlers": [], "propagate": True},
+        "django.server": {"handlers": [], "propagate": True},
+        # The reconciler wakes each second: three lines for each pass would bury what matters.
+        "celery.beat": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+    },
 }

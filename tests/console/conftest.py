@@ -1,6 +1,9 @@
 """People, and a job with everything that a run can have."""
 
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from runtime.core.lifecycle import RunState
+from tests.console.world import World, world
 
 GRAPH = {
     "max_parallelism": 128,
@@ -34,6 +38,19 @@ SCHEMA = {
     "required": ["path"],
     "additionalProperties": False,
 }
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[World]:
+    """Real processes of their own, to be killed."""
+    # Not below pytest's own folders: the servers' account could not pass through them.
+    home = Path(tempfile.mkdtemp(prefix="weir-world-"))
+    home.chmod(0o711)
+    try:
+        with world(home / "var") as made:
+            yield made
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,27 +1,14 @@
 """Compiling and preparing, with a real worker on `stages` and a real child process for each stage."""
 
 import json
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.console.world import Worker, World, alive, until, world
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[World]:
-    home = Path(tempfile.mkdtemp(prefix="weir-world-"))
-    home.chmod(0o711)
-    try:
-        with world(home / "var") as made:
-            yield made
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+from tests.console.world import Worker, World, alive, until
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,21 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.console.world import Worker, World, alive, until, world
+from tests.console.world import Worker, World, alive, until
 
 CLAIM_LIMIT_S = 10  #: issue 2: a run whose worker was killed is claimed by another within this
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[World]:
-    # Not below pytest's own folders: the servers' account could not pass through them.
-    home = Path(tempfile.mkdtemp(prefix="weir-world-"))
-    home.chmod(0o711)
-    try:
-        with world(home / "var") as made:
-            yield made
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -257,3 +243,40 @@ def test_a_run_whose_wake_up_was_lost_is_found(place: World, workers: list[Worke
     run_id = place.new_run()
     place.master(run_id)
     finish(place, run_id)
+
+
+def test_workers_with_room_take_what_busy_ones_cannot(place: World, workers: list[Worker]) -> None:
+    """Two workers with two places each: four runs at once, and the fifth as soon as there is room."""
+    run_ids = [place.new_run() for _ in range(5)]
+    for run_id in run_ids:
+        place.supervise(run_id)
+
+    def running() -> list[int]:
+        return [run_id for run_id in run_ids if place.run(run_id)["state"] == "running"]
+
+    until(lambda: len(running()) == 4)
+    owners = {place.run(run_id)["lease_owner"] for run_id in running()}
+    assert len({owner.split(":")[1] for owner in owners}) == 4
+    [waiting] = set(run_ids) - set(running())
+    assert place.run(waiting)["state"] == "queued"
+    finish(place, running()[0])
+    place.master(waiting)
+    for run_id in running():
+        finish(place, run_id)
+
+
+def test_an_outage_of_the_broker_costs_a_healthy_run_nothing(place: World, workers: list[Worker]) -> None:
+    run_id = place.new_run()
+    place.supervise(run_id)
+    token, master, _ = place.master(run_id)
+    place.stop_redis()
+    beat = place.run(run_id)["lease_beat"]
+    until(lambda: place.run(run_id)["lease_beat"] > beat + 3)
+    place.start_redis()
+    another = place.new_run()  # found by a reconciler and a worker that have both come back
+    place.master(another, limit_s=90)
+    row = place.run(run_id)
+    assert (row["state"], row["token"], row["releases"]) == ("running", token, 0)
+    assert alive(master)
+    for ended_one in (run_id, another):
+        finish(place, ended_one)

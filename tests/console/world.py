@@ -77,13 +77,13 @@ class Worker:
 class World:
     """The servers' addresses, and short ways to say what a test does."""
 
-    def __init__(self, var: Path, redis_url: str) -> None:
+    def __init__(self, var: Path) -> None:
         self.var = var
-        self.pg_port = free_port()
-        self.redis_url = redis_url
-        self._pg = contextlib.ExitStack()
+        self.pg_port, self.redis_port = free_port(), free_port()
+        self._pg, self._redis = contextlib.ExitStack(), contextlib.ExitStack()
         self._celery = Celery(set_as_current=False)
         self.start_postgres()
+        self.start_redis()
         for name in ("orders", "seen", "run"):
             (var / name).mkdir()
 
@@ -96,6 +96,13 @@ class World:
 
     def stop_postgres(self) -> None:
         self._pg.close()
+
+    def start_redis(self) -> None:
+        server = start_redis(self.var / "broker", port=self.redis_port, password="weir")
+        self.redis_url = self._redis.enter_context(server).url
+
+    def stop_redis(self) -> None:
+        self._redis.close()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -208,11 +215,11 @@ class World:
 def world(var: Path) -> Iterator[World]:
     """Everything but workers on `runs` and `stages`."""
     var.mkdir(mode=0o711)
-    with start_redis(var / "broker", password="weir") as redis:
-        made = World(var, redis.url)
-        try:
-            made.migrate()
-            with made.worker("housekeeping", "-c1", "-B", "-s", str(var / "beat")):
-                yield made
-        finally:
-            made.stop_postgres()
+    made = World(var)
+    try:
+        made.migrate()
+        with made.worker("housekeeping", "-c1", "-B", "-s", str(var / "beat")):
+            yield made
+    finally:
+        made.stop_postgres()
+        made.stop_redis()

@@ -2,7 +2,9 @@
 
 import msgspec
 
-from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot, folder_of
+from runtime.core.ids import CheckpointId
+from runtime.core.messages import CheckpointKind
 from tests.core.builders import DONE, SNAPSHOT, manifest, segment
 
 
@@ -33,3 +35,8 @@ def test_a_manifest_survives_json() -> None:
     """S0-48: it names operators and subtasks, nothing of tasks or chains."""
     made = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment("1"),)}, lists={"l": (1, "x")}, watermark=5)]})
     assert msgspec.json.decode(msgspec.json.encode(made), type=Manifest) == made
+
+
+def test_the_folder_of_a_checkpoint_is_unique_to_the_attempt_that_writes_it() -> None:
+    assert folder_of(CheckpointKind.CHECKPOINT, CheckpointId(7), 3) == "chk-7-3"
+    assert folder_of(CheckpointKind.DRAIN, CheckpointId(8), 3) == "savepoint-8-3"

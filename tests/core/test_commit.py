@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.core.checkpoint import CommitPermit, SubtaskSnapshot
-from runtime.core.commit import owed, permit_for_recorded
+from runtime.core.commit import owed, permit_for_recorded, permit_from_master
 from runtime.core.ids import CheckpointId, Token
 from tests.core.builders import SNAPSHOT, manifest
 
@@ -29,3 +29,8 @@ def test_every_committable_is_owed_also_of_finished_operators() -> None:
         }
     )
     assert owed(made) == {"done": ("x",), "two": ("y", "z")}
+
+
+def test_a_slot_gets_its_permit_from_the_word_of_its_own_master() -> None:
+    """The connection is fenced by the attempt token, so the word is that of the attempt."""
+    assert permit_from_master("job", Token(2), CheckpointId(4)) == CommitPermit("job", Token(2), CheckpointId(4))

@@ -24,9 +24,10 @@ def test_repeats_count_once_and_strangers_not_at_all() -> None:
     assert made.acknowledge(B, SNAPSHOT, TIMINGS) is AckResult.ACCEPTED
     assert made.acknowledge(B, DONE, TIMINGS) is AckResult.DUPLICATE
     assert made.acknowledge(A, SNAPSHOT, TIMINGS) is AckResult.UNKNOWN
-    assert not made.complete
+    complete = [made.complete]
     assert made.acknowledge(C, SNAPSHOT, TIMINGS) is AckResult.ACCEPTED
-    assert made.complete
+    complete.append(made.complete)
+    assert complete == [False, True]
     assert made.acks[B][0] == SNAPSHOT
 
 

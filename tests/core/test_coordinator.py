@@ -1,0 +1,674 @@
+"""The coordinator: tables of events and the whole list of effects that follows."""
+
+from typing import Any
+
+import pytest
+
+from runtime.core.checkpoint import FailureReason as Why
+from runtime.core.checkpoint import Manifest, SubtaskSnapshot
+from runtime.core.coordinator import FINAL_RETRY_MS, Coordinator, CoordinatorSettings
+from runtime.core.effects import (
+    CoordinatorEffect,
+    EndJob,
+    FailAttempt,
+    IssueId,
+    NotifyAborted,
+    NotifyCompleted,
+    ReportCheckpoint,
+    ResumeJob,
+    SettleOperation,
+    StoreManifest,
+    TriggerSubtask,
+    WakeAt,
+)
+from runtime.core.events import (
+    Acknowledged,
+    CheckpointDeclined,
+    CheckpointRequested,
+    CoordinatorSuspended,
+    IdIssued,
+    IdUnavailable,
+    JobStarted,
+    LogicFinished,
+    ManifestFailed,
+    ManifestRecorded,
+    SubtaskEnded,
+    Ticked,
+)
+from runtime.core.graph import JobGraph
+from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.messages import Barrier
+from runtime.core.messages import CheckpointKind as Kind
+from runtime.core.requests import QUEUE_CAPACITY
+from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain
+
+GRAPH = chain()
+A, B, C = GRAPH.subtasks
+ALL = frozenset(GRAPH.subtasks)
+Effects = list[CoordinatorEffect]
+
+
+class Job:
+    """A coordinator and short words for what happens to it."""
+
+    def __init__(self, graph: JobGraph = GRAPH, start: bool = True, **settings: Any) -> None:
+        chosen = {"interval_ms": None, "timeout_ms": 1_000, "min_pause_ms": 0} | settings
+        self.machine = Coordinator("job", Token(5), graph, CoordinatorSettings(**chosen))
+        self.graph = graph
+        self.at = 100
+        if start:
+            self.machine.handle(JobStarted(self.at))
+
+    def ask(self, kind: Kind = Kind.CHECKPOINT, operation: str = "op") -> Effects:
+        return self.machine.handle(CheckpointRequested(self.at, kind, operation))
+
+    def issue(self, checkpoint: int) -> Effects:
+        return self.machine.handle(IdIssued(self.at, CheckpointId(checkpoint)))
+
+    def ack(self, checkpoint: int, *subtasks: SubtaskId, snapshot: SubtaskSnapshot = SNAPSHOT) -> Effects:
+        effects: Effects = []
+        for one in subtasks or self.graph.subtasks:
+            effects += self.machine.handle(Acknowledged(self.at, one, CheckpointId(checkpoint), snapshot, TIMINGS))
+        return effects
+
+    def record(self, checkpoint: int) -> Effects:
+        return self.machine.handle(ManifestRecorded(self.at, CheckpointId(checkpoint)))
+
+    def complete(self, checkpoint: int, snapshot: SubtaskSnapshot = SNAPSHOT) -> Effects:
+        """From the id to the record."""
+        self.issue(checkpoint)
+        self.ack(checkpoint, snapshot=snapshot)
+        return self.record(checkpoint)
+
+    def decline(self, checkpoint: int, why: Why = Why.ASYNC_FAILED) -> Effects:
+        return self.machine.handle(CheckpointDeclined(self.at, B, CheckpointId(checkpoint), why, "disk full"))
+
+    def tick(self, at: int) -> Effects:
+        self.at = at
+        return self.machine.handle(Ticked(at))
+
+    def finish_logic(self) -> Effects:
+        """Of every subtask."""
+        return [e for one in self.graph.subtasks for e in self.machine.handle(LogicFinished(self.at, one))]
+
+    def end(self, *subtasks: SubtaskId) -> Effects:
+        return [e for one in subtasks for e in self.machine.handle(SubtaskEnded(self.at, one))]
+
+    def suspend(self) -> Effects:
+        return self.machine.handle(CoordinatorSuspended(self.at))
+
+
+def of(kind: type, effects: Effects) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def manifest_in(effects: Effects) -> Manifest:
+    (store,) = of(StoreManifest, effects)
+    found: Manifest = store.manifest
+    return found
+
+
+# ---------------------------------------------------------------- the life of one checkpoint
+
+
+def test_from_request_to_completion() -> None:
+    """S2-16, S2-25, S2-46, S2-51: id, trigger, acknowledgements, record, notice; S4-22."""
+    job = Job()
+    assert job.ask() == [IssueId()]
+    barrier = Barrier(CheckpointId(7), Kind.CHECKPOINT, 100)
+    assert job.issue(7) == [
+        ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 0, 3),
+        WakeAt(1_100),
+        TriggerSubtask(A, barrier),
+    ]
+    assert job.machine.progress == (7, Kind.CHECKPOINT, 0, 3)
+    assert job.ack(7, A, B) == []
+    manifest = manifest_in(job.ack(7, C))
+    assert (manifest.checkpoint, manifest.token, sorted(manifest.operators)) == (7, 5, ["a", "b", "c"])
+    completed = job.record(7)
+    assert completed[0] == ReportCheckpoint(CheckpointId(7), Kind.CHECKPOINT, 100, 100, 3, 3)
+    (notice,) = of(NotifyCompleted, completed)
+    assert (notice.permit.checkpoint, notice.permit.token, notice.subtasks) == (7, 5, ALL)
+    assert completed[-1] == SettleOperation("op", CheckpointId(7))
+    assert job.machine.progress is None
+
+
+def test_nobody_is_told_before_the_manifest_is_recorded() -> None:
+    """S0-31."""
+    job = Job()
+    job.ask()
+    job.issue(1)
+    assert not of(NotifyCompleted, job.ack(1))
+
+
+def test_a_plain_savepoint_notifies_nobody() -> None:
+    job = Job()
+    job.ask(Kind.SAVEPOINT)
+    completed = job.complete(1)
+    assert not of(NotifyCompleted, completed)
+    assert of(SettleOperation, completed) == [SettleOperation("op", CheckpointId(1))]
+    assert job.machine.savepoint is None
+
+
+def test_repeated_late_and_unknown_acknowledgements_change_nothing() -> None:
+    """S2-45, S2-46."""
+    job = Job()
+    job.ask()
+    job.issue(1)
+    assert job.ack(9, A) == []
+    assert job.ack(1, A, A) == []
+    assert len(of(StoreManifest, job.ack(1, B, C))) == 1
+    job.record(1)
+    assert job.ack(1, A) == []
+
+
+def test_a_coordinator_starts_once() -> None:
+    with pytest.raises(AssertionError, match="starts once"):
+        Job().machine.handle(JobStarted(1))
+
+
+# ---------------------------------------------------------------- when one starts
+
+
+def test_periodic_checkpoints_begin_one_interval_after_the_start() -> None:
+    """S2-02, S2-07, S2-26."""
+    job = Job(start=False, interval_ms=50)
+    assert job.tick(99) == []
+    job.at = 100
+    assert job.machine.handle(JobStarted(100)) == [WakeAt(150)]
+    assert job.tick(149) == []
+    assert job.tick(150) == [WakeAt(200), IssueId()]
+
+
+def test_the_pause_after_a_completion_holds_periodic_ones_back() -> None:
+    job = Job(interval_ms=50, min_pause_ms=80)
+    job.tick(150)
+    job.at = 190
+    job.complete(1)
+    assert job.tick(200) == [WakeAt(250), WakeAt(250)], "the earlier of interval and pause"
+    assert job.tick(250) == [WakeAt(300), WakeAt(270)]
+    assert job.tick(270) == [WakeAt(320), IssueId()]
+
+
+def test_people_need_not_wait_for_the_pause() -> None:
+    job = Job(interval_ms=50, min_pause_ms=80)
+    job.tick(150)
+    job.complete(1)
+    assert job.ask() == [IssueId()]
+
+
+def test_at_most_as_many_as_allowed_are_pending_and_the_next_follows() -> None:
+    """S2-10, S2-50."""
+    job = Job()
+    job.ask(operation="one")
+    job.issue(1)
+    assert job.ask(operation="two") == []
+    job.ack(1)
+    assert job.record(1)[-1] == IssueId()
+
+
+def test_two_overlapping_checkpoints_both_complete() -> None:
+    job = Job(max_concurrent=2)
+    assert job.ask(operation="one") == [IssueId()]
+    assert job.ask(operation="two") == [], "one id is asked for at a time"
+    assert job.issue(1)[-1] == IssueId()
+    job.issue(2)
+    job.ack(1)
+    assert of(NotifyCompleted, job.record(1))
+    job.ack(2)
+    assert of(NotifyCompleted, job.record(2))
+
+
+def test_an_older_pending_one_is_subsumed_but_savepoints_and_stored_ones_are_not() -> None:
+    """S2-49."""
+    job = Job(max_concurrent=4)
+    for operation, kind in (("old", Kind.CHECKPOINT), ("kept", Kind.SAVEPOINT), ("stored", Kind.CHECKPOINT)):
+        job.ask(kind, operation)
+    for checkpoint in (1, 2, 3):
+        job.issue(checkpoint)
+    job.ask(operation="new")
+    job.issue(4)
+    job.ack(3)
+    job.ack(4)
+    effects = job.record(4)
+    settled = {e.operation: e.reason for e in of(SettleOperation, effects)}
+    assert settled == {"old": Why.SUBSUMED, "new": None}
+    assert job.machine.progress == (2, Kind.SAVEPOINT, 0, 3)
+    assert of(NotifyCompleted, job.record(3))
+
+
+def test_nothing_starts_before_every_subtask_runs() -> None:
+    """S0-44, S2-12, S2-15: refused with a reason, and no id is taken."""
+    job = Job(start=False)
+    assert job.ask() == [
+        SettleOperation("op", None, Why.NOT_ALL_REQUIRED_TASKS_RUNNING, "the job is not running yet, or no longer")
+    ]
+
+
+def test_too_many_requests_turn_the_last_one_away() -> None:
+    job = Job()
+    job.ask(operation="first")
+    for number in range(QUEUE_CAPACITY):
+        job.at += 1
+        assert job.ask(operation=f"{number}") == []
+    assert of(SettleOperation, job.ask(Kind.SAVEPOINT, "urgent")) == [
+        SettleOperation(f"{QUEUE_CAPACITY - 1}", None, Why.TOO_MANY_REQUESTS, "too many requests are waiting")
+    ]
+
+
+def test_a_periodic_request_that_gives_way_is_nobodys_operation() -> None:
+    job = Job(interval_ms=50)
+    job.ask(operation="first")
+    job.tick(150)
+    for number in range(QUEUE_CAPACITY - 1):
+        assert job.ask(operation=f"{number}") == []
+    assert job.ask(operation="last") == []
+
+
+def test_an_id_that_cannot_be_had_costs_that_checkpoint_only() -> None:
+    """S2-18."""
+    job = Job(interval_ms=50)
+    job.tick(150)
+    assert job.machine.handle(IdUnavailable(150, "database away")) == []
+    assert job.tick(200) == [WakeAt(250), IssueId()]
+    job.machine.handle(IdUnavailable(200, "database away"))
+    job.ask()
+    assert job.machine.handle(IdUnavailable(210, "database away")) == [
+        SettleOperation("op", None, Why.ID_UNAVAILABLE, "database away")
+    ]
+
+
+# ---------------------------------------------------------------- how one fails
+
+
+def test_a_decline_gives_it_up_and_the_next_waiting_one_starts() -> None:
+    """S2-37, S2-39."""
+    job = Job()
+    job.ask(operation="one")
+    job.issue(1)
+    job.ask(operation="two")
+    assert job.decline(1) == [
+        ReportCheckpoint(CheckpointId(1), Kind.CHECKPOINT, 100, 100, 0, 3, Why.ASYNC_FAILED, "b/0: disk full"),
+        NotifyAborted(CheckpointId(1), ALL),
+        SettleOperation("one", None, Why.ASYNC_FAILED, "b/0: disk full"),
+        IssueId(),
+    ]
+    assert job.decline(1) == [], "the rest of the declines come too late"
+
+
+def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:
+    job = Job()
+    job.ask()
+    job.issue(1)
+    job.ack(1)
+    assert job.decline(1) == []
+    assert job.tick(5_000) == [], "and so does its timeout"
+    assert of(NotifyCompleted, job.record(1))
+
+
+def test_a_declined_checkpoint_is_not_tried_in_a_loop() -> None:
+    """While a build side is read every checkpoint is declined: the next one is the next period's."""
+    job = Job(interval_ms=50)
+    job.tick(150)
+    job.issue(1)
+    assert not of(IssueId, job.decline(1, Why.DECLINED_TASK_NOT_READY))
+    assert of(IssueId, job.tick(200))
+
+
+def test_one_that_takes_too_long_expires_and_names_who_is_late() -> None:
+    """S2-21, S2-22."""
+    job = Job()
+    job.ask()
+    job.issue(1)
+    job.ack(1, A)
+    assert job.tick(1_099) == []
+    (report,) = of(ReportCheckpoint, job.tick(1_100))
+    assert (report.reason, report.detail) == (Why.EXPIRED, "no acknowledgement from b/0, c/0")
+
+
+def test_a_manifest_that_cannot_be_stored_fails_only_its_checkpoint() -> None:
+    job = Job()
+    job.ask()
+    job.issue(1)
+    job.ack(1)
+    effects = job.machine.handle(ManifestFailed(100, CheckpointId(1), "disk full"))
+    assert of(SettleOperation, effects) == [SettleOperation("op", None, Why.FINALIZE_FAILED, "disk full")]
+    assert not of(FailAttempt, effects)
+    assert job.ask() == [IssueId()]
+
+
+def test_more_failures_in_a_row_than_tolerated_fail_the_attempt() -> None:
+    job = Job(tolerable_failures=1)
+    failed = []
+    for checkpoint, why in ((1, Why.ASYNC_FAILED), (2, Why.DECLINED_SUBSUMED), (3, Why.ASYNC_FAILED)):
+        job.ask()
+        job.issue(checkpoint)
+        failed.append(len(of(FailAttempt, job.decline(checkpoint, why))))
+    assert failed == [0, 0, 1], "what does not count neither adds nor resets"
+
+
+def test_a_completion_starts_the_count_of_failures_anew() -> None:
+    job = Job(tolerable_failures=1)
+    for checkpoint in (1, 3):
+        job.ask()
+        job.issue(checkpoint)
+        assert not of(FailAttempt, job.decline(checkpoint))
+        job.ask()
+        job.complete(checkpoint + 1)
+
+
+def test_a_subtask_that_ends_while_it_is_awaited_aborts_the_checkpoint_and_the_next_plans_anew() -> None:
+    """S0-46, S0-47."""
+    job = _with_finished_source()
+    job.ask()
+    job.issue(2)
+    (report,) = of(ReportCheckpoint, job.end(A))
+    assert (report.reason, report.detail) == (Why.TASK_FINISHED_WHILE_TRIGGERED, "a/0 ended before its snapshot")
+    job.ask()
+    assert [e.subtask for e in of(TriggerSubtask, job.issue(3))] == [B]
+    assert manifest_in(job.ack(3, B, C)).operators["a"].subtasks[0].finished
+
+
+def _with_finished_source(**settings: Any) -> Job:
+    """Checkpoint 1 is complete; in it the source was done with its logic."""
+    job = Job(**settings)
+    job.ask(operation="first")
+    job.issue(1)
+    job.ack(1, A, snapshot=SubtaskSnapshot(finished=True, committables=("x",)))
+    job.ack(1, B, C)
+    job.record(1)
+    return job
+
+
+def test_a_subtask_that_ends_after_its_snapshot_harms_nothing() -> None:
+    """S0-74: the checkpoint in flight completes."""
+    job = _with_finished_source()
+    job.ask()
+    job.issue(2)
+    job.ack(2, A, snapshot=DONE)
+    assert job.end(A) == []
+    assert of(StoreManifest, job.ack(2, B, C))
+
+
+def test_what_an_ended_subtask_had_committed_is_not_owed_for_ever() -> None:
+    job = _with_finished_source()
+    job.end(A)
+    job.ask()
+    job.issue(2)
+    last = manifest_in(job.ack(2, B, C)).operators["a"].subtasks[0]
+    assert (last.finished, last.committables) == (True, ())
+
+
+# ---------------------------------------------------------------- the last checkpoint
+
+
+def test_when_all_logic_is_done_exactly_one_checkpoint_is_taken_at_once() -> None:
+    """S0-14, S0-36, S0-38."""
+    job = Job()
+    assert job.finish_logic() == [IssueId()]
+    effects = job.complete(1, snapshot=DONE)
+    assert of(NotifyCompleted, effects)
+    assert not of(IssueId, effects)
+    assert of(EndJob, job.end(A, B, C)) == [EndJob()]
+
+
+def test_one_that_was_under_way_when_the_logic_was_done_is_followed_by_the_last() -> None:
+    """S0-74: what began earlier releases nobody who was not done then."""
+    job = Job()
+    job.ask()
+    job.issue(1)
+    job.ack(1, A, B)
+    assert job.finish_logic() == []
+    job.ack(1, C)
+    assert job.record(1)[-1] == IssueId()
+
+
+def test_one_that_was_under_way_is_the_last_if_every_snapshot_came_after_the_end() -> None:
+    """S0-36: not a second one, which would only meet subtasks that are ending."""
+    job = Job(interval_ms=50)
+    job.ask()
+    job.issue(1)
+    job.finish_logic()
+    job.ack(1, snapshot=DONE)
+    assert not of(IssueId, job.record(1))
+    assert job.tick(200) == [], "and the clock asks for no other"
+
+
+def test_logic_that_is_done_before_the_last_subtask_started_is_not_forgotten() -> None:
+    """S0-22: as at the restore of a finished job; without this it would wait for ever."""
+    job = Job(start=False)
+    assert job.finish_logic() == []
+    assert job.machine.handle(JobStarted(100)) == [IssueId()]
+
+
+def test_the_last_checkpoint_is_tried_again_but_not_in_a_loop() -> None:
+    """Storage that is away must not be asked without pause."""
+    job = Job()
+    job.finish_logic()
+    job.issue(1)
+    effects = job.decline(1)
+    assert not of(IssueId, effects)
+    assert effects[-1] == WakeAt(100 + FINAL_RETRY_MS)
+    assert job.tick(100 + FINAL_RETRY_MS) == [IssueId()]
+    assert job.machine.handle(IdUnavailable(700, "away")) == [WakeAt(700 + FINAL_RETRY_MS)]
+    assert job.tick(700 + FINAL_RETRY_MS) == [IssueId()]
+
+
+def test_a_savepoint_does_not_take_the_place_of_the_last_checkpoint() -> None:
+    job = Job()
+    job.ask(Kind.SAVEPOINT)
+    job.issue(1)
+    job.finish_logic()
+    job.ack(1, snapshot=DONE)
+    assert job.record(1)[-1] == IssueId()
+
+
+def test_a_periodic_request_that_waited_for_the_last_checkpoint_is_dropped() -> None:
+    job = Job(interval_ms=50)
+    job.finish_logic()
+    job.issue(1)
+    job.tick(150)
+    job.ack(1, snapshot=DONE)
+    assert not of(IssueId, job.record(1))
+
+
+def test_an_id_for_a_periodic_one_is_burnt_when_the_last_has_completed_meanwhile() -> None:
+    job = Job(interval_ms=50, max_concurrent=2)
+    job.finish_logic()
+    job.issue(1)
+    assert of(IssueId, job.tick(150))
+    job.ack(1, snapshot=DONE)
+    job.record(1)
+    assert job.issue(2) == []
+
+
+def test_who_asks_while_the_job_is_ending_is_told_so_and_the_run_goes_on_ending() -> None:
+    job = Job()
+    job.finish_logic()
+    job.complete(1, snapshot=DONE)
+    detail = "all input has been read and the job is ending"
+    failed = SettleOperation("op", None, Why.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
+    assert job.ask(Kind.SAVEPOINT) == [failed]
+    assert job.ask(Kind.STOP) == [failed, ResumeJob()]
+
+
+def test_requests_that_nobody_can_serve_any_more_are_settled_when_the_job_ends() -> None:
+    job = Job()
+    job.finish_logic()
+    job.issue(1)
+    job.ask(operation="waiting")
+    job.ack(1, snapshot=DONE)
+    assert job.record(1)[-1] == IssueId()
+    ended = job.end(A, B, C)
+    assert ended == [SettleOperation("waiting", None, Why.SUSPENDED, "the job has ended"), EndJob()]
+    assert job.issue(2) == [], "the id is burnt"
+
+
+# ---------------------------------------------------------------- stop and drain
+
+
+@pytest.mark.parametrize("kind", [Kind.STOP, Kind.DRAIN])
+def test_a_stop_is_one_savepoint_that_all_are_told_of(kind: Kind) -> None:
+    """S0-28, S0-37, S0-70: the job ends only by its completion."""
+    job = Job()
+    assert job.ask(kind) == [IssueId()]
+    issued = job.issue(1)
+    assert of(TriggerSubtask, issued) == [TriggerSubtask(A, Barrier(CheckpointId(1), kind, 100))]
+    manifest = manifest_in(job.ack(1))
+    saved = [job.machine.savepoint]
+    completed = job.record(1)
+    saved.append(job.machine.savepoint)
+    assert saved == [None, manifest], "it is there when it is recorded, not before"
+    assert of(NotifyCompleted, completed)[0].subtasks == ALL
+    assert job.end(A, B, C) == [EndJob()]
+
+
+def test_what_is_pending_or_waits_gives_way_to_a_stop() -> None:
+    job = Job(interval_ms=50)
+    job.ask(operation="pending")
+    job.issue(1)
+    job.ask(operation="waiting")
+    job.tick(150)
+    effects = job.ask(Kind.STOP, "stop")
+    settled = {e.operation: e.reason for e in of(SettleOperation, effects)}
+    assert settled == {"pending": Why.SUSPENDED, "waiting": Why.SUSPENDED}
+    assert effects[-1] == IssueId()
+    assert job.tick(200) == [], "no periodic ones from now on"
+
+
+def test_an_id_that_was_under_way_for_a_periodic_one_is_burnt_by_a_stop() -> None:
+    job = Job(interval_ms=50)
+    job.tick(150)
+    assert job.ask(Kind.STOP) == []
+    assert job.issue(1) == [IssueId()]
+    assert of(TriggerSubtask, job.issue(2))[0].barrier.kind is Kind.STOP
+
+
+def test_a_checkpoint_that_is_being_stored_completes_during_a_stop() -> None:
+    """S0-83."""
+    job = Job()
+    job.ask()
+    job.issue(1)
+    job.ack(1)
+    assert job.ask(Kind.STOP) == [], "one at a time"
+    effects = job.record(1)
+    assert of(NotifyCompleted, effects)
+    assert effects[-1] == IssueId()
+
+
+def test_one_stop_at_a_time() -> None:
+    job = Job()
+    job.ask(Kind.STOP, "first")
+    assert job.ask(Kind.DRAIN, "second") == [SettleOperation("second", None, Why.SUSPENDED, "a stop is under way")]
+
+
+def test_a_stop_that_nobody_heard_of_is_taken_back() -> None:
+    job = Job(interval_ms=50)
+    job.ask(Kind.STOP)
+    assert job.machine.handle(IdUnavailable(120, "away")) == [
+        SettleOperation("op", None, Why.ID_UNAVAILABLE, "away"),
+        ResumeJob(),
+        WakeAt(170),
+    ]
+    assert of(IssueId, job.tick(170))
+
+
+def test_a_stop_whose_savepoint_fails_restarts_the_attempt() -> None:
+    """S0-70: subtasks may have finished their logic, so only the last checkpoint is a state to go on from."""
+    job = Job()
+    job.ask(Kind.DRAIN)
+    job.issue(1)
+    effects = job.decline(1)
+    assert of(SettleOperation, effects) == [SettleOperation("op", None, Why.ASYNC_FAILED, "b/0: disk full")]
+    assert effects[-1] == FailAttempt("the savepoint of the drain failed: async_failed: b/0: disk full")
+
+
+def test_a_stop_that_meets_an_ending_subtask_is_planned_anew() -> None:
+    """S0-47, S0-84: a branch that was ending by itself is no reason to restart."""
+    job = _with_finished_source()
+    job.ask(Kind.STOP)
+    job.issue(2)
+    effects = job.end(A)
+    assert of(NotifyAborted, effects)
+    assert not of(FailAttempt, effects)
+    assert not of(SettleOperation, effects)
+    assert effects[-1] == IssueId()
+    assert of(TriggerSubtask, job.issue(3)) == [TriggerSubtask(B, Barrier(CheckpointId(3), Kind.STOP, 100))]
+    job.ack(3, B, C)
+    assert of(SettleOperation, job.record(3)) == [SettleOperation("op", CheckpointId(3))]
+
+
+def test_a_stop_that_cannot_be_planned_anew_restarts_the_attempt() -> None:
+    """Unlike a stop that nobody heard of: sources may stand still already."""
+    job = _with_finished_source()
+    job.ask(Kind.STOP)
+    job.issue(2)
+    job.end(A)
+    effects = job.machine.handle(IdUnavailable(100, "away"))
+    assert effects == [
+        SettleOperation("op", None, Why.ID_UNAVAILABLE, "away"),
+        FailAttempt("the stop could not be planned anew: away"),
+    ]
+
+
+def test_a_stop_that_is_overtaken_by_the_end_of_the_job_is_taken_back() -> None:
+    job = Job()
+    job.finish_logic()
+    job.issue(1)
+    job.ack(1, snapshot=DONE)
+    job.ask(Kind.STOP)
+    job.record(1)
+    assert job.end(A, B, C)[-3:] == [
+        SettleOperation("op", None, Why.SUSPENDED, "the job has ended"),
+        ResumeJob(),
+        EndJob(),
+    ]
+    assert job.machine.savepoint is None
+
+
+def test_no_last_checkpoint_beside_a_stop() -> None:
+    """S0-84: at a stop all branches end together, by its savepoint."""
+    job = Job()
+    job.ask(Kind.STOP)
+    job.issue(1)
+    assert job.finish_logic() == []
+    job.ack(1)
+    assert not of(IssueId, job.record(1))
+
+
+# ---------------------------------------------------------------- suspension
+
+
+def test_suspension_gives_everything_up_with_a_reason() -> None:
+    """S2-08."""
+    job = Job(max_concurrent=2, interval_ms=50)
+    job.ask(operation="pending")
+    job.issue(1)
+    job.ask(operation="issuing")
+    job.ask(operation="waiting")
+    job.tick(150)
+    settled = {e.operation: e.reason for e in of(SettleOperation, job.suspend())}
+    assert settled == dict.fromkeys(("pending", "issuing", "waiting"), Why.SUSPENDED)
+    assert job.tick(900) == []
+    assert job.issue(2) == []
+    assert job.machine.handle(IdUnavailable(900, "away")) == []
+    assert job.ask()[0].reason is Why.NOT_ALL_REQUIRED_TASKS_RUNNING  # type: ignore[union-attr]
+
+
+def test_a_savepoint_recorded_after_suspension_still_counts() -> None:
+    """The savepoint is there but the stop failed: it is kept and named."""
+    job = Job()
+    job.ask(Kind.STOP)
+    job.issue(1)
+    job.ack(1)
+    assert job.suspend() == []
+    effects = job.record(1)
+    assert of(SettleOperation, effects) == [SettleOperation("op", CheckpointId(1))]
+    assert job.machine.savepoint is not None
+    assert job.suspend() == []
+
+
+def test_suspension_while_a_periodic_id_is_under_way_settles_nothing() -> None:
+    job = Job(interval_ms=50)
+    job.tick(150)
+    assert job.suspend() == []

@@ -1,0 +1,509 @@
+"""One subtask: tables of events and the whole list of effects that follows."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from runtime.core.checkpoint import CommitPermit, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import FailureReason as Why
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    CaptureState,
+    Close,
+    CommitOutput,
+    Decline,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    PreparePreBarrier,
+    Process,
+    ReportEnded,
+    ReportFinished,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    MessageArrived,
+    SnapshotFailed,
+    SnapshotStored,
+    SourceAdvanced,
+    SourceExhausted,
+    SubtaskEvent,
+    SubtaskStarted,
+    Triggered,
+)
+from runtime.core.graph import JobGraph
+from runtime.core.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CancelBarrier,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Message,
+    Records,
+    Watermark,
+)
+from runtime.core.messages import (
+    CheckpointKind as Kind,
+)
+from runtime.core.subtask import STORY_LENGTH, Subtask, SubtaskSpec, feeds_build_side, spec_of
+from tests.core.builders import SNAPSHOT, TIMINGS, edge, operator, sink, source, subtask
+
+LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
+ROWS = Records("rows", 1, 10)
+DRAINED = [Broadcast(Watermark(MAX_WATERMARK)), Finish(), Broadcast(EndOfData(drain=True)), ReportFinished()]
+Effects = list[SubtaskEffect]
+
+
+def barrier(checkpoint: int, kind: Kind = Kind.CHECKPOINT) -> Barrier:
+    return Barrier(CheckpointId(checkpoint), kind, 0)
+
+
+def permit(checkpoint: int) -> CheckpointCompleted:
+    return CheckpointCompleted(CommitPermit("job", Token(1), CheckpointId(checkpoint)))
+
+
+def started(**spec: Any) -> Subtask:
+    machine = Subtask(SubtaskSpec(id=subtask("b/0"), **spec))
+    machine.handle(SubtaskStarted())
+    return machine
+
+
+def one_input(**spec: Any) -> Subtask:
+    return started(inputs={LEFT: 0}, **spec)
+
+
+def two_inputs(**spec: Any) -> Subtask:
+    return started(inputs={LEFT: 0, RIGHT: 1}, **spec)
+
+
+def hear(machine: Subtask, channel: ChannelId, *messages: Message) -> Effects:
+    return [effect for message in messages for effect in machine.handle(MessageArrived(channel, message))]
+
+
+def tell(machine: Subtask, events: Iterable[SubtaskEvent]) -> Effects:
+    return [effect for event in events for effect in machine.handle(event)]
+
+
+def taken(checkpoint: int, kind: Kind = Kind.CHECKPOINT, finished: bool = False, time: int = MIN_WATERMARK) -> Effects:
+    """What a snapshot looks like: flush, barrier, capture, nothing in between."""
+    cut = barrier(checkpoint, kind)
+    return [PreparePreBarrier(CheckpointId(checkpoint)), Broadcast(cut), CaptureState(cut, finished, time)]
+
+
+# ---------------------------------------------------------------- records and time
+
+
+def test_records_go_to_the_operator() -> None:
+    assert hear(one_input(), LEFT, ROWS) == [Process(LEFT, ROWS)]
+
+
+def test_time_is_first_given_to_the_operator_then_sent_on() -> None:
+    """S0-65: what fires at a watermark precedes it."""
+    machine = two_inputs()
+    assert hear(machine, LEFT, Watermark(9)) == []
+    assert hear(machine, RIGHT, Watermark(5)) == [AdvanceWatermark(5), Broadcast(Watermark(5))]
+    assert machine.watermark == 5
+
+
+def test_an_idle_input_is_set_aside_and_an_idle_subtask_says_so() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, Watermark(9))
+    assert hear(machine, RIGHT, Idle()) == [AdvanceWatermark(9), Broadcast(Watermark(9))]
+    assert hear(machine, LEFT, Idle()) == [Broadcast(Idle())]
+
+
+def test_a_source_sends_its_own_time() -> None:
+    machine = started()
+    assert machine.handle(SourceAdvanced(7)) == [Broadcast(Watermark(7))]
+    assert machine.handle(SourceAdvanced(7)) == []
+
+
+def test_a_restored_subtask_tells_its_operator_and_its_successors_how_far_time_has_come() -> None:
+    """A window that has fired must not open again; a quiet input would hold the successors' time back."""
+    machine = Subtask(SubtaskSpec(id=subtask("b/0"), inputs={LEFT: 0}, restored_watermark=50))
+    assert machine.handle(SubtaskStarted()) == [AdvanceWatermark(50), Broadcast(Watermark(50))]
+    assert hear(machine, LEFT, Watermark(40)) == []
+
+
+@pytest.mark.parametrize("time", [None, MIN_WATERMARK])
+def test_without_a_restored_time_nothing_is_told(time: int | None) -> None:
+    machine = Subtask(SubtaskSpec(id=subtask("b/0"), inputs={LEFT: 0}, restored_watermark=time))
+    assert machine.handle(SubtaskStarted()) == []
+
+
+def test_nothing_is_read_before_the_start_and_it_starts_once() -> None:
+    machine = Subtask(SubtaskSpec(id=subtask("b/0"), inputs={LEFT: 0}))
+    assert not machine.readable(LEFT)
+    with pytest.raises(AssertionError, match="may not be read"):
+        hear(machine, LEFT, ROWS)
+    machine.handle(SubtaskStarted())
+    assert machine.readable(LEFT)
+    with pytest.raises(AssertionError, match="starts once"):
+        machine.handle(SubtaskStarted())
+
+
+def test_a_message_from_nowhere_is_a_broken_protocol() -> None:
+    with pytest.raises(AssertionError, match="unknown message"):
+        hear(one_input(), LEFT, "hello")  # type: ignore[arg-type]
+
+
+def test_the_story_of_the_last_events_is_kept_and_bounded() -> None:
+    machine = one_input()
+    hear(machine, LEFT, *[ROWS] * (STORY_LENGTH + 5))
+    assert len(machine.story) == STORY_LENGTH
+
+
+# ---------------------------------------------------------------- barriers
+
+
+def test_a_source_takes_its_snapshot_in_one_step_when_triggered() -> None:
+    """S4-21, S4-23, S4-26."""
+    assert started().handle(Triggered(barrier(1))) == taken(1)
+
+
+def test_a_channel_that_delivered_its_barrier_is_blocked_until_the_other_has() -> None:
+    """S4-20, S4-24, S4-25, S4-27."""
+    machine = two_inputs()
+    assert hear(machine, LEFT, barrier(1)) == []
+    assert not machine.readable(LEFT)
+    assert (machine.aligning, machine.blocked) == (CheckpointId(1), frozenset({LEFT}))
+    assert hear(machine, RIGHT, ROWS) == [Process(RIGHT, ROWS)]
+    assert hear(machine, RIGHT, barrier(1)) == taken(1)
+    assert machine.readable(LEFT)
+    assert (machine.aligning, machine.blocked) == (None, frozenset())
+
+
+def test_the_snapshot_names_the_time_at_the_barrier() -> None:
+    machine = one_input()
+    hear(machine, LEFT, Watermark(30))
+    assert hear(machine, LEFT, barrier(1)) == taken(1, time=30)
+
+
+def test_background_results_are_passed_to_the_coordinator() -> None:
+    machine = one_input()
+    stored = SnapshotStored(CheckpointId(1), SNAPSHOT, TIMINGS)
+    assert machine.handle(stored) == [Acknowledge(CheckpointId(1), SNAPSHOT, TIMINGS)]
+    failed = SnapshotFailed(CheckpointId(2), "disk full")
+    assert machine.handle(failed) == [Decline(CheckpointId(2), Why.ASYNC_FAILED, "disk full")]
+
+
+def test_a_barrier_that_is_overtaken_is_declined_downstream_too() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, barrier(1))
+    assert hear(machine, RIGHT, barrier(2)) == [
+        Decline(CheckpointId(1), Why.DECLINED_SUBSUMED, "a newer barrier overtook it"),
+        Broadcast(CancelBarrier(CheckpointId(1))),
+    ]
+
+
+def test_a_cancel_from_upstream_is_passed_on_once() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, barrier(1))
+    given_up = [
+        Decline(CheckpointId(1), Why.DECLINED_CANCEL_BARRIER, "given up upstream"),
+        Broadcast(CancelBarrier(CheckpointId(1))),
+    ]
+    assert hear(machine, RIGHT, CancelBarrier(CheckpointId(1))) == given_up
+    assert hear(machine, LEFT, CancelBarrier(CheckpointId(1))) == []
+
+
+def test_an_abort_unblocks_and_lets_the_operator_forget() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, barrier(1))
+    assert machine.handle(CheckpointAborted(CheckpointId(1))) == [ForgetCheckpoint(CheckpointId(1))]
+    assert machine.readable(LEFT)
+    assert hear(machine, RIGHT, barrier(1)) == [], "a straggler"
+
+
+def test_an_input_that_ends_while_its_barrier_is_awaited_is_no_longer_awaited() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, barrier(1))
+    assert hear(machine, RIGHT, EndOfData(drain=True), EndOfPartition()) == [EndInput(1), *taken(1)]
+
+
+def test_a_subtask_without_running_predecessors_waits_for_their_last_messages() -> None:
+    """S0-19."""
+    machine = one_input()
+    assert machine.handle(Triggered(barrier(1))) == []
+    effects = hear(machine, LEFT, ROWS, EndOfData(drain=True), EndOfPartition())
+    assert effects[0] == Process(LEFT, ROWS)
+    assert effects[-3:] == taken(1, finished=True)
+
+
+def test_a_trigger_before_the_start_is_declined() -> None:
+    """S0-44, S2-33."""
+    machine = Subtask(SubtaskSpec(id=subtask("a/0")))
+    assert machine.handle(Triggered(barrier(1))) == [
+        Decline(CheckpointId(1), Why.DECLINED_TASK_NOT_READY, "the subtask is being deployed"),
+        Broadcast(CancelBarrier(CheckpointId(1))),
+    ]
+
+
+def test_completion_is_passed_to_the_operator_once_and_in_order() -> None:
+    """S0-31."""
+    machine = one_input()
+    assert machine.handle(permit(2)) == [CommitOutput(permit(2).permit)]
+    assert machine.handle(permit(2)) == []
+    assert machine.handle(permit(1)) == []
+
+
+# ---------------------------------------------------------------- the end of the data
+
+
+def test_a_source_at_its_end_sends_maximum_time_then_end_of_data() -> None:
+    """S0-40, S0-64, S0-72: in exactly this order; S0-41: finish once."""
+    machine = started()
+    assert (machine.may_poll, machine.logic_done) == (True, False)
+    assert machine.handle(SourceExhausted()) == DRAINED
+    assert (machine.may_poll, machine.logic_done) == (False, True)
+    assert machine.handle(SourceExhausted()) == []
+
+
+def test_the_operator_is_told_of_the_end_of_each_input_and_finishes_after_all() -> None:
+    """S0-66, S0-76, S0-79."""
+    machine = two_inputs()
+    assert hear(machine, RIGHT, Watermark(MAX_WATERMARK), EndOfData(drain=True)) == [EndInput(1)]
+    assert not machine.logic_done
+    time = [AdvanceWatermark(MAX_WATERMARK), Broadcast(Watermark(MAX_WATERMARK))]
+    end = [EndInput(0), Finish(), Broadcast(EndOfData(drain=True)), ReportFinished()]
+    assert hear(machine, LEFT, Watermark(MAX_WATERMARK), EndOfData(drain=True)) == time + end
+
+
+def test_an_input_ends_when_all_its_channels_have() -> None:
+    """S0-66."""
+    machine = started(inputs={LEFT: 0, RIGHT: 0})
+    assert hear(machine, LEFT, EndOfData(drain=True)) == []
+    assert hear(machine, RIGHT, EndOfData(drain=True))[0] == EndInput(0)
+
+
+def test_at_a_stop_nothing_is_finished() -> None:
+    """S0-35, S0-71, S0-73, S0-76: the flag is passed on as it came."""
+    machine = one_input()
+    assert hear(machine, LEFT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), ReportFinished()]
+
+
+def test_where_the_flags_differ_no_drain_wins() -> None:
+    """S0-77: one input ended by itself, then came a stop."""
+    machine = two_inputs()
+    assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0)]
+    assert hear(machine, RIGHT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), ReportFinished()]
+
+
+def test_no_records_follow_a_true_end_of_data() -> None:
+    machine = one_input()
+    hear(machine, LEFT, EndOfData(drain=True))
+    with pytest.raises(AssertionError, match="records after a true end of data"):
+        hear(machine, LEFT, ROWS)
+
+
+def test_what_is_flushed_before_the_barrier_of_a_stop_may_follow_end_of_data() -> None:
+    """S0-33: nobody has finished, so a batching operator upstream still owes what it holds, before the barrier."""
+    machine = one_input()
+    hear(machine, LEFT, EndOfData(drain=False))
+    assert hear(machine, LEFT, ROWS) == [Process(LEFT, ROWS)]
+    assert hear(machine, LEFT, barrier(1, Kind.STOP)) == taken(1, Kind.STOP)
+
+
+# ---------------------------------------------------------------- waiting for the last checkpoint
+
+
+def test_it_ends_with_the_first_checkpoint_that_began_after_its_end() -> None:
+    """S0-74, S0-75, S0-78: commit, close, EndOfPartition, in this order."""
+    machine = one_input()
+    hear(machine, LEFT, barrier(1), EndOfData(drain=True), barrier(2))
+    assert machine.handle(permit(1)) == [CommitOutput(permit(1).permit)]
+    end: Effects = [CommitOutput(permit(2).permit), Close(), Broadcast(EndOfPartition()), ReportEnded()]
+    assert machine.handle(permit(2)) == end
+    assert machine.ended
+    assert not machine.readable(LEFT)
+
+
+def test_a_later_checkpoint_releases_it_as_well() -> None:
+    """S0-80: the one that it took may have failed, or was a savepoint, which notifies nobody."""
+    machine = started()
+    machine.handle(SourceExhausted())
+    machine.handle(Triggered(barrier(1, Kind.SAVEPOINT)))
+    machine.handle(Triggered(barrier(2)))
+    assert ReportEnded() in machine.handle(permit(2))
+
+
+def test_its_snapshot_says_that_it_has_finished() -> None:
+    """S0-20."""
+    machine = started()
+    machine.handle(SourceExhausted())
+    assert machine.handle(Triggered(barrier(1))) == taken(1, finished=True, time=MAX_WATERMARK)
+
+
+def test_after_its_end_everything_comes_too_late() -> None:
+    """S0-46."""
+    machine = started()
+    tell(machine, [SourceExhausted(), Triggered(barrier(1)), permit(1)])
+    detail = "the subtask ended while it was being triggered"
+    assert machine.handle(Triggered(barrier(2))) == [
+        Decline(CheckpointId(2), Why.TASK_FINISHED_WHILE_TRIGGERED, detail)
+    ]
+    assert machine.handle(permit(3)) == []
+    assert machine.handle(CheckpointAborted(CheckpointId(2))) == []
+
+
+# ---------------------------------------------------------------- stop and drain
+
+
+def test_a_stop_halts_a_source_where_it_stands() -> None:
+    """S0-39, S0-68, S0-73: logic first, then the barrier; no maximum watermark, no finish."""
+    machine = started()
+    machine.handle(SourceAdvanced(5))
+    effects = machine.handle(Triggered(barrier(1, Kind.STOP)))
+    assert effects == [Broadcast(EndOfData(drain=False)), ReportFinished(), *taken(1, Kind.STOP, time=5)]
+    assert not machine.may_poll
+
+
+def test_a_drain_lets_a_source_finish_where_it_stands() -> None:
+    """S0-29, S0-39, S0-71, S0-72."""
+    effects = started().handle(Triggered(barrier(1, Kind.DRAIN)))
+    assert effects == DRAINED + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
+
+
+def test_at_a_stop_only_its_savepoint_releases() -> None:
+    """S0-37, S0-83: a checkpoint that was in flight completes, and nobody is released by it."""
+    machine = one_input()
+    hear(machine, LEFT, EndOfData(drain=True), barrier(1), barrier(2, Kind.STOP))
+    assert ReportEnded() not in machine.handle(permit(1))
+    assert ReportEnded() in machine.handle(permit(2))
+
+
+def test_a_source_that_had_ended_by_itself_waits_for_the_stop_like_all_others() -> None:
+    """S0-69, S0-84: and its flag stays that of a true end."""
+    machine = started()
+    machine.handle(SourceExhausted())
+    assert machine.handle(Triggered(barrier(1, Kind.STOP))) == taken(1, Kind.STOP, True, MAX_WATERMARK)
+
+
+def test_a_stop_that_is_planned_anew_is_taken_with_its_new_id() -> None:
+    machine = started()
+    machine.handle(Triggered(barrier(1, Kind.STOP)))
+    machine.handle(CheckpointAborted(CheckpointId(1)))
+    assert machine.handle(Triggered(barrier(2, Kind.STOP))) == taken(2, Kind.STOP)
+    assert ReportEnded() in machine.handle(permit(2))
+
+
+# ---------------------------------------------------------------- build sides
+
+
+def joining(**spec: Any) -> Subtask:
+    """LEFT is probed, RIGHT is built from."""
+    return two_inputs(build=frozenset({RIGHT}), **spec)
+
+
+def test_the_build_side_is_read_to_its_end_first() -> None:
+    """S0-09."""
+    machine = joining()
+    assert machine.readable(RIGHT)
+    assert not machine.readable(LEFT)
+    hear(machine, RIGHT, EndOfData(drain=True))
+    assert machine.readable(LEFT)
+
+
+def test_until_then_checkpoints_are_declined() -> None:
+    machine = joining()
+    assert hear(machine, RIGHT, barrier(1)) == [
+        Decline(CheckpointId(1), Why.DECLINED_TASK_NOT_READY, "the build side is still being read"),
+        Broadcast(CancelBarrier(CheckpointId(1))),
+    ]
+    assert machine.readable(RIGHT), "and nothing is blocked"
+    hear(machine, RIGHT, EndOfData(drain=True))
+    assert hear(machine, LEFT, barrier(1)) == [], "a straggler"
+
+
+def test_a_checkpoint_is_declined_once_however_many_build_channels_bring_it() -> None:
+    third = ChannelId(1, 1, 0)
+    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
+    assert hear(machine, RIGHT, barrier(1)) != []
+    assert hear(machine, third, barrier(1)) == []
+
+
+def test_a_barrier_behind_the_end_of_one_build_channel_waits_for_the_others() -> None:
+    """At a stop every build source reads to its end first, one sooner than the other."""
+    third = ChannelId(1, 1, 0)
+    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
+    assert hear(machine, RIGHT, EndOfData(drain=True), barrier(1, Kind.STOP)) == []
+    assert hear(machine, third, ROWS, EndOfData(drain=True), barrier(1, Kind.STOP)) == [
+        Process(third, ROWS),
+        EndInput(1),
+    ]
+    effects = hear(machine, LEFT, EndOfData(drain=False), barrier(1, Kind.STOP))
+    assert effects[-3:] == taken(1, Kind.STOP)
+
+
+def test_a_bounded_source_of_a_build_side_is_not_stopped_half_way() -> None:
+    """Half a table would join wrongly for ever."""
+    machine = started(completes=True)
+    assert machine.handle(Triggered(barrier(1, Kind.STOP))) == []
+    assert machine.may_poll
+    effects = machine.handle(SourceExhausted())
+    assert effects == DRAINED + taken(1, Kind.STOP, finished=True, time=MAX_WATERMARK)
+
+
+def test_a_deferred_stop_that_is_given_up_leaves_the_source_reading() -> None:
+    machine = started(completes=True)
+    machine.handle(Triggered(barrier(1, Kind.STOP)))
+    machine.handle(CheckpointAborted(CheckpointId(9)))
+    machine.handle(CheckpointAborted(CheckpointId(1)))
+    assert machine.may_poll
+    assert machine.handle(SourceExhausted()) == DRAINED
+
+
+# ---------------------------------------------------------------- skipped on restore
+
+
+def test_a_skipped_source_gives_its_successors_time_and_end_at_once() -> None:
+    """S0-15, S0-54: and its operator is never called."""
+    machine = Subtask(SubtaskSpec(id=subtask("a/0"), finished_on_restore=True))
+    end: Effects = [Broadcast(Watermark(MAX_WATERMARK)), Broadcast(EndOfData(drain=True)), ReportFinished()]
+    assert machine.handle(SubtaskStarted()) == end
+    assert not machine.may_poll
+
+
+def test_a_skipped_operator_passes_everything_on_and_never_calls_its_code() -> None:
+    """S0-22, S0-54."""
+    machine = one_input(finished_on_restore=True)
+    effects = hear(machine, LEFT, Watermark(MAX_WATERMARK), EndOfData(drain=True), barrier(1))
+    snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
+    assert effects == [
+        Broadcast(Watermark(MAX_WATERMARK)),
+        Broadcast(EndOfData(drain=True)),
+        ReportFinished(),
+        Broadcast(barrier(1)),
+        Acknowledge(CheckpointId(1), snapshot, SnapshotTimings()),
+    ]
+    assert machine.handle(CheckpointAborted(CheckpointId(9))) == []
+    assert machine.handle(permit(1)) == [Broadcast(EndOfPartition()), ReportEnded()]
+
+
+# ---------------------------------------------------------------- the place in the graph
+
+
+def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
+    graph = JobGraph(
+        (source("s"), source("t", bounded=True), operator("m"), operator("j"), sink("k")),
+        (edge("s", "j"), edge("t", "m"), edge("m", "j", input=1, build=True), edge("j", "k")),
+    )
+    spec = spec_of(graph, subtask("j/0"), watermark=5)
+    assert spec == SubtaskSpec(
+        id=subtask("j/0"),
+        inputs={ChannelId(0, 0, 0): 0, ChannelId(2, 0, 0): 1},
+        build=frozenset({ChannelId(2, 0, 0)}),
+        restored_watermark=5,
+    )
+    assert spec_of(graph, subtask("t/0")).completes, "it feeds the build side through another operator"
+    assert not spec_of(graph, subtask("s/0")).completes
+    assert feeds_build_side(graph, OperatorId("m"))
+    assert spec_of(graph, subtask("m/0"), finished=True).finished_on_restore

@@ -40,8 +40,13 @@ class RunRecords(Protocol):
     def next_checkpoint_id(self) -> int | None: ...
     def report_checkpoint(self, report: ReportCheckpoint) -> None: ...
     def record_completed(self, completed: Completed) -> bool: ...
-    def change_state(self, event: RunEvent, failure: Mapping[str, Any] | None = None) -> RunState | None:
-        """Applies `event` if it is legal now. Returns the state that holds, None when superseded."""
+    def change_state(
+        self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
+    ) -> RunState | None:
+        """Applies `event` if it is legal now. Returns the state that holds, None when superseded.
+
+        `savepoint` is the checkpoint of a completed stop or drain: in the same act whoever asked for it is told.
+        """
 
     def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
         """Ends the current attempt as failed and takes a newer token."""

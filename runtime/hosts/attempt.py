@@ -153,6 +153,7 @@ class Attempt:
         self._progressed = False
         self._wake_at: list[int] = []
         self.cancelled_by: list[str] = []  #: operations that asked to cancel
+        self._ending: set[str] = set()  #: operations that asked to stop or drain
         self._live_at = 0.0
         self._taking = False
 
@@ -387,10 +388,13 @@ class Attempt:
             return
         event = {"stop": RunEvent.STOP_REQUESTED, "drain": RunEvent.DRAIN_REQUESTED}.get(request.kind)
         if event is not None:
+            self._ending.add(request.id)
             self._change_state(event)
         self._decide(CheckpointRequested(self.clock.now_ms(), CheckpointKind(request.kind), request.id))
 
     def _settle(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
+        if checkpoint is not None and operation in self._ending:
+            return  # the run has to end as well: the job master tells of both at once
         result = {"checkpoint": checkpoint} if checkpoint is not None else None
         error = None if result else {"code": reason, "message": detail}
         self._scribe.submit(partial(self.records.settle_operation, operation, result, error))

@@ -185,7 +185,8 @@ class JobMaster:
             return self._end_by_savepoint(outcome.savepoint)
         match outcome.kind:
             case OutcomeKind.ENDED:
-                return self._end(RunEvent.ENDED, "ended")
+                savepoint = outcome.savepoint.checkpoint if outcome.savepoint else None
+                return self._end(RunEvent.ENDED, "ended", savepoint=savepoint)
             case OutcomeKind.CANCELED:
                 done = self._end(RunEvent.ENDED, "canceled")
                 for operation in self._cancelled_by:
@@ -196,10 +197,16 @@ class JobMaster:
                 return Exit.RELEASED
         return self._try_again(outcome)
 
-    def _end(self, event: RunEvent, outcome: str, failure: Mapping[str, Any] | None = None) -> Exit:
+    def _end(
+        self,
+        event: RunEvent,
+        outcome: str,
+        failure: Mapping[str, Any] | None = None,
+        savepoint: int | None = None,
+    ) -> Exit:
         reason = str(failure["message"]) if failure else ""
         self._patiently(partial(self._records.end_attempt, outcome, reason))
-        state = self._patiently(partial(self._records.change_state, event, failure))
+        state = self._patiently(partial(self._records.change_state, event, failure, savepoint))
         return Exit.SUPERSEDED if state is None else Exit.DONE
 
     def _end_by_savepoint(self, savepoint: Manifest) -> Exit:
@@ -213,7 +220,7 @@ class JobMaster:
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
         for event in (RunEvent.DEPLOYED, request):  # a master that came later finds the run starting
             self._patiently(partial(self._records.change_state, event))
-        return self._end(RunEvent.ENDED, "ended")
+        return self._end(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint)
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
         self._failures = 1 if outcome.progressed else self._failures + 1

@@ -44,9 +44,14 @@ class MemoryRecords:
             self.completed.append(completed)
         return True
 
-    def change_state(self, event: RunEvent, failure: Mapping[str, Any] | None = None) -> RunState | None:
+    def change_state(
+        self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
+    ) -> RunState | None:
         if self.superseded:
             return None
+        if savepoint is not None:
+            asked = [o for o in self.operations + self._taken if o.kind in ("stop", "drain")]
+            self.settled |= {o.id: ({"checkpoint": savepoint}, None) for o in asked if o.id not in self.settled}
         self.state = after(self.state, event) or self.state
         self.failure = failure or self.failure
         return self.state

@@ -131,7 +131,9 @@ class PostgresRecords:
 
     # ------------------------------------------------------------ the run and its attempts
 
-    def change_state(self, event: RunEvent, failure: Mapping[str, Any] | None = None) -> RunState | None:
+    def change_state(
+        self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
+    ) -> RunState | None:
         def work(connection: "psycopg.Connection[dict[str, Any]]") -> RunState | None:
             with connection.transaction():
                 row = connection.execute(statement("lock_run"), self._ids()).fetchone()
@@ -142,6 +144,9 @@ class PostgresRecords:
                 if state is not before:
                     values = {"state": str(state), "terminal": state.is_terminal, "failure": _jsonb(failure)}
                     connection.execute(statement("set_state"), self._ids() | values)
+                if savepoint is not None:
+                    result = {"result": Jsonb({"checkpoint": savepoint})}
+                    connection.execute(statement("settle_ending"), self._ids() | result)
                 return state
 
         return self._with(work)

@@ -107,6 +107,12 @@ UPDATE weir_operation
 SET state = %(state)s, phase = '', ended_at = now(), result = %(result)s, error = %(error)s
 WHERE id = %(operation)s AND run_id = %(run)s AND state IN ('queued', 'running')
 
+-- settle_ending --
+-- The savepoint of a stop or drain is there and the run has ended: whoever asked is told so.
+UPDATE weir_operation SET state = 'succeeded', phase = '', ended_at = now(), result = %(result)s, error = NULL
+WHERE run_id = %(run)s AND kind IN ('stop', 'drain') AND state IN ('queued', 'running')
+  AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
+
 -- restore_point --
 -- The newest completed checkpoint of the run itself, else what the run was started from.
 SELECT path FROM (

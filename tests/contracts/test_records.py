@@ -173,6 +173,16 @@ def test_requests_are_taken_once_given_back_and_settled(world: World) -> None:
     assert world.answer(ids[1]) == ("failed", {"code": "late", "message": "too late"})
 
 
+def test_whoever_asked_for_a_stop_is_told_when_the_run_has_ended(world: World) -> None:
+    stop = "00000000-0000-0000-0000-000000000001"
+    world.ask(stop, "stop")
+    world.records.take_operations(only_cancel=False)
+    for event in (RunEvent.DEPLOYED, RunEvent.STOP_REQUESTED):
+        world.records.change_state(event)
+    assert world.records.change_state(RunEvent.ENDED, None, 7) is RunState.STOPPED
+    assert world.answer(stop) == ("succeeded", {"checkpoint": 7})
+
+
 def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
     for number in (1, 2, 3, 5):
         world.records.record_completed(completed(number))

@@ -30,6 +30,7 @@ from runtime.core.messages import (
 )
 from runtime.errors import ProtocolViolation
 from tests.contracts.channels import (
+    PATIENCE_S,
     SECRET,
     TOKEN,
     CountingExchange,
@@ -374,6 +375,8 @@ def test_a_batch_that_does_not_fit_its_stream_is_a_loss_with_a_reason(flight: Fl
     pair.send(records(pa.record_batch({"other": ["x"]})))
     assert "cannot be sent" in pair.heard[0].wait_for_loss(CHANNEL)
     pair.heard[1].wait_for_loss(CHANNEL)
+    wait_until_sent(CHANNEL)
+    assert len(pair.losses) == 2, "each side is told once"
 
 
 def test_a_payload_that_is_no_batch_is_a_loss_not_a_silence(flight: FlightNetwork) -> None:
@@ -414,6 +417,46 @@ def test_a_listener_that_fails_loses_the_channel_on_both_sides(flight: FlightNet
     pair.send(Watermark(1))
     assert pair.heard[1].wait_for_loss(CHANNEL) == "the listener failed"
     pair.heard[0].wait_for_loss(CHANNEL)
+
+
+def wait_until_sent(channel: ChannelId) -> None:
+    """Until the sender has nothing more to do for this channel."""
+    for thread in threading.enumerate():
+        if thread.name == f"send-{channel}":
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def test_a_channel_that_has_ended_takes_its_threads_with_it_and_tells_nobody(flight: FlightNetwork) -> None:
+    pair = Pair(flight)
+    channels = [ChannelId(edge, 0, 1) for edge in range(100)]
+    for channel in channels:
+        pair.send(Watermark(1), EndOfPartition(), channel=channel)
+    for channel in channels:
+        wait_until_sent(channel)
+        assert pair.received(2, channel) == [Watermark(1), EndOfPartition()]
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith(">1")]
+    assert not pair.losses
+
+
+@pytest.mark.parametrize(("ended", "losses"), [(True, 0), (False, 1)])
+def test_a_receiver_that_vanishes_is_a_loss_only_before_the_end(
+    flight: FlightNetwork, ended: bool, losses: int
+) -> None:
+    import pyarrow.flight as fl
+
+    class Vanishing(fl.FlightServerBase):
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            reader.read_chunk()
+            raise fl.FlightUnavailableError("socket closed")
+
+    heard = Recorder()
+    slot = flight.exchange(0, heard)
+    with Vanishing("grpc://127.0.0.1:0") as receiver:
+        slot.connect({1: f"grpc://127.0.0.1:{receiver.port}"})
+        slot.send(CHANNEL, 1, EndOfPartition() if ended else Watermark(1))
+        wait_until_sent(CHANNEL)
+    assert len(heard.losses) == losses
 
 
 def test_many_channels_are_open_at_once(flight: FlightNetwork) -> None:

@@ -329,6 +329,23 @@ def test_a_slot_that_never_reads_is_given_up_before_it_eats_the_memory(
         assert "bytes unread" in tcp.master.wait("lost")[0]
 
 
+def test_a_slot_that_reads_may_be_told_any_amount(tcp: Wiring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MAX_QUEUED_BYTES", 5_000_000)
+    tcp.client()
+    tcp.master.wait("hello")
+    for count in range(1, 21):
+        tcp.server.send(1, Blob(bytes(1_000_000)))
+        tcp.slots.wait("message", 1, count)
+    assert not tcp.master.of("lost", 1)
+
+
+def test_a_refusal_is_heard_by_a_slot_that_goes_on_talking(tcp: Wiring) -> None:
+    client = tcp.client(secret="guess")
+    for _ in range(20):
+        client.send(Blob(bytes(1_000_000)))
+    assert "wrong secret" in tcp.slots.wait("lost")[0]
+
+
 def test_a_client_that_never_says_hello_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "HELLO_TIMEOUT_S", 0.3)
     tcp = Wiring()

@@ -3,7 +3,7 @@
     WeirError
     ├── ProtocolViolation    our bug: the attempt ends and keeps the story
     ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
-    │   └── CorruptState     a state file is missing or not what its manifest says: the operator chooses another checkpoint
+    │   └── CorruptState     a state file is missing or not what its manifest says: restore another one
     ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
     ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
     └── JobRejected          the author's graph, parameters or restore request: shown in the form, a 4xx in the API

@@ -15,7 +15,6 @@ from runtime.core.checkpoint import CommitPermit, Manifest, SubtaskSnapshot
 from runtime.core.ids import ChannelId, Token
 from runtime.core.keygroups import range_of
 from runtime.core.messages import Message
-from runtime.core.recovery import Restored
 
 # ---------------------------------------------------------------- operators
 

@@ -22,9 +22,9 @@ from django.conf import settings
 from console.celery import shutting_down
 from console.jobs import job_settings, runs
 from console.jobs.child import Child, describe_exit
-from console.jobs.job_settings import JobSettings
 from console.jobs.models import Run
 from console.jobs.patience import AWAY, forget_connection, when_back
+from runtime.core.settings import JobSettings
 
 log = structlog.get_logger(__name__)
 

@@ -6,12 +6,12 @@ import msgspec
 from django import forms
 
 from console.accounts.refusals import Refused
-from console.jobs.job_settings import JobSettings
 from console.jobs.models import JobVersion
 from console.jobs.services import NAME_LENGTH_MAX
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.settings import JobSettings
 
 SETTINGS_SCHEMA: Schema = msgspec.json.schema(JobSettings)
 
@@ -23,7 +23,6 @@ _SETTINGS_HELP = {
     "restart_attempts": "Failures in a row before the run fails for good.",
     "restart_delay_ms": "Waited before each new attempt.",
     "heartbeat_timeout_ms": "A slot that is silent for so long is taken for dead.",
-    "buffer_timeout_ms": "A batch that is not full is sent on after so long.",
 }
 
 

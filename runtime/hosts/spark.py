@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 import structlog
 from pyspark.sql import SparkSession
 
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
+from runtime.core.settings import JobSettings
 from runtime.dataflow import CompiledJob, PipelineContext, pipeline
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.scribe import RETRY_S
-from runtime.hosts.settings import JobSettings
 from runtime.hosts.worker import Slot, SlotConfig
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
@@ -159,7 +160,7 @@ def _first_line(error: BaseException) -> str:
 
 def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRecords, SparkLauncher]:
     """Compiles the run's version and puts the master together. Raises JobRejected."""
-    settings = JobSettings.parse(row.settings)
+    settings = msgspec.convert(dict(row.settings), JobSettings)
     job = _compile(row)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
     records = PostgresRecords(os.environ["DATABASE_URL"], run, token, row.max_parallelism)

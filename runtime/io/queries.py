@@ -6,7 +6,7 @@ A block is `-- name --`, a sentence that says what it does, and one statement.
 import re
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _BLOCK = re.compile(r"^-- (\w+) --\n((?:-- .*\n)+)((?:(?!--).*\n?)+)", re.MULTILINE)
 
@@ -20,4 +20,4 @@ def load() -> dict[str, tuple[str, str]]:
 
 def statement(name: str) -> LiteralString:
     """The statement called `name`, which comes from a file of ours and not from anybody's input."""
-    return cast(LiteralString, load()[name][1])
+    return load()[name][1]

@@ -191,4 +191,4 @@ def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **chan
 def _settings() -> dict[str, int]:
     return {"checkpoint_interval_ms": 5000, "checkpoint_timeout_ms": 60_000, "min_pause_ms": 500,
             "retained_checkpoints": 5, "restart_attempts": 10, "restart_delay_ms": 1000,
-            "heartbeat_timeout_ms": 10_000, "buffer_timeout_ms": 5}  # fmt: skip
+            "heartbeat_timeout_ms": 10_000}  # fmt: skip

@@ -1,0 +1,153 @@
+"""Known bugs, planted one at a time: the simulator must find each, and say what a person needs to go on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runtime.core import alignment, commit, recovery
+from runtime.core.alignment import Alignment, Verdict
+from runtime.core.checkpoint import Manifest
+from runtime.core.effects import ForgetCheckpoint, SubtaskEffect
+from runtime.core.events import ManifestRecorded
+from runtime.core.graph import JobGraph
+from runtime.core.ids import CheckpointId, OperatorId, Token
+from runtime.core.subtask import Subtask
+from runtime.testing import master
+from runtime.testing.cluster import Host
+from runtime.testing.model import SinkOperator
+from runtime.testing.simulation import BrokenSeed, main, simulate
+from runtime.testing.world import CheckpointRecords, TargetTwin, token_in
+
+SEEDS_MAX = 250
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def skip_alignment(patch: pytest.MonkeyPatch) -> None:
+    def settle(now: Alignment) -> tuple[Alignment, list[Verdict]]:
+        if now.pending is None:
+            return now, []
+        return alignment._idle(now, now.newest), [alignment.Aligned(now.pending)]
+
+    patch.setattr(alignment, "_settle", settle)
+
+
+def commit_before_the_record(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator is told that the manifest is recorded as soon as all have acknowledged."""
+    store = master.Driver._store
+
+    def early(driver: master.Driver, manifest: Manifest) -> None:
+        driver.feed(ManifestRecorded(driver.world.now, CheckpointId(manifest.checkpoint)))
+        driver.world.later(lambda: store(driver, manifest), "slow_manifest")
+
+    patch.setattr(master.Driver, "_store", early)
+
+
+def reuse_an_old_token(patch: pytest.MonkeyPatch) -> None:
+    """Whoever holds an older token records all the same."""
+
+    def record(records: CheckpointRecords, manifest: Manifest, graph: JobGraph) -> bool:
+        records.ledger.was_recorded(manifest, graph, Token(manifest.token))
+        records.runs[manifest.checkpoint] = records.run
+        return True
+
+    def next_id(records: CheckpointRecords, token: Token) -> CheckpointId:
+        records.last_id += 1
+        return CheckpointId(records.last_id)
+
+    patch.setattr(CheckpointRecords, "record", record)
+    patch.setattr(CheckpointRecords, "next_id", next_id)
+
+
+def abort_prepared_output_of_a_failed_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    perform = Host._perform
+
+    def forgetting(host: Host, effect: SubtaskEffect) -> None:
+        if isinstance(effect, ForgetCheckpoint) and isinstance(host.operator, SinkOperator):
+            prepared = host.operator.prepared
+            for name in [name for name, checkpoint in prepared.items() if checkpoint == effect.checkpoint]:
+                del prepared[name]
+                del host.world.target.pending[name]
+        perform(host, effect)
+
+    patch.setattr(Host, "_perform", forgetting)
+
+
+def skip_pending_commits_of_finished_operators(patch: pytest.MonkeyPatch) -> None:
+    def owed(manifest: Manifest) -> dict[OperatorId, tuple[Any, ...]]:
+        done = manifest.finished_operators()
+        return {uid: names for uid, names in commit.owed(manifest).items() if uid not in done}
+
+    patch.setattr(master, "owed", owed)
+
+
+def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
+    snapshot = Subtask._snapshot
+
+    def swapped(machine: Subtask, *arguments: Any) -> list[SubtaskEffect]:
+        effects = snapshot(machine, *arguments)
+        return [effects[1], effects[0], *effects[2:]] if len(effects) == 3 else effects
+
+    patch.setattr(Subtask, "_snapshot", swapped)
+
+
+def lose_list_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_deal_lists", lambda *_: {})
+
+
+def end_before_the_last_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """S0-67: the old procedure."""
+    patch.setattr(Subtask, "_released_by", lambda machine, _: machine.logic_done)
+
+
+def restart_after_a_completed_stop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointRecords, "ending", lambda records: None)
+
+
+def restore_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointRecords, "recovery_point", lambda records: next(iter(records.of_run()), None))
+
+
+def clean_what_a_manifest_still_names(patch: pytest.MonkeyPatch) -> None:
+    def clean(target: TargetTwin, token: Token) -> None:
+        target.pending = {name: rows for name, rows in target.pending.items() if token_in(name) >= token}
+
+    patch.setattr(TargetTwin, "clean", clean)
+
+
+PLANTED: list[Plant] = [
+    skip_alignment,
+    commit_before_the_record,
+    reuse_an_old_token,
+    abort_prepared_output_of_a_failed_checkpoint,
+    skip_pending_commits_of_finished_operators,
+    emit_behind_the_barrier,
+    lose_list_state,
+    end_before_the_last_checkpoint,
+    restart_after_a_completed_stop,
+    restore_an_older_checkpoint,
+    clean_what_a_manifest_still_names,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(BrokenSeed):
+        _simulate_all()
+
+
+def _simulate_all() -> None:
+    for seed in range(SEEDS_MAX):
+        simulate(seed)
+
+
+def test_a_violation_names_seed_law_and_replay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    emit_behind_the_barrier(monkeypatch)
+    assert main(["--seeds", "20"]) == 1
+    said = capsys.readouterr().out
+    assert "no-records-behind-the-last-barrier" in said or "no-watermark-behind-the-last-barrier" in said
+    assert "replay: python -m runtime.testing.simulation --replay " in said
+    assert "MessageArrived" in said

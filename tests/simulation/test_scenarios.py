@@ -1,0 +1,251 @@
+"""Named incidents: a fixed job, one fault at the worst moment, many interleavings."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.graph import Partitioning
+from runtime.core.messages import CheckpointKind
+from runtime.testing.jobs import Job
+from runtime.testing.master import Ending
+from runtime.testing.model import Row, Split
+from runtime.testing.simulation import Incident, Plan, Simulation
+
+SEEDS = range(12)
+PERIODIC = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0)
+NONE = CoordinatorSettings(interval_ms=None, timeout_ms=500, min_pause_ms=0)
+FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
+When = Callable[[Simulation], bool]
+
+
+def rows(count: int) -> tuple[Row, ...]:
+    return tuple(("abc"[number % 3], number) for number in range(count))
+
+
+def splits(source: str, *counts: int) -> list[Split]:
+    return [Split(f"{source}.{number}", rows(count)) for number, count in enumerate(counts)]
+
+
+def counting(bounded: bool, middle: str = "map") -> Job:
+    """source, a step, a count, a sink."""
+    job = Job()
+    read = job.add_source(0, bounded, splits("s", 20, 12, 16))
+    passed = job.add(middle, 0, [(read, FORWARD)])
+    counted = job.add("count", 1, [(passed, HASH)])
+    job.add("sink", 1, [(counted, FORWARD)])
+    return job
+
+
+def joining() -> Job:
+    """An unbounded stream that is joined with a bounded table."""
+    job = Job()
+    stream = job.add_source(0, False, splits("s", 15, 15))
+    table = job.add_source(1, True, splits("t", 12, 3, 9, 0))
+    joined = job.add("join", 2, [(stream, REBALANCE), (table, Partitioning.BROADCAST)], build=1)
+    counted = job.add("count", 3, [(joined, HASH)])
+    job.add("sink", 3, [(counted, FORWARD)])
+    return job
+
+
+def live(plan: Plan, seed: int) -> Simulation:
+    """Without faults but those of the plan's incidents."""
+    plan.faults = plan.faults or {}
+    simulation = Simulation(seed, plan)
+    simulation.run()
+    return simulation
+
+
+def plan(job: Job, settings: CoordinatorSettings = PERIODIC, *incidents: Incident, **more: Any) -> Plan:
+    return Plan(job=job, settings=settings, incidents=list(incidents), pace_ms=10, **more)
+
+
+def recorded(kind: CheckpointKind, count: int = 1) -> When:
+    return lambda s: sum(m.kind is kind for m in s.world.ledger.recorded.values()) >= count
+
+
+def ask(kind: CheckpointKind) -> Callable[[Simulation], None]:
+    return lambda s: s.request(kind)
+
+
+def running(s: Simulation) -> bool:
+    driver = s.master.driver
+    return driver is not None and len(driver.started) == len(driver.attempt.hosts)
+
+
+def kinds(s: Simulation) -> list[CheckpointKind]:
+    return [manifest.kind for _, manifest in sorted(s.world.ledger.recorded.items())]
+
+
+def of_kind(s: Simulation, kind: CheckpointKind) -> Manifest:
+    return next(manifest for manifest in s.world.ledger.recorded.values() if manifest.kind is kind)
+
+
+# ---------------------------------------------------------------- ends of jobs
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_bounded_job_ends_with_exactly_one_checkpoint_after_its_input(seed: int) -> None:
+    """S0-14, S0-27, S0-36: without periodic checkpoints there is one in all."""
+    s = live(plan(counting(bounded=True), NONE, again=False), seed)
+    assert kinds(s) == [CheckpointKind.CHECKPOINT]
+    (manifest,) = s.world.ledger.recorded.values()
+    assert len(manifest.finished_operators()) == 4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_finished_job_that_is_restored_ends_at_once(seed: int) -> None:
+    """S0-22: every operator is skipped, and one checkpoint lets the skipped ones end."""
+    s = live(plan(counting(bounded=True), NONE), seed)
+    assert kinds(s) == [CheckpointKind.CHECKPOINT] * 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_early_branch_ends_while_the_other_runs_on(seed: int) -> None:
+    """S0-13, S0-80, S0-82."""
+    job = Job()
+    for lane, bounded in ((0, True), (1, False)):
+        read = job.add_source(lane, bounded, splits(f"s{lane}", 6 if bounded else 60))
+        counted = job.add("count", 10 + lane, [(read, HASH)])
+        job.add("sink", 10 + lane, [(counted, FORWARD)])
+    seen: list[int] = []
+
+    def branch_ended(s: Simulation) -> bool:
+        driver = s.master.driver
+        return driver is not None and sum(host.machine.ended for host in driver.attempt.order) == 3
+
+    def note(s: Simulation) -> None:
+        seen.append(len(s.world.ledger.recorded))
+
+    live(plan(job, PERIODIC, Incident(branch_ended, note), parallelism={}), seed)
+    assert seen, "three subtasks ended while the other three ran"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("middle", ["map", "batching", "holding"])
+def test_a_stop_keeps_what_a_step_had_in_hand(seed: int, middle: str) -> None:
+    """S0-30, S0-33, S0-34: a batch is flushed before the barrier, open work rides in the savepoint."""
+    s = live(plan(counting(bounded=False, middle=middle), NONE, Incident(running, ask(CheckpointKind.STOP))), seed)
+    assert s.endings[:2] == [Ending.STOPPED, Ending.FINISHED]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_three_stops_in_a_row_at_changing_parallelism(seed: int) -> None:
+    """S0-28, S0-55, S0-61: the output of all runs together is exact."""
+    stops = [
+        Incident(lambda s, n=n: running(s) and len(s.endings) == n, ask(CheckpointKind.STOP))  # type: ignore[misc]
+        for n in range(3)
+    ]
+    s = live(plan(counting(bounded=False, middle="holding"), PERIODIC, *stops, again=False), seed)
+    assert s.endings == [Ending.STOPPED] * 3 + [Ending.FINISHED]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", [CheckpointKind.STOP, CheckpointKind.DRAIN])
+def test_a_stop_while_the_build_side_is_read(seed: int, kind: CheckpointKind) -> None:
+    """S0-69: the table is read to its end first, on all channels, and the stop is not declined for that."""
+    s = live(plan(joining(), NONE, Incident(running, ask(kind)), again=False), seed)
+    assert s.endings[0] is (Ending.STOPPED if kind is CheckpointKind.STOP else Ending.FINISHED)
+    assert s.world.records.token <= 3, "no attempt failed"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_that_races_with_ending_subtasks(seed: int) -> None:
+    """S0-47, S0-69, S0-83: asked at the moment at which a checkpoint releases an early branch."""
+    job = Job()
+    for lane, bounded in ((0, True), (1, False)):
+        read = job.add_source(lane, bounded, splits(f"s{lane}", 4 if bounded else 40))
+        counted = job.add("count", 10 + lane, [(read, HASH)])
+        job.add("sink", 10 + lane, [(counted, FORWARD)])
+
+    def early_branch_recorded(s: Simulation) -> bool:
+        return any(manifest.finished_operators() for manifest in s.world.ledger.recorded.values())
+
+    s = live(plan(job, PERIODIC, Incident(early_branch_recorded, ask(CheckpointKind.STOP)), again=False), seed)
+    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+    assert s.world.records.token <= 3, "no attempt failed"
+
+
+# ---------------------------------------------------------------- crashes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_crash_after_the_drain_was_recorded_and_before_any_commit(seed: int) -> None:
+    """S0-21: what finished operators had prepared is committed from the manifest; nothing is restarted."""
+    drained = Incident(recorded(CheckpointKind.DRAIN), lambda s: s.crash_master())
+    s = live(plan(counting(bounded=False), NONE, Incident(running, ask(CheckpointKind.DRAIN)), drained), seed)
+    assert s.endings == [Ending.FINISHED]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("zombie", [False, True])
+def test_a_master_lost_after_the_stop_was_recorded_does_not_start_the_job_again(seed: int, zombie: bool) -> None:
+    stopped = Incident(recorded(CheckpointKind.STOP), lambda s: s.crash_master(zombie))
+    s = live(
+        plan(counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), stopped, again=False), seed
+    )
+    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_slot_lost_after_the_stop_was_recorded(seed: int) -> None:
+    """The savepoint is there but the stop fails: it is kept, its output committed, the run stopped."""
+    lost = Incident(recorded(CheckpointKind.STOP), lambda s: s.crash_slot(0))
+    s = live(
+        plan(counting(bounded=False), PERIODIC, Incident(running, ask(CheckpointKind.STOP)), lost, again=False), seed
+    )
+    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+
+
+@pytest.mark.parametrize("moment", range(40, 400, 12))
+def test_a_crash_at_any_moment_of_a_short_job(moment: int) -> None:
+    """S0-32, S0-85, S4-01: before, at and after the last checkpoint."""
+    crash = Incident(lambda s: s.world.steps == moment, lambda s: s.crash_slot(0))
+    live(plan(counting(bounded=True, middle="batching"), PERIODIC, crash, parallelism={0: 2, 1: 2}), seed=3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None:
+    storing = Incident(
+        lambda s: s.master.driver is not None and s.master.driver.storing > 0, lambda s: s.crash_master(zombie=True)
+    )
+    s = live(plan(counting(bounded=True), PERIODIC, storing), seed)
+    assert s.world.records.token > 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_commit_that_fails_half_way_is_made_good_on_restore(seed: int) -> None:
+    """S0-31."""
+    fail = Incident(recorded(CheckpointKind.CHECKPOINT), lambda s: s.world.faults.ordered.append("fail_commit"))
+    s = live(plan(counting(bounded=True), PERIODIC, fail), seed)
+    assert s.world.faults.seen == {"fail_commit": 1}
+
+
+# ---------------------------------------------------------------- storage
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_storage_that_is_away_at_the_end_is_not_asked_without_pause(seed: int) -> None:
+    job = counting(bounded=True)
+    away = plan(job, NONE, faults={"fail_manifest": 1.0}, again=False)
+    s = Simulation(seed, away)
+    while s.world.now < 4_000:
+        s.step()
+    assert not s.world.ledger.recorded
+    assert 3 <= s.world.records.last_id <= 8, "about two in a second"
+    s.world.faults.rates.clear()
+    s.run()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_record_of_unknown_outcome_is_read_back(seed: int) -> None:
+    live(plan(counting(bounded=True), PERIODIC, faults={"unknown_manifest": 1.0, "slow_manifest": 0.5}), seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_checkpoints_that_are_declined_while_the_build_side_is_read_do_not_loop(seed: int) -> None:
+    s = live(plan(joining(), PERIODIC, again=False), seed)
+    periods = (s.world.now - 1_000) // 20
+    assert s.world.records.last_id <= periods + 3

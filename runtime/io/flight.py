@@ -15,13 +15,10 @@ Traps of Flight that shape this module:
 """
 
 import contextlib
-import os
 import queue
-import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +29,7 @@ from runtime.core.ids import ChannelId, Token
 from runtime.core.messages import EndOfPartition, Message, Records
 from runtime.errors import ProtocolViolation
 from runtime.io.clock import Deadline
+from runtime.io.sockets import sever, socket_address
 from runtime.io.wire import Arrival, Losses, Numbering, Opening, decode, encode, refusal
 from runtime.ports import ExchangeListener
 
@@ -105,7 +103,7 @@ class FlightExchange:
         stopping.start()
         port = self._server.port
         while stopping.is_alive() and not deadline.passed:
-            _sever(lambda own, peer: own[1] == port)
+            sever(lambda own, peer: own[1] == port)
             stopping.join(_SEVER_INTERVAL_S)
 
     def _open(self, channel: ChannelId, target_slot: int) -> "_Sender | None":
@@ -272,10 +270,10 @@ class _Sender:
 
     def join(self, deadline: Deadline) -> None:
         """Wait for the threads after `cancel`. A connection attempt that hangs is cut off too."""
-        target = _socket_address(self._address)
+        target = socket_address(self._address)
         while self._thread.is_alive() and not deadline.passed:
             if self._reader is None:
-                _sever(lambda own, peer: peer == target)
+                sever(lambda own, peer: peer == target)
             self._thread.join(_SEVER_INTERVAL_S)
 
     def _run(self) -> None:
@@ -361,46 +359,3 @@ def _flush(senders: tuple[_Sender, ...]) -> None:
     for sender in senders:
         if sender.ended:
             sender.wait(deadline.remaining_s)
-
-
-# ---------------------------------------------------------------- sockets that gRPC does not let go
-
-_SocketAddress = tuple[str, int]
-
-
-def _sever(belongs: Callable[[_SocketAddress, _SocketAddress], bool]) -> None:
-    """Shut down this process's TCP connections for which `belongs(own address, peer address)`.
-
-    The descriptors stay gRPC's own: it sees the end of the connection, and cleans up as for any peer that is gone.
-    """
-    for connection in _own_sockets():
-        with contextlib.suppress(OSError):  # not connected, or gone by now
-            if belongs(_plain(connection.getsockname()), _plain(connection.getpeername())):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _own_sockets() -> Iterator[socket.socket]:
-    """Copies of the TCP sockets of this process, each open for one step of the loop."""
-    for path in Path("/dev/fd").iterdir():
-        with contextlib.suppress(OSError):
-            descriptor = os.dup(int(path.name))
-            try:
-                copy = socket.socket(fileno=descriptor)
-            except OSError:  # not a socket
-                os.close(descriptor)
-                continue
-            with copy:
-                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
-                    yield copy
-
-
-def _plain(address: tuple[Any, ...]) -> _SocketAddress:
-    """Host and port; gRPC's sockets are IPv6 ones, with IPv4 addresses mapped into them."""
-    return str(address[0]).removeprefix("::ffff:"), int(address[1])
-
-
-def _socket_address(address: str) -> _SocketAddress:
-    host, _, port = address.removeprefix("grpc://").rpartition(":")
-    with contextlib.suppress(OSError):
-        host = socket.gethostbyname(host)
-    return host, int(port)

@@ -6,19 +6,15 @@ ones. They do not know how anything would be written down, except control messag
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
-
-import msgspec
+from typing import Final
 
 from runtime.core.checkpoint import Manifest
 from runtime.core.ids import ChannelId, Token
 from runtime.core.messages import EndOfPartition, Message
-from runtime.errors import CorruptState, EnvironmentFailure, ProtocolViolation
-from runtime.io.control import Gate, Hello, OnHello, OnLost, OnMessage
-from runtime.io.link import CLOSED
+from runtime.errors import CorruptState, ProtocolViolation
 from runtime.io.wire import Arrival, Losses, Numbering, refusal
 from runtime.ports import ExchangeListener
 
@@ -128,6 +124,9 @@ class MemoryCheckpointStore:
 # ---------------------------------------------------------------- channels
 
 
+GONE: Final = "the receiver is gone"
+
+
 class MemoryHub:
     """The network between the exchanges of one process."""
 
@@ -183,7 +182,7 @@ class MemoryExchange:
             return
         number, sending.number = sending.number, sending.number + 1
         peer = self._hub.find(sending.address)
-        reason = peer.receive(channel, number, message) if peer is not None else "the receiver is gone"
+        reason = peer.receive(channel, number, message) if peer is not None else GONE
         if reason:
             self._lose(channel, reason)
 
@@ -200,13 +199,14 @@ class MemoryExchange:
             if self._closed:
                 return
             self._closed = True
+            sent, received = dict(self._sending), dict(self._receiving)
         self._losses.silence()
         self._hub.detach(self._address)
-        for channel, sending in self._sending.items():
+        for channel, sending in sent.items():
             peer = self._hub.find(sending.address)
             if peer is not None and not sending.ended:
                 peer.hear_end(channel, self, "the sender closed the channel before EndOfPartition")
-        for channel, receiving in self._receiving.items():
+        for channel, receiving in received.items():
             if receiving.sender is not None and not receiving.over:
                 receiving.sender.hear_loss(channel, "the receiver closed the channel before EndOfPartition")
 
@@ -218,6 +218,8 @@ class MemoryExchange:
         if reason is not None:
             return reason
         with self._lock:
+            if self._closed:
+                return GONE
             receiving = self._receiving.setdefault(channel, _Receiving())
             if receiving.sender is not None:
                 return f"refused: channel {channel} was opened before"
@@ -229,6 +231,8 @@ class MemoryExchange:
 
     def receive(self, channel: ChannelId, number: int, message: Message) -> str:
         """Take a message of an open channel. Returns why the channel is lost, or nothing."""
+        if self._closed:
+            return GONE
         receiving = self._receiving[channel]
         arrival = receiving.numbering.accept(number)
         if arrival is Arrival.REPEAT:
@@ -263,7 +267,8 @@ class MemoryExchange:
         address = self._peers.get(target_slot)
         if address is None:
             raise ProtocolViolation(f"channel {channel}: the address of slot {target_slot} is not known")
-        sending = self._sending.setdefault(channel, _Sending(address))
+        with self._lock:
+            sending = self._sending.setdefault(channel, _Sending(address))
         peer = self._hub.find(address)
         reason = peer.admit(channel, self._token, self._secret, self) if peer else f"cannot reach {address}"
         if reason:
@@ -289,103 +294,3 @@ class _Receiving:
     numbering: Numbering = field(default_factory=Numbering)
     early_bytes: int = 0  #: credit granted before the channel was open
     over: bool = False  #: ended, or lost
-
-
-# ---------------------------------------------------------------- control
-
-
-class MemoryControlServer:
-    """The master's end; twin of `ControlServer`."""
-
-    def __init__(
-        self,
-        token: Token,
-        secret: str,
-        incoming: Any,
-        *,
-        on_hello: OnHello,
-        on_message: OnMessage,
-        on_lost: OnLost,
-    ) -> None:
-        self.gate = Gate(token, secret)
-        self.decoder = msgspec.msgpack.Decoder(incoming)
-        self.on_hello, self.on_message, self.on_lost = on_hello, on_message, on_lost
-        self.closed = False
-        self.clients: dict[int, MemoryControlClient] = {}
-
-    def send(self, slot: int, message: Any) -> None:
-        data = msgspec.msgpack.encode(message)
-        client = self.clients.get(slot)
-        if client is not None:
-            client.hear(data)
-
-    def close(self) -> None:
-        self.closed = True
-        clients, self.clients = self.clients, {}
-        for client in clients.values():
-            client.lose(CLOSED)
-
-
-class MemoryControlClient:
-    """A slot's end; twin of `ControlClient`. The server itself stands for its address."""
-
-    def __init__(
-        self,
-        server: MemoryControlServer,
-        hello: Hello,
-        incoming: Any,
-        *,
-        on_message: Callable[[Any], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        if server.closed:
-            raise EnvironmentFailure("cannot reach the master: it is closed")
-        self._server = server
-        self._slot = hello.slot
-        self._decoder = msgspec.msgpack.Decoder(incoming)
-        self._on_message, self._on_lost = on_message, on_lost
-        self._open = True
-        refused = server.gate.admit(hello)
-        if refused is not None:
-            self.lose(refused)
-            return
-        server.clients[self._slot] = self
-        server.on_hello(self._slot, msgspec.structs.replace(hello, secret=""))
-
-    def send(self, message: Any) -> None:
-        data = msgspec.msgpack.encode(message)
-        if not self._open:
-            return
-        try:
-            message = self._server.decoder.decode(data)
-        except msgspec.DecodeError as error:
-            self._leave(f"unreadable message: {error}")
-            self._on_lost(CLOSED)
-            return
-        self._server.on_message(self._slot, message)
-
-    def close(self) -> None:
-        """End the connection; for the master it is the same whether a slot closes or dies."""
-        if self._open:
-            self._leave(CLOSED)
-
-    def hear(self, data: bytes) -> None:
-        if not self._open:
-            return
-        try:
-            message = self._decoder.decode(data)
-        except msgspec.DecodeError as error:
-            self._leave(CLOSED)
-            self._on_lost(f"unreadable message: {error}")
-            return
-        self._on_message(message)
-
-    def lose(self, reason: str) -> None:
-        if self._open:
-            self._open = False
-            self._on_lost(reason)
-
-    def _leave(self, reason: str) -> None:
-        self._open = False
-        self._server.clients.pop(self._slot, None)
-        self._server.on_lost(self._slot, reason)

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.core.ids import ChannelId, Token
-from runtime.core.messages import Message, Records
+from runtime.core.messages import EndOfPartition, Message, Records
 from runtime.io.memory import MemoryExchange, MemoryHub
 from runtime.io.wire import Opening, encode
 from runtime.ports import Exchange
@@ -157,3 +157,37 @@ def records(batch: pa.RecordBatch) -> Records:
 
 def numbers(start: int, rows: int) -> Records:
     return records(pa.record_batch({"n": pa.array(range(start, start + rows), pa.int64())}))
+
+
+CHANNEL = ChannelId(edge=0, source=0, target=1)
+NEIGHBOUR = ChannelId(edge=1, source=0, target=1)
+
+
+class Pair:
+    """Slots 0 and 1, connected."""
+
+    def __init__(self, network: Network, token: Token = TOKEN, secret: str = SECRET) -> None:
+        self.heard = (Recorder(), Recorder())
+        first = network.exchange(0, self.heard[0], token, secret)
+        self.slots = (first, network.exchange(1, self.heard[1]))
+        peers = {index: slot.address for index, slot in enumerate(self.slots)}
+        for slot in self.slots:
+            slot.connect(peers)
+
+    def send(self, *messages: Message, channel: ChannelId = CHANNEL) -> None:
+        for message in messages:
+            self.slots[0].send(channel, 1, message)
+
+    def received(self, count: int, channel: ChannelId = CHANNEL) -> list[Message]:
+        return self.heard[1].wait_for(channel, count)
+
+    @property
+    def losses(self) -> list[tuple[ChannelId, str]]:
+        return self.heard[0].losses + self.heard[1].losses
+
+
+def transferred(pair: Pair, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
+    pair.send(*(records(batch) for batch in batches), EndOfPartition())
+    received = pair.received(len(batches) + 1)
+    assert not pair.losses
+    return [message.payload for message in received if isinstance(message, Records)]

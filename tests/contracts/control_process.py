@@ -8,7 +8,7 @@ import sys
 import threading
 
 from runtime.io.control import ControlClient, Hello
-from tests.contracts.test_control import Note, ToSlot
+from tests.contracts.wiring import Note, ToSlot
 
 
 def main(address: str, token: str, secret: str, slot: str) -> None:

@@ -1,16 +1,8 @@
 """The contract of `ports.Exchange`, over the in-memory twin and Flight (S1-07, S1-08, S3-45, S4-17 to S4-19)."""
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,20 +22,19 @@ from runtime.core.messages import (
 )
 from runtime.errors import ProtocolViolation
 from tests.contracts.channels import (
+    CHANNEL,
+    NEIGHBOUR,
     PATIENCE_S,
     SECRET,
     TOKEN,
-    CountingExchange,
     FlightNetwork,
     MemoryNetwork,
     Network,
+    Pair,
     Recorder,
     numbers,
-    records,
+    transferred,
 )
-
-CHANNEL = ChannelId(edge=0, source=0, target=1)
-NEIGHBOUR = ChannelId(edge=1, source=0, target=1)
 
 
 @pytest.fixture(params=[MemoryNetwork, FlightNetwork], ids=["memory", "flight"])
@@ -51,43 +42,6 @@ def network(request: pytest.FixtureRequest) -> Iterator[Network]:
     made: Network = request.param()
     yield made
     made.close()
-
-
-@pytest.fixture
-def flight() -> Iterator[FlightNetwork]:
-    made = FlightNetwork()
-    yield made
-    made.close()
-
-
-class Pair:
-    """Slots 0 and 1, connected."""
-
-    def __init__(self, network: Network, token: Token = TOKEN, secret: str = SECRET) -> None:
-        self.heard = (Recorder(), Recorder())
-        first = network.exchange(0, self.heard[0], token, secret)
-        self.slots = (first, network.exchange(1, self.heard[1]))
-        peers = {index: slot.address for index, slot in enumerate(self.slots)}
-        for slot in self.slots:
-            slot.connect(peers)
-
-    def send(self, *messages: Message, channel: ChannelId = CHANNEL) -> None:
-        for message in messages:
-            self.slots[0].send(channel, 1, message)
-
-    def received(self, count: int, channel: ChannelId = CHANNEL) -> list[Message]:
-        return self.heard[1].wait_for(channel, count)
-
-    @property
-    def losses(self) -> list[tuple[ChannelId, str]]:
-        return self.heard[0].losses + self.heard[1].losses
-
-
-def transferred(pair: Pair, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
-    pair.send(*(records(batch) for batch in batches), EndOfPartition())
-    received = pair.received(len(batches) + 1)
-    assert not pair.losses
-    return [message.payload for message in received if isinstance(message, Records)]
 
 
 # ---------------------------------------------------------------- order
@@ -287,6 +241,28 @@ def test_a_closed_exchange_sends_and_tells_nothing(network: Network) -> None:
     assert not pair.heard[1].messages
 
 
+def test_two_slots_may_close_and_send_at_the_same_time(network: Network) -> None:
+    for _ in range(10):
+        pair = Pair(network)
+        start = threading.Barrier(4)
+
+        def talk(source: int, pair: Pair = pair, start: threading.Barrier = start) -> None:
+            start.wait()
+            for edge in range(50):
+                pair.slots[source].send(ChannelId(edge, source, 1 - source), 1 - source, Watermark(edge))
+
+        def close(slot: int, pair: Pair = pair, start: threading.Barrier = start) -> None:
+            start.wait()
+            pair.slots[slot].close()
+
+        acts = [threading.Thread(target=act, args=(slot,)) for act in (talk, close) for slot in (0, 1)]
+        for act in acts:
+            act.start()
+        for act in acts:
+            act.join(PATIENCE_S)
+            assert not act.is_alive()
+
+
 # ---------------------------------------------------------------- fences
 
 
@@ -356,235 +332,3 @@ def test_batches_of_tens_of_megabytes_pass(network: Network) -> None:
     batch = pa.record_batch({"n": pa.array(range(2_000_000), pa.int64()), "s": pa.array(["word"] * 2_000_000)})
     assert batch.nbytes > 30_000_000
     assert transferred(Pair(network), batch, batch.slice(0, 10), batch) == [batch, batch.slice(0, 10), batch]
-
-
-# ---------------------------------------------------------------- Flight alone
-
-
-def test_a_batch_of_another_schema_is_cast_to_that_of_its_stream(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-    narrow = pa.record_batch({"n": pa.array([4], pa.int32()), "s": pa.array(["x"]).dictionary_encode()})
-    wide = pa.record_batch({"n": pa.array([1], pa.int64()), "s": pa.array(["y"])})
-    assert transferred(pair, wide, narrow) == [wide, narrow.cast(wide.schema)]
-
-
-def test_a_batch_that_does_not_fit_its_stream_is_a_loss_with_a_reason(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-    pair.send(numbers(0, 1))
-    pair.received(1)
-    pair.send(records(pa.record_batch({"other": ["x"]})))
-    assert "cannot be sent" in pair.heard[0].wait_for_loss(CHANNEL)
-    pair.heard[1].wait_for_loss(CHANNEL)
-    wait_until_sent(CHANNEL)
-    assert len(pair.losses) == 2, "each side is told once"
-
-
-def test_a_payload_that_is_no_batch_is_a_loss_not_a_silence(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-    pair.send(Watermark(1))
-    pair.received(1)
-    pair.send(Records("not a batch", 1, 1))
-    assert "str is no record batch" in pair.heard[0].wait_for_loss(CHANNEL)
-    pair.heard[1].wait_for_loss(CHANNEL)
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [b"", b"x", bytes(8) + b"\xff", bytes(8) + b"\x01\xc1", bytes(25)],
-    ids=["none", "short", "kind", "body", "no batch"],
-)
-def test_a_message_that_cannot_be_read_is_a_loss(flight: FlightNetwork, metadata: bytes) -> None:
-    heard = Recorder()
-    slot = flight.exchange(1, heard)
-    writer = flight.stream(slot.address, CHANNEL)
-    if metadata:
-        writer.write_metadata(metadata)
-    else:
-        batch = numbers(0, 1).payload
-        writer.begin(batch.schema)
-        writer.write(batch)
-    assert "broken" in heard.wait_for_loss(CHANNEL)
-    assert not heard.messages
-
-
-def test_a_listener_that_fails_loses_the_channel_on_both_sides(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-
-    def fail(channel: ChannelId, message: Message) -> None:
-        raise ZeroDivisionError("in the listener")
-
-    pair.heard[1].on_arrival = fail
-    pair.send(Watermark(1))
-    assert pair.heard[1].wait_for_loss(CHANNEL) == "the listener failed"
-    pair.heard[0].wait_for_loss(CHANNEL)
-
-
-def wait_until_sent(channel: ChannelId) -> None:
-    """Until the sender has nothing more to do for this channel."""
-    for thread in threading.enumerate():
-        if thread.name == f"send-{channel}":
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-
-def test_a_channel_that_has_ended_takes_its_threads_with_it_and_tells_nobody(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-    channels = [ChannelId(edge, 0, 1) for edge in range(100)]
-    for channel in channels:
-        pair.send(Watermark(1), EndOfPartition(), channel=channel)
-    for channel in channels:
-        wait_until_sent(channel)
-        assert pair.received(2, channel) == [Watermark(1), EndOfPartition()]
-    assert not [thread for thread in threading.enumerate() if thread.name.endswith(">1")]
-    assert not pair.losses
-
-
-@pytest.mark.parametrize(("ended", "losses"), [(True, 0), (False, 1)])
-def test_a_receiver_that_vanishes_is_a_loss_only_before_the_end(
-    flight: FlightNetwork, ended: bool, losses: int
-) -> None:
-    import pyarrow.flight as fl
-
-    class Vanishing(fl.FlightServerBase):
-        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-            reader.read_chunk()
-            raise fl.FlightUnavailableError("socket closed")
-
-    heard = Recorder()
-    slot = flight.exchange(0, heard)
-    with Vanishing("grpc://127.0.0.1:0") as receiver:
-        slot.connect({1: f"grpc://127.0.0.1:{receiver.port}"})
-        slot.send(CHANNEL, 1, EndOfPartition() if ended else Watermark(1))
-        wait_until_sent(CHANNEL)
-    assert len(heard.losses) == losses
-
-
-def test_many_channels_are_open_at_once(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-    for edge in range(150):
-        pair.send(Watermark(edge), channel=ChannelId(edge, 0, 1))
-    for edge in range(150):
-        assert pair.received(1, ChannelId(edge, 0, 1)) == [Watermark(edge)]
-    assert not pair.losses
-
-
-def test_received_columns_are_aligned_for_numpy(flight: FlightNetwork) -> None:
-    """Unaligned arrays fall off numpy's fast paths."""
-    batch = pa.record_batch({"s": ["a", "bcd", "e"], "n": pa.array([1, 2, 3], pa.int64()), "f": [1.0, 2.0, 3.0]})
-    for received in transferred(Pair(flight), *[batch] * 5):
-        assert all(received.column(name).to_numpy().flags.aligned for name in ("n", "f"))
-
-
-def test_an_address_where_nobody_listens_is_a_loss(flight: FlightNetwork) -> None:
-    pair = Pair(flight)
-    pair.slots[1].close()
-    pair.send(Watermark(1))
-    pair.heard[0].wait_for_loss(CHANNEL)
-
-
-def test_a_proxy_in_the_environment_is_not_asked(flight: FlightNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    pair = Pair(flight)
-    pair.send(Watermark(1))
-    assert pair.received(1) == [Watermark(1)]
-
-
-@contextlib.contextmanager
-def other_process(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A slot in another process, and its address."""
-    here = Path(__file__)
-    process = subprocess.Popen(
-        [sys.executable, str(here.with_name("channel_process.py")), *arguments],
-        env={**os.environ, "PYTHONPATH": str(here.parents[2])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def test_a_sender_process_that_is_killed_is_a_loss_at_once(flight: FlightNetwork) -> None:
-    heard = Recorder()
-    slot = flight.exchange(0, heard)
-    channel = ChannelId(0, 1, 0)
-    with other_process("send", SECRET, slot.address) as (process, _):
-        heard.wait_for(channel, 1)
-        killed_at = time.monotonic()
-        process.send_signal(signal.SIGKILL)
-        heard.wait_for_loss(channel)
-        assert time.monotonic() - killed_at < 5, "far below any heartbeat"
-    assert len(heard.losses) == 1
-
-
-def test_a_receiver_process_that_is_killed_is_a_loss_at_once(flight: FlightNetwork) -> None:
-    heard = Recorder()
-    with other_process("listen", SECRET) as (process, address):
-        slot = flight.exchange(0, heard)
-        slot.connect({1: address})
-        slot.send(CHANNEL, 1, Watermark(1))
-        killed_at = time.monotonic()
-        process.send_signal(signal.SIGKILL)
-        heard.wait_for_loss(CHANNEL)
-        assert time.monotonic() - killed_at < 5, "far below any heartbeat"
-
-
-def own_threads() -> set[str]:
-    """Threads of Python's making; those in which gRPC calls us belong to gRPC."""
-    return {thread.name for thread in threading.enumerate() if not thread.name.startswith("Dummy")}
-
-
-def closes_cleanly(slot: CountingExchange, before: set[str]) -> None:
-    started = time.monotonic()
-    slot.close()
-    assert time.monotonic() - started < 2.5, "two seconds are promised"
-    assert own_threads() <= before
-
-
-def test_close_ends_open_exchanges_in_time_and_leaves_no_thread(flight: FlightNetwork) -> None:
-    before = own_threads()
-    pair = Pair(flight)
-    for edge in range(5):
-        pair.slots[0].send(ChannelId(edge, 0, 1), 1, numbers(0, 10))
-        pair.slots[1].send(ChannelId(edge, 1, 0), 0, Watermark(1))
-    for edge in range(5):
-        pair.heard[1].wait_for(ChannelId(edge, 0, 1), 1)
-        pair.heard[0].wait_for(ChannelId(edge, 1, 0), 1)
-    other = {thread.name for thread in threading.enumerate() if thread.name.endswith(">0")}
-    started = time.monotonic()
-    pair.slots[0].close()
-    assert time.monotonic() - started < 2.5, "two seconds are promised"
-    assert not pair.heard[0].losses
-    for edge in range(5):
-        pair.heard[1].wait_for_loss(ChannelId(edge, 0, 1))
-        pair.heard[1].wait_for_loss(ChannelId(edge, 1, 0))
-    assert other
-    closes_cleanly(pair.slots[1], before)
-
-
-@pytest.mark.parametrize("when", ["before it is connected", "while it receives", "while it sends"])
-def test_close_does_not_wait_for_a_peer_that_hangs(flight: FlightNetwork, when: str) -> None:
-    before = own_threads()
-    heard = Recorder()
-    slot = flight.exchange(0, heard)
-    role: tuple[Any, ...] = ("send", SECRET, slot.address) if when == "while it sends" else ("listen", SECRET)
-    with other_process(*role) as (process, address):
-        slot.connect({1: address})
-        if when == "while it sends":
-            heard.wait_for(ChannelId(0, 1, 0), 1)
-        if when == "while it receives":
-            slot.send(CHANNEL, 1, Watermark(1))
-            slot.grant(ChannelId(0, 1, 0), 1, 1)
-        process.send_signal(signal.SIGSTOP)
-        for _ in range(50):  # more than any window of gRPC
-            slot.send(CHANNEL, 1, numbers(0, 100_000))
-        slot.send(NEIGHBOUR, 1, EndOfPartition())
-        closes_cleanly(slot, before)
-        process.send_signal(signal.SIGCONT)

@@ -1,0 +1,51 @@
+"""TCP connections of this process whose owner cannot be told to let go of them.
+
+A gRPC server cannot cancel its streams, nor a client an attempt to connect; both notice when their connection ends.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+SocketAddress = tuple[str, int]
+
+
+def sever(belongs: Callable[[SocketAddress, SocketAddress], bool]) -> None:
+    """Shut down this process's TCP connections for which `belongs(own address, peer address)`.
+
+    The descriptors stay their owner's: it sees the end of the connection, and cleans up as for any peer that is gone.
+    """
+    for connection in _own_sockets():
+        with contextlib.suppress(OSError):  # not connected, or gone by now
+            if belongs(_plain(connection.getsockname()), _plain(connection.getpeername())):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _own_sockets() -> Iterator[socket.socket]:
+    """Copies of the TCP sockets of this process, each open for one step of the loop."""
+    for path in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):
+            descriptor = os.dup(int(path.name))
+            try:
+                copy = socket.socket(fileno=descriptor)
+            except OSError:  # not a socket
+                os.close(descriptor)
+                continue
+            with copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+                    yield copy
+
+
+def _plain(address: tuple[Any, ...]) -> SocketAddress:
+    """Host and port; gRPC's sockets are IPv6 ones, with IPv4 addresses mapped into them."""
+    return str(address[0]).removeprefix("::ffff:"), int(address[1])
+
+
+def socket_address(address: str) -> SocketAddress:
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    with contextlib.suppress(OSError):
+        host = socket.gethostbyname(host)
+    return host, int(port)

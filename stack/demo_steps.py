@@ -27,7 +27,7 @@ T = TypeVar("T")
 RECORDS: Final = 336_776
 CLAIM_LIMIT_S: Final = 10.0  #: a run whose worker was killed is claimed by another
 FLOW_LIMIT_S: Final = 30.0  #: and its records flow again
-PATIENCE_S: Final = 180.0  #: for everything that has no limit of its own
+PATIENCE_S: Final = 300.0  #: for everything that has no limit of its own
 POLL_S: Final = 0.25
 REST_FEED_S: Final = 12.0  #: the pace for what is left after the restore
 

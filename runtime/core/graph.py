@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from runtime.core.ids import ChannelId, OperatorId, SubtaskId
@@ -78,6 +79,7 @@ class JobGraph:
         _check_operators(self)
         _check_edges(self)
         object.__setattr__(self, "operators", _topological(self))
+        _check_build_sides(self)
 
     @cached_property
     def by_uid(self) -> Mapping[OperatorId, OperatorSpec]:
@@ -204,3 +206,34 @@ def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
         done.append(ready)
         placed.add(ready.uid)
     return tuple(done)
+
+
+def _check_build_sides(graph: JobGraph) -> None:
+    """A build side must come to its end, and no source may have to end before it is read.
+
+    A source that feeds both sides of a join would fill the side that is not read yet, run out of credit, and so never
+    bring the other side to its end. Two joins can do the same to two sources.
+    """
+    before: dict[OperatorId, set[OperatorId]] = {}  #: a source, and those that end before it is read
+    for build in (edge for edge in graph.edges if edge.build):
+        building = _sources(graph, build.source)
+        for uid in sorted(building):
+            if not graph.by_uid[uid].bounded:
+                detail = f"its build side would never end: {uid} is unbounded"
+                raise JobRejected("unbounded-build-side", build.target, detail)
+        for edge in graph.edges:
+            if edge.target == build.target and not edge.build:
+                for uid in _sources(graph, edge.source, through_builds=False):
+                    before.setdefault(uid, set()).update(building)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        cycle = " after ".join(error.args[1])
+        detail = f"build sides are read to their end first, so it would wait for itself: {cycle}"
+        raise JobRejected("build-side-deadlock", error.args[1][0], detail) from error
+
+
+def _sources(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
+    """The sources that feed `uid`, itself if it is one."""
+    feeding = [edge.source for edge in graph.edges if edge.target == uid and (through_builds or not edge.build)]
+    return set().union(*(_sources(graph, source, through_builds) for source in feeding)) if feeding else {uid}

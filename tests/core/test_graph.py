@@ -39,6 +39,37 @@ def test_a_bad_graph_is_refused_by_the_name_at_fault(make: Callable[[], JobGraph
     assert (refused.value.code, refused.value.field) == (code, field)
 
 
+def test_a_build_side_that_never_ends_is_refused() -> None:
+    """S0-09: the table of a join is bounded."""
+    with pytest.raises(JobRejected) as refused:
+        JobGraph((source("a"), source("t"), operator("j"), sink("k")), _joined("a", "t", "j", "k"))
+    assert (refused.value.code, refused.value.field) == ("unbounded-build-side", "j")
+
+
+def test_a_source_on_both_sides_of_a_join_is_refused_since_it_would_wait_for_itself() -> None:
+    with pytest.raises(JobRejected) as refused:
+        JobGraph((source("a", bounded=True), operator("j"), sink("k")), _joined("a", "a", "j", "k"))
+    assert (refused.value.code, refused.value.field) == ("build-side-deadlock", "a")
+
+
+def test_two_joins_that_need_two_sources_in_opposite_orders_are_refused() -> None:
+    operators = (source("a", bounded=True), source("b", bounded=True), operator("m"), operator("i"), operator("j"))
+    edges = (edge("b", "m"), *_joined("a", "m", "i", "k"), *_joined("m", "a", "j", "l"))
+    with pytest.raises(JobRejected, match="wait for itself") as refused:
+        JobGraph((*operators, sink("k"), sink("l")), edges)
+    assert refused.value.code == "build-side-deadlock"
+
+
+def test_one_table_may_serve_two_joins_in_a_row() -> None:
+    operators = (source("a"), source("t", bounded=True), operator("i"), operator("j"), sink("k"))
+    graph = JobGraph(operators, (*_joined("a", "t", "i", "j"), edge("t", "j", input=1, build=True), edge("j", "k")))
+    assert graph.operators[-1].uid == "k"
+
+
+def _joined(probe: str, build: str, join: str, after: str) -> tuple[EdgeSpec, ...]:
+    return edge(probe, join), edge(build, join, input=1, build=True), edge(join, after)
+
+
 def _keyless() -> EdgeSpec:
     return EdgeSpec(source=OperatorId("a"), target=OperatorId("b"), input=0, partitioning=Partitioning.HASH)
 

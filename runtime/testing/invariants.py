@@ -1,7 +1,7 @@
 """The laws that hold after every step of every world. A broken one is a `Violation` that names the law."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Set
 
 from runtime.core.checkpoint import CommitPermit, FinishedState, Manifest
 from runtime.core.flow import CHANNEL_WINDOW_BYTES
@@ -131,8 +131,8 @@ def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tup
     require(not missing, "nothing-lost", _some(missing))
 
 
-def check_notified(graph: JobGraph, targets: Mapping[SubtaskId, object]) -> None:
-    require(set(targets) <= set(graph.subtasks), "only-known-subtasks-are-told", targets)
+def check_notified(graph: JobGraph, told: Set[SubtaskId]) -> None:
+    require(told <= set(graph.subtasks), "only-known-subtasks-are-told", told)
 
 
 def _some(rows: Counter[tuple[str, str, int]]) -> str:

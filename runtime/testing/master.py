@@ -151,11 +151,11 @@ class Driver:
                 self.storing += 1
                 self.world.later(lambda: self._store(manifest), "slow_manifest")
             case NotifyCompleted(permit, subtasks):
-                check_notified(self.attempt.graph, dict.fromkeys(subtasks))
+                check_notified(self.attempt.graph, subtasks)
                 for subtask in sorted(subtasks):
                     self._send(subtask, CheckpointCompleted(permit))
             case NotifyAborted(checkpoint, subtasks):
-                check_notified(self.attempt.graph, dict.fromkeys(subtasks))
+                check_notified(self.attempt.graph, subtasks)
                 for subtask in sorted(subtasks):
                     self._send(subtask, CheckpointAborted(checkpoint))
             case ReportCheckpoint():

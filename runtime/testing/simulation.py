@@ -199,9 +199,8 @@ class Simulation:
         driver = self.master.driver
         if self.job.bounded or driver is None or driver.suspended:
             return False
-        sources = [h.operator for h in driver.attempt.order if isinstance(h.operator, SourceOperator)]
-        running = [h for h in driver.attempt.order if h.machine.is_source and not h.machine.spec.finished_on_restore]
-        return all(s.drained for s in sources if s in {h.operator for h in running})
+        hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
+        return all(host.operator.drained for host in hosts if isinstance(host.operator, SourceOperator))
 
     # ------------------------------------------------------------ runs
 
@@ -280,7 +279,7 @@ class Simulation:
 def _settings(rng: Random) -> CoordinatorSettings:
     return CoordinatorSettings(
         interval_ms=rng.choice((None, 20, 50, 100, 200)),
-        timeout_ms=rng.choice((300, 1_000)),
+        timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, or it could rightly never end
         min_pause_ms=rng.choice((0, 10, 50)),
         max_concurrent=rng.choice((1, 1, 2, 3)),
         tolerable_failures=rng.choice((None, 0, 3)),

@@ -92,8 +92,8 @@ class RunSerializer(serializers.ModelSerializer[Run]):
     class Meta:
         model = Run
         fields: tuple[str, ...] = (
-            "id", "job", "version", "version_number", "parallelism", "state", "restore_checkpoint", "token", "releases",
-            "failure", "created_at", "started_at", "ended_at", "created_by",
+            "id", "job", "version", "version_number", "parallelism", "state", "restore_checkpoint", "token",
+            "lease_owner", "releases", "failure", "created_at", "started_at", "ended_at", "created_by",
         )  # fmt: skip
 
 

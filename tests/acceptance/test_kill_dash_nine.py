@@ -1,0 +1,194 @@
+"""Real processes and real kills on the whole stack: whatever dies or hangs, every word is counted exactly once.
+
+One unbounded word count runs through all tests. Each one hurts something, feeds more text meanwhile, and waits until
+the committed counts are those of everything fed so far: a lost line would leave them too low for ever, a repeated one
+too high.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from stack.demo_api import Api
+from tests.stack.checkout import Checkout
+from tests.stack.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PATIENCE_S = 240.0  #: nothing here is about speed
+WORDS = ("weir", "barrier", "stream", "checkpoint", "savepoint", "drain", "slot", "token")
+
+
+class WordCount:
+    """The running job, what was fed to it and what it has committed."""
+
+    def __init__(self, checkout: Checkout, folder: Path) -> None:
+        self.checkout = checkout
+        self.input, self.output = folder / "in", folder / "out"
+        self.input.mkdir(parents=True)
+        self.fed: Counter[str] = Counter()
+        self._files = 0
+        self._seen: dict[str, list[dict[str, Any]]] = {}
+        password = (checkout.var / "run/password").read_text().strip()
+        self.api = Api.login(checkout.status()["url"].rstrip("/"), "operator", password)
+        self.feed(20)
+        self.job = int(self.api.post("jobs/", {"name": "words", "pipeline": "wordcount"})["id"])
+        params = {"lines_dir": str(self.input), "output_dir": str(self.output)}
+        body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
+        self.api.ready_version(self.job, body, PATIENCE_S)
+        self.api.operate(self.job, "start", {}, PATIENCE_S)
+
+    def feed(self, files: int) -> None:
+        """Drops small files of text, each by rename."""
+        for _ in range(files):
+            lines = [" ".join(WORDS[: 1 + (self._files + line) % len(WORDS)]) for line in range(50)]
+            self.fed.update(word for line in lines for word in line.split())
+            hidden = self.input / f".{self._files:06}"
+            hidden.write_text("\n".join(lines) + "\n")
+            hidden.rename(self.input / f"{self._files:06}.txt")
+            self._files += 1
+
+    @property
+    def run(self) -> dict[str, Any]:
+        return dict(self.api.run(int(self.api.latest_run(self.job)["id"])))
+
+    def slot_pid(self, index: int) -> int:
+        return next(int(slot["pid"]) for slot in self.run["live"]["slots"] if slot["index"] == index)
+
+    @property
+    def committed(self) -> Counter[str]:
+        """The newest count of each word in the committed files."""
+        counts: Counter[str] = Counter()
+        for path in self.output.glob("*.parquet"):
+            if path.name not in self._seen and path.name[0] not in "._":
+                self._seen[path.name] = pq.read_table(path).to_pylist()
+        for rows in self._seen.values():
+            for row in rows:
+                counts[row["word"]] = max(counts[row["word"]], row["count"])
+        return counts
+
+    def is_exact(self) -> bool:
+        return self.committed == self.fed
+
+    def newest_checkpoint(self) -> int:
+        return max((int(c["number"]) for c in self.api.checkpoints(self.job)), default=0)
+
+    def goes_on(self, after: int) -> bool:
+        """Whether the run is running and has completed a checkpoint since `after`."""
+        return bool(self.run["state"] == "running" and self.newest_checkpoint() > after)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WordCount]:
+    folder = tmp_path_factory.mktemp("acceptance")
+    checkout = Checkout(folder / "var")
+    checkout.run("up", WEIR_RESTART_DELAY_S="5")
+    try:
+        words = WordCount(checkout, folder)
+        until(words.is_exact, PATIENCE_S)
+        yield words
+    finally:
+        checkout.remove()
+    assert checkout.left == []
+
+
+def survive(words: WordCount) -> None:
+    """The job must go on by itself and be exact with what is fed during and after the fault."""
+    before = words.newest_checkpoint()
+    words.feed(5)
+    until(lambda: words.goes_on(before), PATIENCE_S)
+    words.feed(5)
+    until(words.is_exact, PATIENCE_S)
+
+
+def test_sigkill_of_a_slot(words: WordCount) -> None:
+    """S0-11: the next attempt starts from the newest completed checkpoint."""
+    token = words.run["token"]
+    os.kill(words.slot_pid(1), signal.SIGKILL)
+    until(lambda: words.run["token"] > token, PATIENCE_S)
+    survive(words)
+
+
+def test_sigkill_of_the_job_master(words: WordCount) -> None:
+    """Its supervisor starts another one with a newer token."""
+    token = words.run["token"]
+    os.kill(parent_of_jvm(words), signal.SIGKILL)
+    until(lambda: words.run["token"] > token, PATIENCE_S)
+    survive(words)
+
+
+def test_sigkill_of_the_worker_that_holds_the_run(words: WordCount) -> None:
+    """Another worker claims the run when its lease has stood still."""
+    owner = words.run["lease_owner"]
+    os.kill(int(owner.split(":")[1]), signal.SIGKILL)
+    until(lambda: words.run["lease_owner"] not in ("", owner), PATIENCE_S)
+    survive(words)
+
+
+def test_sigkill_of_postgres(words: WordCount) -> None:
+    """The supervisor brings it back after 5 s; records flow meanwhile and completion waits. Nobody is restarted."""
+    token = words.run["token"]
+    os.kill(words.checkout.row("postgres")["pid"], signal.SIGKILL)
+    words.feed(5)
+    until(lambda: comes_back(words), PATIENCE_S)
+    survive(words)
+    assert words.run["token"] == token, "an outage of Postgres is no reason to restart a healthy run"
+
+
+def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
+    """S1-11: it is replaced after the heartbeat timeout; when it wakes up, nothing that it does counts."""
+    token, pid = words.run["token"], words.slot_pid(0)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: words.run["token"] > token, PATIENCE_S)
+    survive(words)
+
+
+def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
+    """S0-28, S4-52: with everything that befell it, the job stops, goes on at another parallelism, and ends."""
+    words.api.operate(words.job, "stop", {}, PATIENCE_S)
+    assert words.run["state"] == "stopped"
+    words.feed(5)
+    savepoint = words.api.checkpoints(words.job)[-1]
+    assert savepoint["kind"] == "stop"
+    words.api.operate(words.job, "restore", {"checkpoint": savepoint["id"], "parallelism": 3}, PATIENCE_S)
+    until(words.is_exact, PATIENCE_S)
+    words.api.operate(words.job, "drain", {}, PATIENCE_S)
+    assert words.run["state"] == "finished"
+    assert words.is_exact()
+    assert not [path for path in words.output.iterdir() if path.name.startswith(".")], "leftovers"
+
+
+def parent_of_jvm(words: WordCount) -> int:
+    """The job master: the process that was started for the run."""
+    wanted = f"runtime.hosts.spark\0run\0{words.run['id']}\0".encode()
+    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(p)]
+    assert len(found) == 1, found
+    return int(found[0].name)
+
+
+def command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def comes_back(words: WordCount) -> bool:
+    """Whether the console answers again."""
+    try:
+        return bool(words.run)
+    except Exception:
+        return False

@@ -1,0 +1,62 @@
+"""One `var` and the commands on it, as `make` gives them: a whole stack for a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from stack import folders
+from stack.processes import MARK, ProcessId, marked, serving
+from stack.settings import ROOT
+
+
+class Checkout:
+    """One `var` and the commands on it, as `make` gives them."""
+
+    def __init__(self, var: Path) -> None:
+        self.var = var
+        hidden = {MARK, "DATABASE_URL", "CELERY_BROKER_URL", "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS"}
+        self.environment = {name: value for name, value in os.environ.items() if name not in hidden}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "stack", "--var", str(self.var), *arguments]
+
+    def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments), cwd=ROOT, env={**self.environment, **more}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, **more: str) -> str:
+        child = self.start(*arguments, **more)
+        output, _ = child.communicate(timeout=300)
+        assert child.returncode == 0, output
+        return output
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads((self.var / "run/status.json").read_text())
+        return status
+
+    def row(self, name: str) -> dict[str, Any]:
+        return next(row for row in self.status()["processes"] if row["name"] == name)
+
+    def answers(self) -> bool:
+        with urllib.request.urlopen(f"{self.status()['url']}readyz", timeout=20) as response:
+            return bool(response.status == 200)
+
+    def variables(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in (self.var / "run/env").read_text().splitlines())
+
+    @property
+    def left(self) -> list[ProcessId]:
+        return [*marked(self.var), *serving(self.var / "pg"), *serving(self.var / "redis")]
+
+    def remove(self) -> None:
+        self.run("down")
+        for name in ("pg", "redis", "programs"):
+            folders.remove(self.var / name)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import CommitPermit, Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import CommitPermit, SubtaskSnapshot
 from runtime.core.ids import ChannelId, Token
 from runtime.core.keygroups import range_of
 from runtime.core.messages import Message
@@ -223,16 +223,6 @@ class SnapshotStore(Protocol):
         """Those already gone count as success; folders left empty go too."""
 
     def list(self, prefix: str) -> list[str]: ...
-
-
-class CheckpointStore(Protocol):
-    """The record of what has completed, linearizable and fenced by the attempt token."""
-
-    def next_checkpoint_id(self) -> int | None:
-        """A new id, greater than all before it. None: this attempt has been superseded."""
-
-    def record_completed(self, manifest: Manifest, path: str, size_bytes: int) -> bool:
-        """From this instant the checkpoint exists. False: this attempt has been superseded. May be repeated."""
 
 
 class Clock(Protocol):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from runtime.core.checkpoint import Manifest
 from runtime.core.ids import ChannelId, Token
 from runtime.core.messages import EndOfPartition, Message
 from runtime.errors import CorruptState, ProtocolViolation
@@ -69,56 +68,6 @@ class MemorySnapshotStore:
     def list(self, prefix: str) -> list[str]:
         with self._lock:
             return sorted(path for path in self._files if path.startswith(prefix))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCheckpoint:
-    """A checkpoint that exists."""
-
-    manifest: Manifest
-    path: str
-    size_bytes: int
-
-
-@dataclass
-class MemoryRecord:
-    """What Postgres holds of one job: who may act, the last id, what has completed. Outlives its attempts."""
-
-    last_token: int = 0
-    last_id: int = 0
-    completed: dict[tuple[int, int], RecordedCheckpoint] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def new_attempt(self) -> Token:
-        """From now on only the attempt with this token may act."""
-        with self.lock:
-            self.last_token += 1
-            return Token(self.last_token)
-
-
-class MemoryCheckpointStore:
-    """One attempt's access to the record of its job; twin of the Postgres one."""
-
-    def __init__(self, record: MemoryRecord, token: Token) -> None:
-        self._record = record
-        self._token = token
-
-    def next_checkpoint_id(self) -> int | None:
-        with self._record.lock:
-            if self._record.last_token != self._token:
-                return None
-            self._record.last_id += 1
-            return self._record.last_id
-
-    def record_completed(self, manifest: Manifest, path: str, size_bytes: int) -> bool:
-        if manifest.token != self._token:
-            raise ProtocolViolation(f"attempt {self._token} records a checkpoint of attempt {manifest.token}")
-        with self._record.lock:
-            if self._record.last_token != self._token:
-                return False
-            recorded = RecordedCheckpoint(manifest=manifest, path=path, size_bytes=size_bytes)
-            self._record.completed.setdefault((manifest.token, manifest.checkpoint), recorded)
-            return True
 
 
 # ---------------------------------------------------------------- channels

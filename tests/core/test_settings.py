@@ -1,0 +1,37 @@
+"""The settings of a job version: refused by name where they are wrong, handed on as the machines want them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.recovery import RestartStrategy
+from runtime.core.settings import JobSettings
+
+
+def test_an_untuned_job_has_the_defaults() -> None:
+    settings = msgspec.convert({}, JobSettings)
+    assert settings.coordinator == CoordinatorSettings(interval_ms=5_000, timeout_ms=60_000, min_pause_ms=500)
+    assert settings.restart == RestartStrategy(attempts=10, delay_ms=1_000)
+
+
+def test_what_is_set_reaches_the_machines() -> None:
+    raw = {"checkpoint_interval_ms": 100, "checkpoint_timeout_ms": 2_000, "min_pause_ms": 0, "restart_attempts": 0}
+    settings = msgspec.convert(raw, JobSettings)
+    assert settings.coordinator == CoordinatorSettings(interval_ms=100, timeout_ms=2_000, min_pause_ms=0)
+    assert settings.restart == RestartStrategy(attempts=0, delay_ms=1_000)
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ({"checkpoint_interval_ms": 99}, "checkpoint_interval_ms"),
+        ({"retained_checkpoints": 0}, "retained_checkpoints"),
+        ({"min_pause_ms": "soon"}, "min_pause_ms"),
+        ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], named: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=named):
+        msgspec.convert(raw, JobSettings)

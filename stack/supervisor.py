@@ -77,12 +77,20 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        return self.popen is not None and self.popen.poll() is None
+        """Looks without reaping: as long as it is a zombie, nobody else is given its pid."""
+        if self.popen is None or self.is_buried:
+            return False
+        return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    @property
+    def is_buried(self) -> bool:
+        """Ended, its session cleared, and reaped: its pid may be somebody else's from now on."""
+        return self.popen is not None and self.popen.returncode is not None
 
     @property
     def exit_code(self) -> int | None:
-        """Negative: ended by that signal."""
-        return self.popen.poll() if self.popen else None
+        """None until it is buried. Negative: ended by that signal."""
+        return self.popen.returncode if self.popen else None
 
 
 def delay_s(deaths_in_a_row: int, first_s: float) -> float:
@@ -189,13 +197,14 @@ class Supervisor:
                 self._sees_ready(child)
             elif child.spec.runs_once:
                 if child.state is not State.ENDED:
+                    self._bury(child)
                     self._move(child, State.ENDED)
             elif child.state is not State.WAITING:
                 self._note_death(child, now)
             elif now >= child.start_at_s and not self.is_ending:
                 child.restarts += 1
                 self._launch(child)
-        reap_orphans({child.popen.pid for child in self.children if child.popen})
+        reap_orphans({child.popen.pid for child in self.children if child.popen and not child.is_buried})
 
     def _sees_ready(self, child: Child) -> bool:
         ready = child.spec.is_ready
@@ -205,9 +214,8 @@ class Supervisor:
         return child.state is State.READY
 
     def _note_death(self, child: Child, now: float) -> None:
-        """What a dead process leaves in its session (pool workers, say) goes with it, before anything new starts."""
         assert child.popen is not None
-        self._kill_session(child)
+        self._bury(child)
         settled = now - child.started_at_s > _SETTLED_S
         child.deaths_in_a_row = 1 if settled else child.deaths_in_a_row + 1
         wait_s = delay_s(child.deaths_in_a_row, self._restart_delay_s)
@@ -246,18 +254,21 @@ class Supervisor:
         self._ask(child)
         while child.is_alive and time.monotonic() < deadline_s and not self._in_a_hurry:
             self.wait(0.1)
-        if child.popen is not None:
-            child.popen.kill()
-            child.popen.wait()
-            self._kill_session(child)
+        self._bury(child)
         (self._run / f"{child.spec.name}.pid").unlink(missing_ok=True)
         if child.state is not State.ENDED:
             self._move(child, State.ENDED)
 
-    def _kill_session(self, child: Child) -> None:
-        assert child.popen is not None
-        session = child.popen.pid
-        end(lambda: session_members(session), grace_s=0, first=signal.SIGKILL)
+    def _bury(self, child: Child) -> None:
+        """Kills what there is of its session (pool workers, say, that a dead process left), then reaps it.
+
+        In this order and once only: afterwards its pid, and a session of that number, may be somebody else's.
+        """
+        popen = child.popen
+        if popen is None or child.is_buried:
+            return
+        end(lambda: session_members(popen.pid), grace_s=0, first=signal.SIGKILL)
+        popen.wait()
 
     # ------------------------------------------------------------ telling
 

@@ -14,8 +14,7 @@ import pytest
 
 from stack.processes import MARK, marked, session_members
 from stack.supervisor import Spec, StartFailed, State, Supervisor, delay_s, rotate_logs
-
-from .waiting import until
+from tests.waiting import until
 
 
 class Bench:
@@ -82,6 +81,32 @@ def test_what_a_dead_child_left_in_its_session_goes_before_the_next_start(bench:
     until(lambda: bench.tended() and child.state is not State.READY)
 
     assert session_members(session) == []
+
+
+@pytest.mark.parametrize("runs_once", [True, False])
+def test_a_pid_that_belongs_to_somebody_else_by_now_is_left_alone(tmp_path: Path, runs_once: bool) -> None:
+    """A child that has ended, or waits for its next start, was reaped: its number is free for anybody's session."""
+    bench = Bench(tmp_path, restart_delay_s=600)
+    child = bench.supervisor.start(bench.spec("short", "print('up')", runs_once=runs_once))
+    until(lambda: bench.tended() and child.state in (State.ENDED, State.WAITING))
+    assert child.exit_code == 0
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        assert child.popen is not None
+        child.popen.pid = stranger.pid  # as if the kernel had given it away again
+        bench.tended()
+        bench.supervisor.stop_all()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_what_a_finished_child_left_in_its_session_goes_with_it(bench: Bench) -> None:
+    code = "import subprocess; subprocess.Popen(['sleep', '600']); print('up')"
+    child = bench.supervisor.start(bench.spec("demo", code, runs_once=True))
+    until(lambda: bench.tended() and child.state is State.ENDED)
+    assert marked(bench.folder) == []
 
 
 def test_back_off_doubles_up_to_a_limit_and_never_undercuts_the_setting() -> None:

@@ -22,13 +22,13 @@ class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     version: Id | None = None
     parallelism: Parallelism | None = None
+    accept_repeated_output: bool = False
 
 
 class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`checkpoint` is the id of a row, not its number within the job."""
 
     checkpoint: Id
-    accept_repeated_output: bool = False
 
 
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {

@@ -1,4 +1,4 @@
-"""What restoring a checkpoint would mean, said before it is done: what maps to what, what is lost, what is repeated.
+"""What a restore, or a start from empty state, would mean: what maps to what, what is lost, what is repeated.
 
 It looks at rows only (the checkpoint as recorded, the version's graph). The job master reads the manifest itself and
 may still refuse.
@@ -11,7 +11,7 @@ from django.db.models import Max, Min
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
-from console.jobs.models import JobVersion
+from console.jobs.models import Job, JobVersion
 
 
 class Fate(StrEnum):
@@ -34,15 +34,15 @@ class OperatorMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """Committed checkpoints newer than the chosen one: their output would be produced again."""
+    """Committed checkpoints that a new run would not know of: their output would be produced again."""
 
     first: int
     last: int
 
     def __str__(self) -> str:
         if self.first == self.last:
-            return f"Checkpoint {self.first} was committed after it"
-        return f"Checkpoints {self.first} to {self.last} were committed after it"
+            return f"Checkpoint {self.first} was committed"
+        return f"Checkpoints {self.first} to {self.last} were committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def report(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> Res
     mapping = _mapping(checkpoint, version)
     return RestoreReport(
         refusal=_refusal(checkpoint, version, parallelism),
-        repeated=_repeated(checkpoint),
+        repeated=committed_of(checkpoint.job_id, checkpoint.number),
         warnings=tuple(_warnings(checkpoint, mapping)),
         mapping=mapping,
     )
@@ -79,12 +79,39 @@ def must_be_restorable(checkpoint: Checkpoint, version: JobVersion, parallelism:
     if found.repeated is not None and not accept_repeated:
         raise Conflict(
             "repeats-output",
-            f"{found.repeated}: restoring {checkpoint.kind} {checkpoint.number} repeats their output. "
+            f"{found.repeated} after it: restoring {checkpoint.kind} {checkpoint.number} repeats their output. "
             "Accept repeated output to go on, or choose a newer one.",
             field="params.accept_repeated_output",
             first=found.repeated.first,
             last=found.repeated.last,
         )
+
+
+def must_repeat_nothing(job: Job) -> None:
+    """Asks for acceptance of the output that a start from empty state writes again.
+
+    Raises:
+        Conflict: output of the job has been committed.
+    """
+    if repeated := committed_of(job.pk):
+        raise Conflict(
+            "repeats-output",
+            f"{repeated}: a start from empty state writes their output again. "
+            "Accept repeated output to go on, or restore one of them.",
+            field="params.accept_repeated_output",
+            first=repeated.first,
+            last=repeated.last,
+        )
+
+
+def committed_of(job_id: int, after: int = 0) -> Repeated | None:
+    """What was committed after the checkpoint with this number.
+
+    A plain savepoint notifies nobody, so it commits nothing; every other completed one does.
+    """
+    newer = Checkpoint.objects.filter(job_id=job_id, number__gt=after, status=Status.COMPLETED)
+    ends = newer.exclude(kind=Kind.SAVEPOINT).aggregate(first=Min("number"), last=Max("number"))
+    return None if ends["first"] is None else Repeated(first=ends["first"], last=ends["last"])
 
 
 def _refusal(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> Refused | None:
@@ -108,15 +135,6 @@ def _refusal(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> R
         detail = f"parallelism: must lie between 1 and max_parallelism ({version.max_parallelism}), not {parallelism}."
         return Refused("invalid-field", detail, "params.parallelism")
     return None
-
-
-def _repeated(checkpoint: Checkpoint) -> Repeated | None:
-    """A plain savepoint notifies nobody, so it commits nothing; every other completed one does."""
-    newer = Checkpoint.objects.filter(
-        job_id=checkpoint.job_id, number__gt=checkpoint.number, status=Status.COMPLETED
-    ).exclude(kind=Kind.SAVEPOINT)
-    ends = newer.aggregate(first=Min("number"), last=Max("number"))
-    return None if ends["first"] is None else Repeated(first=ends["first"], last=ends["last"])
 
 
 def _mapping(checkpoint: Checkpoint, version: JobVersion) -> tuple[OperatorMapping, ...]:

@@ -8,6 +8,7 @@ from console.accounts.rights import operate_refusal, type_of_user
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run, VersionState
 from console.operations.models import ACTIVE, Operation, OperationKind
+from console.operations.restore import committed_of
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
 
 LABELS = {
@@ -49,6 +50,7 @@ class JobPage:
     version: JobVersion | None  #: that of the run, or else the newest
     newest_version: JobVersion | None
     acts: tuple[Act, ...]
+    start_repeats: bool  #: a start from empty state would write committed output again
     active: tuple[Operation, ...]
     operations: tuple[Operation, ...]
     checkpoints: tuple[Checkpoint, ...]
@@ -86,6 +88,7 @@ def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
         version=run.version if run else newest,
         newest_version=newest,
         acts=acts(job, run, user),
+        start_repeats=committed_of(job.pk) is not None,
         active=tuple(row for row in operations if row.is_active),
         operations=operations,
         checkpoints=tuple(checkpoint_table(job)[:rows]),

@@ -22,7 +22,7 @@ from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import newest_ready
 from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
 from console.operations.params import RestoreParams, StartParams, kind_of, params_of
-from console.operations.restore import must_be_restorable
+from console.operations.restore import must_be_restorable, must_repeat_nothing
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
 
 KEY_LENGTH_MAX = 200
@@ -99,8 +99,10 @@ def _new_run(row: Operation, wanted: StartParams, checkpoint: Checkpoint | None)
     parallelism = wanted.parallelism or version.parallelism
     _check_parallelism(parallelism, version)
     _must_be_startable(row.job)
-    if checkpoint is not None and isinstance(wanted, RestoreParams):
+    if checkpoint is not None:
         must_be_restorable(checkpoint, version, parallelism, accept_repeated=wanted.accept_repeated_output)
+    elif not wanted.accept_repeated_output:
+        must_repeat_nothing(row.job)
     row.run = runs.create(row.requested_by, row.job, version, parallelism, checkpoint.pk if checkpoint else None)
     row.save(force_insert=True)
     return row

@@ -11,6 +11,7 @@ from django.urls import reverse
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations.models import OperationKind
+from console.operations.restore import Repeated
 from console.operations.selectors import Act
 from console.ui import formats
 from console.ui.live import Live
@@ -24,7 +25,7 @@ LABELS = {
     _K.RESTORE: "Restore…",
     _K.CANCEL: "Cancel…",
 }
-_AT_ONCE = (_K.START, _K.SAVEPOINT)  #: pressed and done; the others ask first
+_AT_ONCE = (_K.START, _K.SAVEPOINT)  #: pressed and done; the others ask first. So does a start that repeats output
 
 _LATER = (
     "Open windows stay open inside the savepoint, so the job can go on from it later, at another parallelism if you "
@@ -59,19 +60,23 @@ class Confirmation:
     sentences: tuple[str, ...]
     instead: str
     dangerous: bool
+    back: str = "Keep it running"
+    restores: bool = False  #: restoring is offered before it
+    repeats: bool = False  #: repeated output has to be accepted
 
 
-def buttons(job_id: int, acts: Iterable[Act]) -> tuple[Button, ...]:
+def buttons(job_id: int, acts: Iterable[Act], *, start_repeats: bool) -> tuple[Button, ...]:
     """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel."""
-    by_kind = {act.act: act for act in acts}
+    enabled = {act.act: act.enabled for act in acts}
+    primary = _K.RESTORE if enabled[_K.RESTORE] else _K.START  # a job that has got somewhere goes on from there
     return tuple(
         Button(
             kind=kind.value,
-            label=label,
+            label=f"{label}…" if kind is _K.START and start_repeats else label,
             url=reverse(f"ui:{kind.value}", args=[job_id]),
-            asks=kind not in _AT_ONCE,
-            enabled=by_kind[kind].enabled,
-            primary=kind is _K.START and by_kind[kind].enabled,
+            asks=kind not in _AT_ONCE or (kind is _K.START and start_repeats),
+            enabled=enabled[kind],
+            primary=kind is primary and enabled[kind],
         )
         for kind, label in LABELS.items()
     )
@@ -97,6 +102,22 @@ def confirmation(kind: str, run: Run | None, newest: Checkpoint | None, live: Li
             return _drain(where, live)
         case _:
             return _cancel(where, newest)
+
+
+def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> Confirmation:
+    """The question before a start from empty state. `newest`: the checkpoint to restore from instead."""
+    again = f"{repeated}, and the output up to there is written a second time." if repeated else ""
+    instead = f"To go on where the job stands, restore {newest.kind} {newest.number} instead." if newest else ""
+    return Confirmation(
+        title="Start from empty state",
+        verb="Start from empty state",
+        sentences=tuple(filter(None, ("A new run reads all input again, from the beginning.", again))),
+        instead=instead,
+        dangerous=repeated is not None,
+        back="Back",
+        restores=newest is not None,
+        repeats=repeated is not None,
+    )
 
 
 def _stop(where: str, newest: Checkpoint | None) -> Confirmation:

@@ -70,7 +70,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         strip=strip(list(table[:STRIP_COLUMNS])),
         checkpoints=by_number(table, before, TABLE_ROWS),
         newest=selectors.restorable(page.job).first(),
-        buttons=acts.buttons(page.job.pk, page.acts),
+        buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats),
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
         failure=failure_of(run),

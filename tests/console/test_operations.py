@@ -285,6 +285,30 @@ def test_repeated_output_has_to_be_accepted_and_is_named(
     assert accepted.operation.run is not None
 
 
+@pytest.mark.parametrize("kind", ["checkpoint", "stop", "drain"])
+def test_a_start_over_committed_output_has_to_accept_that_it_is_repeated(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint, kind: str
+) -> None:
+    run = make_run(RunState.FAILED)
+    make_checkpoint(run, 3, discarded_at="2026-01-01T00:00:00Z")
+    make_checkpoint(run, 4, kind)
+    with pytest.raises(Conflict, match="Checkpoints 3 to 4 were committed") as refused:
+        ask(operator, job, "start")
+    assert (refused.value.code, refused.value.facts) == ("repeats-output", {"first": 3, "last": 4})
+    assert refused.value.field == "params.accept_repeated_output"
+    assert Run.objects.count() == 1
+    assert ask(operator, job, "start", {"accept_repeated_output": True}).operation.run is not None
+
+
+def test_a_start_over_savepoints_and_failures_repeats_nothing(
+    operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.FAILED)
+    make_checkpoint(run, 3, "savepoint")
+    make_checkpoint(run, 4, "checkpoint", "failed")
+    assert ask(operator, job, "start").operation.state == "queued"
+
+
 def test_newer_savepoints_and_failures_repeat_nothing(
     operator: User, job: Job, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:

@@ -6,7 +6,7 @@ Every act goes to `console.operations.services.request`, as it does from the API
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -15,9 +15,10 @@ from console.accounts.refusals import Refused
 from console.jobs.models import Job
 from console.operations import selectors
 from console.operations.models import Operation, OperationKind
+from console.operations.restore import committed_of
 from console.operations.services import Asked
 from console.operations.services import request as ask
-from console.ui.acts import confirmation
+from console.ui.acts import Confirmation, confirmation, start_confirmation
 from console.ui.jobpage import numbers_of
 from console.ui.views.page import page, signed_in, user_of
 
@@ -46,8 +47,20 @@ def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] 
 @require_POST
 @signed_in
 def at_once(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Acts that need no question: start and savepoint."""
+    """Acts that need no question: savepoint."""
     return _act(request, get_object_or_404(Job, pk=pk), kind)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def start(request: HttpRequest, pk: int) -> HttpResponse:
+    """Needs no question the first time; later GET says what is repeated, and POST must accept it."""
+    job = get_object_or_404(Job, pk=pk)
+    if request.method == "POST":
+        accepts = request.POST.get("accept_repeated_output") == "on"
+        return _act(request, job, OperationKind.START, {"accept_repeated_output": True} if accepts else None)
+    newest, repeated = selectors.restorable(job).first(), committed_of(job.pk)
+    return _ask(request, job, OperationKind.START, start_confirmation(newest, repeated))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -58,17 +71,21 @@ def confirmed(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
     if request.method == "POST":
         return _act(request, job, kind)
     run = selectors.latest_run(job)
-    act = next((act for act in selectors.acts(job, run, request.user) if act.act == kind), None)
-    if act is None:
-        raise Http404
-    asked = confirmation(kind, run, selectors.restorable(job).first(), numbers_of(run))
+    return _ask(request, job, kind, confirmation(kind, run, selectors.restorable(job).first(), numbers_of(run)))
+
+
+def _ask(request: HttpRequest, job: Job, kind: str, asked: Confirmation) -> HttpResponse:
+    run = selectors.latest_run(job)
+    act = next(act for act in selectors.acts(job, run, request.user) if act.act == kind)
     return page(request, "jobs/confirm.html", {"section": "jobs", "job": job, "run": run, "act": act, "asked": asked})
 
 
-def _act(request: HttpRequest, job: Job, kind: str) -> HttpResponse:
+def _act(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> HttpResponse:
     try:
-        requested(request, job, kind)
+        requested(request, job, kind, params)
     except Refused as refused:
+        if refused.code == "repeats-output":  # committed since the button was drawn
+            return redirect("ui:start", job.pk)
         messages.error(request, refused.detail)
     else:
         messages.info(request, SAID[OperationKind(kind)])

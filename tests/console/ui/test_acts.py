@@ -77,11 +77,38 @@ def test_a_savepoint_is_asked_of_the_running_master(at_console: Client) -> None:
     assert Operation.objects.get().run == run
 
 
-@pytest.mark.parametrize("act", ["start", "savepoint"])
-def test_acts_at_once_cannot_be_got(at_console: Client, act: str) -> None:
+def test_a_savepoint_cannot_be_got(at_console: Client) -> None:
     run = rows.run(rows.job())
-    assert at_console.get(f"/jobs/{run.job_id}/{act}/").status_code == 405
+    assert at_console.get(f"/jobs/{run.job_id}/savepoint/").status_code == 405
     assert not Operation.objects.exists()
+
+
+def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_first(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    for number in (3, 4):
+        rows.checkpoint(run, number)
+    newest = rows.checkpoint(run, 5, kind="stop")
+    path = f"/jobs/{run.job_id}/start/"
+    block = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))["acts"]
+    assert re.search(rf'<a class="button" id="do-start" href="{path}">Start…</a>', block)
+    assert re.search(r'<a class="button primary" id="do-restore"', block)
+    asked = at_console.get(path)
+    said = blocks.text(asked)
+    assert "Checkpoints 3 to 5 were committed, and the output up to there is written a second time." in said
+    assert f"restore stop {newest.number} instead" in said
+    assert f'href="/jobs/{run.job_id}/restore/"' in asked.content.decode()
+    assert 'name="accept_repeated_output" required' in asked.content.decode()
+    assert at_console.post(path).headers["Location"] == path
+    assert not Operation.objects.exists()
+    assert at_console.post(path, {"accept_repeated_output": "on"}).headers["Location"] == f"/jobs/{run.job_id}/"
+    assert Operation.objects.get().params == {"accept_repeated_output": True}
+
+
+def test_a_first_start_is_primary_and_asks_nothing(at_console: Client) -> None:
+    job = rows.job()
+    block = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["acts"]
+    assert '<button class="button primary" id="do-start" form="act-start">Start</button>' in block
+    assert "accept_repeated_output" not in at_console.get(f"/jobs/{job.pk}/start/").content.decode()
 
 
 def test_a_start_in_the_wrong_state_is_refused_in_a_sentence(at_console: Client) -> None:

@@ -11,81 +11,16 @@ import contextlib
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from stack.demo_api import Api
+from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
-from tests.stack.waiting import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-PATIENCE_S = 240.0  #: nothing here is about speed
-WORDS = ("weir", "barrier", "stream", "checkpoint", "savepoint", "drain", "slot", "token")
-
-
-class WordCount:
-    """The running job, what was fed to it and what it has committed."""
-
-    def __init__(self, checkout: Checkout, folder: Path) -> None:
-        self.checkout = checkout
-        self.input, self.output = folder / "in", folder / "out"
-        self.input.mkdir(parents=True)
-        self.fed: Counter[str] = Counter()
-        self._files = 0
-        self._seen: dict[str, list[dict[str, Any]]] = {}
-        password = (checkout.var / "run/password").read_text().strip()
-        self.api = Api.login(checkout.status()["url"].rstrip("/"), "operator", password)
-        self.feed(20)
-        self.job = int(self.api.post("jobs/", {"name": "words", "pipeline": "wordcount"})["id"])
-        params = {"lines_dir": str(self.input), "output_dir": str(self.output)}
-        body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
-        self.api.ready_version(self.job, body, PATIENCE_S)
-        self.api.operate(self.job, "start", {}, PATIENCE_S)
-
-    def feed(self, files: int) -> None:
-        """Drops small files of text, each by rename."""
-        for _ in range(files):
-            lines = [" ".join(WORDS[: 1 + (self._files + line) % len(WORDS)]) for line in range(50)]
-            self.fed.update(word for line in lines for word in line.split())
-            hidden = self.input / f".{self._files:06}"
-            hidden.write_text("\n".join(lines) + "\n")
-            hidden.rename(self.input / f"{self._files:06}.txt")
-            self._files += 1
-
-    @property
-    def run(self) -> dict[str, Any]:
-        return dict(self.api.run(int(self.api.latest_run(self.job)["id"])))
-
-    def slot_pid(self, index: int) -> int:
-        return next(int(slot["pid"]) for slot in self.run["live"]["slots"] if slot["index"] == index)
-
-    @property
-    def committed(self) -> Counter[str]:
-        """The newest count of each word in the committed files."""
-        counts: Counter[str] = Counter()
-        for path in self.output.glob("*.parquet"):
-            if path.name not in self._seen and path.name[0] not in "._":
-                self._seen[path.name] = pq.read_table(path).to_pylist()
-        for rows in self._seen.values():
-            for row in rows:
-                counts[row["word"]] = max(counts[row["word"]], row["count"])
-        return counts
-
-    def is_exact(self) -> bool:
-        return self.committed == self.fed
-
-    def newest_checkpoint(self) -> int:
-        return max((int(c["number"]) for c in self.api.checkpoints(self.job)), default=0)
-
-    def goes_on(self, after: int) -> bool:
-        """Whether the run is running and has completed a checkpoint since `after`."""
-        return bool(self.run["state"] == "running" and self.newest_checkpoint() > after)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.console.world import Worker, World, alive, until
+from tests.console.world import Worker, World, alive
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.console.world import Worker, World, alive, until
+from tests.console.world import Worker, World, alive
+from tests.waiting import until
 
 CLAIM_LIMIT_S = 10  #: issue 2: a run whose worker was killed is claimed by another within this
 

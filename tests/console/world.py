@@ -5,10 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from celery import Celery
@@ -16,18 +15,9 @@ from kombu import Connection
 from psycopg.rows import dict_row
 
 from stack.services import free_port, start_postgres, start_redis
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-T = TypeVar("T")
-
-
-def until(ask: Callable[[], T], limit_s: float = 60.0) -> T:
-    """The first answer of `ask` that is true. Fails with its name when none comes within a generous limit."""
-    deadline = time.monotonic() + limit_s
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {ask.__qualname__}"
-        time.sleep(0.05)
-    return answer
 
 
 def alive(pid: int) -> bool:

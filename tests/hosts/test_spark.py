@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
 from runtime.records import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -59,11 +59,15 @@ class Running:
         self.exit = self.master.run()
 
     def wait_for(self, what: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not what():
-            assert time.monotonic() < deadline, f"not reached; {self.records.state}, {self.records.live}"
+        """As long as the master is there: what it has not done by its end will not come."""
+
+        def is_reached() -> bool:
+            if what():
+                return True
             assert self._thread.is_alive() or what(), f"the master ended: {self.exit}, {self.records.failure}"
-            time.sleep(0.2)
+            return False
+
+        until(is_reached, PATIENCE_S, or_else=lambda: f"but {self.records.state}, {self.records.live}")
 
     def ask(self, kind: str) -> None:
         self.records.operations.append(OperationRequest(kind, kind))

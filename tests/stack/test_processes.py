@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from stack.processes import MARK, ProcessId, children_of, end, load, marked, save, serving, session_members
-
-from .waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture

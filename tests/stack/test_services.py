@@ -16,8 +16,7 @@ import redis
 from stack import folders
 from stack.processes import ProcessId, serving
 from stack.services import ServiceFailed, free_port, postgres, start_postgres, start_redis
-
-from .waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture

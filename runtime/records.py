@@ -55,7 +55,10 @@ class RunRecords(Protocol):
     def note_restored(self, folder: str | None) -> None: ...
     def write_live(self, live: Mapping[str, Any]) -> None: ...
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
-        """Takes waiting requests, oldest first. None when superseded."""
+        """Takes waiting requests, oldest first, and tells again of those taken and not settled.
+
+        None when superseded.
+        """
 
     def requeue_operations(self) -> None:
         """Gives back what an older attempt had taken and not settled."""

@@ -77,13 +77,17 @@ from runtime.records import OperationRequest, RunRecords
 
 TICK_S: Final = 0.25
 LIVE_MS: Final = 1_000
-DEPLOY_TIMEOUT_MS: Final = 120_000
+HELLO_TIMEOUT_MS: Final = 120_000  #: for Spark to start every slot; what a slot restores may take as long as it takes
 
 log = structlog.get_logger()
 
 
 class Launcher(Protocol):
     """Starts and ends the processes or threads that slots run in."""
+
+    @property
+    def usable(self) -> bool:
+        """False when this process can start no slots any more, and only a fresh one could."""
 
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
@@ -138,6 +142,7 @@ class Attempt:
     launcher: Launcher
     clock: Clock
     completed: Callable[[Manifest], None]  #: heard after each completed checkpoint, on the scribe's thread
+    alive: Callable[[], None]  #: called at least four times a second while the loop turns
     _mail: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -146,6 +151,7 @@ class Attempt:
         self._coordinator = Coordinator(config.job_id, config.token, self._graph, config.settings)
         self._monitor = Monitor(self._graph)
         self._scribe = Scribe(lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")))
+        self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
         self._deployed: set[int] = set()
@@ -154,8 +160,13 @@ class Attempt:
         self._wake_at: list[int] = []
         self.cancelled_by: list[str] = []  #: operations that asked to cancel
         self._ending: set[str] = set()  #: operations that asked to stop or drain
+        self._heard_of: set[str] = set()
         self._live_at = 0.0
         self._taking = False
+
+    def _now(self) -> int:
+        """Milliseconds since the epoch, by a clock that does not jump within the attempt."""
+        return self._epoch_ms + int(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------ from other threads
 
@@ -194,6 +205,7 @@ class Attempt:
         return outcome
 
     def _turn(self) -> None:
+        self.alive()
         try:
             self._mail.get(timeout=TICK_S)()
             while self._outcome is None and not self._mail.empty():
@@ -203,16 +215,16 @@ class Attempt:
         self._look_around()
 
     def _look_around(self) -> None:
-        now, wall = self.clock.monotonic_ms(), self.clock.now_ms()
-        if self._wake_at and wall >= min(self._wake_at):
-            self._wake_at = [at for at in self._wake_at if at > wall]
-            self._decide(Ticked(wall))
+        now, at = self.clock.monotonic_ms(), self._now()
+        if self._wake_at and at >= min(self._wake_at):
+            self._wake_at = [wanted for wanted in self._wake_at if wanted > at]
+            self._decide(Ticked(at))
         silent = self._monitor.silent(now, self.config.heartbeat_timeout_ms)
         if silent is not None:
             self._fail(f"slot {silent} was not heard of for {self.config.heartbeat_timeout_ms} ms")
-        if not self._running and now - self._started_at > DEPLOY_TIMEOUT_MS:
-            missing = sorted(set(range(self._graph.parallelism)) - self._deployed)
-            self._fail(f"slots {missing} did not get ready within {DEPLOY_TIMEOUT_MS} ms")
+        missing = sorted(set(range(self._graph.parallelism)) - self._addresses.keys())
+        if missing and now - self._started_at > HELLO_TIMEOUT_MS:
+            self._fail(f"slots {missing} were not started within {HELLO_TIMEOUT_MS} ms")
         if now - self._live_at >= LIVE_MS and not self._scribe.behind:
             self._live_at = now
             self._write_live(now)
@@ -220,7 +232,7 @@ class Attempt:
     def _wind_down(self, control: ControlServer) -> Outcome:
         """Suspends the coordinator, ends the slots, and lets what is being recorded come to its end."""
         outcome = self._outcome or Outcome(OutcomeKind.FAILED, "the master failed")
-        self._decide(CoordinatorSuspended(self.clock.now_ms()))
+        self._decide(CoordinatorSuspended(self._now()))
         for slot in range(self._graph.parallelism):
             control.send(slot, Shutdown())
         control.close()
@@ -256,7 +268,7 @@ class Attempt:
                 self._control.send(each, Deploy(self.config.job_id, self.config.storage, self._addresses, restored))
 
     def _heard(self, slot: int, message: ToMaster) -> None:
-        now, at = self.clock.monotonic_ms(), self.clock.now_ms()
+        now, at = self.clock.monotonic_ms(), self._now()
         self._monitor.heard(slot, now, message if isinstance(message, Heartbeat) else None)
         match message:
             case Deployed():
@@ -321,7 +333,7 @@ class Attempt:
                 self._end(Outcome(OutcomeKind.ENDED))
 
     def _id_answered(self, answer: int | None | EnvironmentFailure) -> None:
-        at = self.clock.now_ms()
+        at = self._now()
         if answer is None:
             self._post(self._superseded)
         elif isinstance(answer, EnvironmentFailure):
@@ -345,7 +357,7 @@ class Attempt:
             folder=folder,
             size_bytes=size,
             written_bytes=written,
-            at=self.clock.now_ms(),
+            at=self._now(),
             operators=_summary(manifest, timings),
         )
         return self.records.record_completed(record)
@@ -353,7 +365,7 @@ class Attempt:
     def _stored(self, manifest: Manifest, recorded: bool | str) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
         if isinstance(recorded, str):
-            self._post(partial(self._decide, ManifestFailed(self.clock.now_ms(), checkpoint, recorded)))
+            self._post(partial(self._decide, ManifestFailed(self._now(), checkpoint, recorded)))
         elif recorded:
             self._post(partial(self._recorded, checkpoint))
             self._scribe.submit(partial(self.completed, manifest))
@@ -362,7 +374,7 @@ class Attempt:
 
     def _recorded(self, checkpoint: CheckpointId) -> None:
         self._progressed = True
-        self._decide(ManifestRecorded(self.clock.now_ms(), checkpoint))
+        self._decide(ManifestRecorded(self._now(), checkpoint))
 
     # ------------------------------------------------------------ what people ask
 
@@ -378,7 +390,9 @@ class Attempt:
             self._superseded()
         elif not isinstance(taken, EnvironmentFailure):
             for request in taken:
-                self._start_operation(request)
+                if request.id not in self._heard_of:
+                    self._heard_of.add(request.id)
+                    self._start_operation(request)
 
     def _start_operation(self, request: OperationRequest) -> None:
         if request.kind == "cancel":
@@ -390,7 +404,7 @@ class Attempt:
         if event is not None:
             self._ending.add(request.id)
             self._change_state(event)
-        self._decide(CheckpointRequested(self.clock.now_ms(), CheckpointKind(request.kind), request.id))
+        self._decide(CheckpointRequested(self._now(), CheckpointKind(request.kind), request.id))
 
     def _settle(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
         if checkpoint is not None and operation in self._ending:

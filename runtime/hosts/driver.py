@@ -39,6 +39,7 @@ class Exit(IntEnum):
     DONE = 0  #: a terminal state is recorded
     SUPERSEDED = 4  #: a newer attempt exists: nothing is left to do here
     RELEASED = 5  #: the run may be claimed again
+    BROKEN = 6  #: this process can start no slots any more: a fresh one must go on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +57,29 @@ class MasterConfig:
     retained_checkpoints: int = 5
 
 
-_SUPERSEDED: Final = Outcome(OutcomeKind.SUPERSEDED)
+PAUSE_SLICE_S: Final = 1.0
+COMMIT_PATIENCE_MS: Final = 60_000
 
 
 class JobMaster:
     """Create, then `run` once. `poke` and `release` may be called from any thread."""
 
     def __init__(
-        self, config: MasterConfig, records: RunRecords, store: SnapshotStore, launcher: Launcher, clock: Clock
+        self,
+        config: MasterConfig,
+        records: RunRecords,
+        store: SnapshotStore,
+        launcher: Launcher,
+        clock: Clock,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alive` is called again and again as long as the master is not hung."""
         self._config, self._records, self._store = config, records, store
-        self._launcher, self._clock = launcher, clock
+        self._launcher, self._clock, self._alive = launcher, clock, alive
         self._token = config.token
         self._released = threading.Event()
         self._attempt: Attempt | None = None
+        self._cancelled_by: list[str] = []
         self._restarts = 0
         self._failures = 0
 
@@ -102,6 +112,8 @@ class JobMaster:
             finished = self._patiently(self._records.final_savepoint)
             if finished is not None:
                 return Outcome(OutcomeKind.FAILED, savepoint=read_manifest(self._store, finished))
+            if self._cancel_asked():
+                return Outcome(OutcomeKind.CANCELED)
             restored = self._restore()
         except (JobRejected, CorruptState) as error:
             return Outcome(OutcomeKind.FAILED, str(error), final=True)
@@ -123,10 +135,10 @@ class JobMaster:
             restored=restored,
             restarts=self._restarts,
         )
-        attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed)
+        attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed, self._alive)
         self._attempt = attempt
         outcome = attempt.run()
-        self._cancelled_by = attempt.cancelled_by
+        self._cancelled_by += attempt.cancelled_by
         return outcome
 
     # ------------------------------------------------------------ restoring
@@ -135,27 +147,32 @@ class JobMaster:
         """Commits what the restored checkpoint owes, cleans what it disowns, deals its state."""
         graph = self._config.job.graph
         folder = self._patiently(self._records.restore_point)
-        retained = self._retained()
         manifest = None if folder is None else read_manifest(self._store, folder)
         if manifest is not None:
             check_restorable(manifest, graph)
             self._commit_owed(manifest)
-        self._clean(retained)
-        retention.sweep(self._store, self._token, retained)
+        retained = self._retained()
+        if retained is not None:
+            self._clean(retained)
+            retention.sweep(self._store, self._token, retained)
         self._patiently(partial(self._records.note_restored, folder))
         if manifest is None:
             return {subtask: Restored(subtask=subtask) for subtask in graph.subtasks}
         log.info("restoring", checkpoint=manifest.checkpoint, kind=str(manifest.kind), token=self._token)
         return assign(manifest, graph)
 
-    def _retained(self) -> list[Manifest]:
-        """Every manifest of the job that may still be restored. One that cannot be read stops nothing here."""
+    def _retained(self) -> list[Manifest] | None:
+        """Every manifest of the job that may still be restored, or None if one cannot be read.
+
+        What an unreadable one needs is not known, so nothing may be deleted until it is readable or given up.
+        """
         found = []
         for folder in self._patiently(self._records.retained):
             try:
                 found.append(read_manifest(self._store, folder))
             except CorruptState as error:
-                log.error("a retained checkpoint cannot be read", folder=folder, error=str(error))
+                log.error("nothing is deleted: a retained checkpoint is unreadable", folder=folder, error=str(error))
+                return None
         return found
 
     def _commit_owed(self, manifest: Manifest) -> None:
@@ -188,10 +205,7 @@ class JobMaster:
                 savepoint = outcome.savepoint.checkpoint if outcome.savepoint else None
                 return self._end(RunEvent.ENDED, "ended", savepoint=savepoint)
             case OutcomeKind.CANCELED:
-                done = self._end(RunEvent.ENDED, "canceled")
-                for operation in self._cancelled_by:
-                    self._patiently(partial(self._records.settle_operation, operation, {}, None))
-                return done
+                return self._end_cancelled()
             case OutcomeKind.RELEASED:
                 self._patiently(partial(self._records.end_attempt, "released"))
                 return Exit.RELEASED
@@ -209,18 +223,49 @@ class JobMaster:
         state = self._patiently(partial(self._records.change_state, event, failure, savepoint))
         return Exit.SUPERSEDED if state is None else Exit.DONE
 
+    def _end_cancelled(self) -> Exit:
+        self._patiently(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # said already, or lost
+        done = self._end(RunEvent.ENDED, "canceled")
+        for operation in self._cancelled_by:
+            self._patiently(partial(self._records.settle_operation, operation, {}, None))
+        return done
+
+    def _cancel_asked(self) -> bool:
+        """Between attempts nobody else listens."""
+        try:
+            asked = self._records.take_operations(only_cancel=True) or []
+        except EnvironmentFailure:
+            return False
+        self._cancelled_by += [request.id for request in asked if request.id not in self._cancelled_by]
+        return bool(asked)
+
     def _end_by_savepoint(self, savepoint: Manifest) -> Exit:
         """The savepoint of a stop or drain is recorded, so the job has ended, whatever befell its slots since.
 
         What they had still to commit stands in the manifest. Nothing is restarted: the job must not go on as if nobody
         had stopped it.
         """
-        self._commit_owed(savepoint)
+        problem = self._commit_last(savepoint)
+        if problem is not None:
+            text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
+            return self._end(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
         drain = savepoint.kind is CheckpointKind.DRAIN
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
         for event in (RunEvent.DEPLOYED, request):  # a master that came later finds the run starting
             self._patiently(partial(self._records.change_state, event))
         return self._end(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint)
+
+    def _commit_last(self, savepoint: Manifest) -> str | None:
+        """Commits what an ended run still owes. Returns why it could not be done in a reasonable time."""
+        deadline = self._clock.monotonic_ms() + COMMIT_PATIENCE_MS
+        while True:
+            self._alive()
+            try:
+                self._commit_owed(savepoint)
+                return None
+            except (WeirError, OSError) as error:
+                if self._clock.monotonic_ms() > deadline or self._released.wait(PAUSE_SLICE_S):
+                    return str(error)
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
         self._failures = 1 if outcome.progressed else self._failures + 1
@@ -233,6 +278,9 @@ class JobMaster:
         }
         if delay_ms is None:
             return self._end(RunEvent.GAVE_UP, "failed", failure)
+        if not self._launcher.usable:
+            log.error("no slots can be started from this process any more", detail=outcome.detail)
+            return Exit.BROKEN
         token = self._patiently(partial(self._records.next_attempt, outcome.detail, failure))
         if token is None:
             return Exit.SUPERSEDED
@@ -240,9 +288,18 @@ class JobMaster:
         self._restarts += 1
         self._patiently(partial(self._records.change_state, RunEvent.ATTEMPT_FAILED))
         self._patiently(self._records.requeue_operations)
-        if self._released.wait(delay_ms / 1000):
-            self._patiently(partial(self._records.end_attempt, "released"))
-            return Exit.RELEASED
+        return self._pause(delay_ms)
+
+    def _pause(self, delay_ms: int) -> Exit | None:
+        """Waits before the next attempt, but hears of a release or a cancel. None: go on."""
+        until = self._clock.monotonic_ms() + delay_ms
+        while (rest_ms := until - self._clock.monotonic_ms()) > 0:
+            self._alive()
+            if self._released.wait(min(rest_ms / 1000, PAUSE_SLICE_S)):
+                self._patiently(partial(self._records.end_attempt, "released"))
+                return Exit.RELEASED
+            if self._cancel_asked():
+                return self._end_cancelled()
         return None
 
     # ------------------------------------------------------------ retention
@@ -250,15 +307,17 @@ class JobMaster:
     def _completed(self, manifest: Manifest) -> None:
         """On the scribe's thread, after each completed checkpoint."""
         discarded = self._records.discard_beyond(self._config.retained_checkpoints)
-        if discarded:
-            retention.discard(self._store, discarded, self._retained())
+        retained = self._retained() if discarded else None
+        if retained is not None:
+            retention.discard(self._store, discarded, retained)
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
-        """Waits for a database that is away; a released master waits no longer."""
+        """Waits for a database or storage that is away; a released master waits no longer."""
         while True:
+            self._alive()
             try:
                 return work()
-            except EnvironmentFailure as error:
-                log.warning("waiting for the database", error=str(error))
+            except (EnvironmentFailure, OSError) as error:
+                log.warning("waiting for the database or storage", error=str(error))
                 if self._released.wait(RETRY_S):
                     raise

@@ -33,6 +33,10 @@ class LocalLauncher:
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
+    @property
+    def usable(self) -> bool:
+        return True
+
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
     ) -> None:

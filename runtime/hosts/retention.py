@@ -38,14 +38,21 @@ def _known_files(store: SnapshotStore, folder: str) -> set[str]:
 
 
 def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest]) -> int:
-    """Deletes files in checkpoint folders of attempts older than `token` that no manifest in `retained` needs."""
+    """Deletes files in checkpoint folders of attempts older than `token` that no manifest in `retained` needs.
+
+    A savepoint belongs to people: its folder is swept only if it never got a manifest.
+    """
     needed = {path for manifest in retained for path in files_of(manifest)}
-    orphans = [path for path in store.list("") if path not in needed and _is_older(path, token)]
+    found = store.list("")
+    whole = {path.removesuffix(f"/{FILE_NAME}") for path in found if path.endswith(f"/{FILE_NAME}")}
+    orphans = [path for path in found if path not in needed and _is_orphan(path.split("/", 1)[0], token, whole)]
     store.delete(orphans)
     return len(orphans)
 
 
-def _is_older(path: str, token: Token) -> bool:
-    """Folder names are `chk-<id>-<token>`; anything else is not ours to judge."""
-    parts = path.split("/", 1)[0].split("-")
-    return len(parts) == 3 and parts[0] == "chk" and parts[2].isdigit() and int(parts[2]) < token
+def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
+    """Folders are called `chk-<id>-<token>` or `savepoint-<id>-<token>`; anything else is not ours to judge."""
+    kind, *numbers = folder.split("-")
+    if len(numbers) != 2 or not numbers[1].isdigit() or int(numbers[1]) >= token:
+        return False
+    return kind == "chk" or (kind == "savepoint" and folder not in whole)

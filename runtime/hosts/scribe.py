@@ -26,6 +26,7 @@ class Scribe:
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
         self._failed = failed
         self._closing = threading.Event()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="scribe", daemon=True)
         self._thread.start()
 
@@ -36,7 +37,10 @@ class Scribe:
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
         """`then` gets the result, on the scribe's thread; with `once` a failure of the environment is a result too."""
-        self._queue.put((work, then, once))
+        if self._closed:
+            self._last_word(work)
+        else:
+            self._queue.put((work, then, once))
 
     def close(self, timeout_s: float) -> None:
         """Finishes what is waiting, for `timeout_s` at most; then gives up."""
@@ -44,6 +48,15 @@ class Scribe:
         self._thread.join(timeout_s)
         self._closing.set()
         self._thread.join(timeout_s)
+        self._closed = True
+
+    @staticmethod
+    def _last_word(work: Work) -> None:
+        """After the end, what follows from what was written last is written at once, or left to the next attempt."""
+        try:
+            work()
+        except EnvironmentFailure as error:
+            log.warning("left to the next attempt", error=str(error))
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 STOP_S: Final = 15.0
 SPARE_SLOTS: Final = 2  #: driver-side jobs and tasks that are still being killed need room beside the slots
+LOOPBACK: Final = "127.0.0.1"
 ORPHANED: Final = 7  #: exit code when the supervisor has gone
 
 log = structlog.get_logger()
@@ -54,10 +56,20 @@ class SparkLauncher:
 
     @property
     def host(self) -> str:
-        """The address at which slots reach this process and each other."""
+        """The address at which slots reach this process."""
         if not self._spark_master or self._spark_master.startswith("local"):
-            return "127.0.0.1"
-        return socket.gethostbyname(socket.gethostname())
+            return LOOPBACK
+        return _own_address(urlsplit(self._spark_master).hostname or socket.gethostname())
+
+    @property
+    def usable(self) -> bool:
+        """Whether the session, once there, still lives: a JVM that was killed does not come back in this process."""
+        if self._session is None:
+            return True
+        try:
+            return not self._session.sparkContext._jsc.sc().isStopped()
+        except Exception:
+            return False
 
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
@@ -88,7 +100,7 @@ class SparkLauncher:
                 self._group, f"{self._name}, attempt {config.token}", interruptOnCancel=True
             )
             rows = session.range(0, slots, 1, slots)
-            rows.mapInArrow(_slot_function(config, self.host), "slot int", barrier=True).collect()
+            rows.mapInArrow(_slot_function(config), "slot int", barrier=True).collect()
             ended(None)
         except Exception as error:
             ended(_first_line(error))
@@ -123,7 +135,14 @@ _SPARK_SETTINGS: Final = {
 }
 
 
-def _slot_function(config: SlotConfig, host: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _own_address(peer: str) -> str:
+    """The address of this machine from which `peer` is reached. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def _slot_function(config: SlotConfig) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What runs in each task. It captures plain values only and imports what executors need inside."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,7 +156,8 @@ def _slot_function(config: SlotConfig, host: str) -> Callable[[Iterator[pa.Recor
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
-            return FlightExchange(slot, token, secret, listener, host=host)
+            own = _own_address(config.master.rsplit(":", 1)[0])
+            return FlightExchange(slot, token, secret, listener, host=own)
 
         logs.configure()
         context = TaskContext.get()
@@ -176,7 +196,15 @@ def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRec
         heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
         retained_checkpoints=settings.retained_checkpoints,
     )
-    return JobMaster(config, records, FileStore(storage), launcher, SystemClock()), records, launcher
+    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), _beat)
+    return master, records, launcher
+
+
+def _beat() -> None:
+    """A sign of life for the supervisor, which cannot tell a busy master from a hung one by anything else."""
+    path = os.environ.get("WEIR_BEAT_FILE")
+    if path:
+        Path(path).touch()
 
 
 def _compile(row: RunRow) -> CompiledJob:

@@ -78,7 +78,7 @@ class MemoryRecords:
         taken = [o for o in self.operations if o.kind == "cancel" or not only_cancel]
         self.operations = [o for o in self.operations if o not in taken]
         self._taken += taken
-        return taken
+        return [o for o in self._taken if o.id not in self.settled and (o.kind == "cancel" or not only_cancel)]
 
     def requeue_operations(self) -> None:
         self.operations = [o for o in self._taken if o.id not in self.settled] + self.operations

@@ -4,6 +4,7 @@ A loss of contact is an error to be tried again. The console's migrations own th
 columns. It decides nothing about checkpoints.
 """
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -23,8 +26,15 @@ from runtime.io.queries import statement
 from runtime.records import Completed, OperationRequest
 
 T = TypeVar("T")
-CONNECT_TIMEOUT_S: Final = 3
 POLL_S: Final = 1.0
+#: A server that vanishes without a word is given up after seconds, not after the kernel's quarter of an hour.
+_SILENCE: Final = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 CHANNEL: Final = "weir_operation"
 
 
@@ -48,7 +58,7 @@ class RunRow:
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
     """Raises EnvironmentFailure when Postgres cannot be reached."""
     try:
-        return psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=CONNECT_TIMEOUT_S)
+        return psycopg.connect(make_conninfo(url, **_SILENCE), autocommit=True, row_factory=dict_row)
     except psycopg.OperationalError as error:
         raise EnvironmentFailure(f"Postgres cannot be reached: {error}") from error
 
@@ -63,11 +73,12 @@ def load_run(url: str, run: int) -> RunRow:
 
 
 class PostgresRecords:
-    """Implements `hosts.records.RunRecords`. Used from several threads, one at a time."""
+    """Implements `records.RunRecords`. Used from several threads, one at a time."""
 
     def __init__(self, url: str, run: int, token: Token, max_parallelism: int) -> None:
         self._url, self._run, self._token = url, run, token
         self._max_parallelism = max_parallelism
+        self._drawn: Token | None = None
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
         self._lock = threading.RLock()
 
@@ -92,7 +103,7 @@ class PostgresRecords:
                 "fail_checkpoint",
                 number=report.checkpoint,
                 reason=str(report.reason),
-                detail=report.detail,
+                detail=_text(report.detail),
                 acknowledged=report.acknowledged,
                 at=_time(report.at),
                 duration_ms=report.at - report.triggered_at,
@@ -152,25 +163,31 @@ class PostgresRecords:
         return self._with(work)
 
     def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
+        if self._drawn is None:  # kept over retries: the answer to a commit may be lost
+            row = self._one("draw_token")
+            assert row is not None, "a sequence always answers"
+            self._drawn = Token(row["token"])
+        drawn = self._drawn
+
         def work(connection: "psycopg.Connection[dict[str, Any]]") -> Token | None:
             with connection.transaction():
-                row = connection.execute(statement("take_token"), self._ids()).fetchone()
-                if row is None:
+                taken = connection.execute(statement("take_token"), self._ids() | {"drawn": drawn}).fetchone()
+                if taken is None:
                     return None
-                values = {"outcome": "failed", "reason": reason, "detail": _jsonb(detail)}
+                values = {"outcome": "failed", "reason": _text(reason), "detail": _jsonb(detail)}
                 connection.execute(statement("end_attempt"), self._ids() | values)
-                token = Token(row["token"])
-                connection.execute(statement("begin_attempt"), {"run": self._run, "token": token})
-                return token
+                connection.execute(statement("begin_attempt"), {"run": self._run, "token": drawn})
+                return drawn
 
         with self._lock:
             token = self._with(work)
+            self._drawn = None
             if token is not None:
                 self._token = token
             return token
 
     def end_attempt(self, outcome: str, reason: str = "") -> None:
-        self._do("end_attempt", outcome=outcome, reason=reason, detail=None)
+        self._do("end_attempt", outcome=outcome, reason=_text(reason), detail=None)
 
     def note_restored(self, folder: str | None) -> None:
         self._do("note_restored", path=folder)
@@ -224,7 +241,7 @@ class PostgresRecords:
                 self._connection = connect(self._url)
             try:
                 return work(self._connection)
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except (psycopg.OperationalError, psycopg.InterfaceError, ReadOnlySqlTransaction) as error:
                 self._drop()
                 raise EnvironmentFailure(f"Postgres: {error}") from error
 
@@ -259,10 +276,9 @@ class OperationsListener:
 
     def _follow(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
         while not self._closing.is_set():
-            for note in connection.notifies(timeout=POLL_S, stop_after=1):
-                if note.payload == str(self._run):
-                    break
-            self._poke()
+            heard = [note.payload for note in connection.notifies(timeout=POLL_S, stop_after=1)]
+            if not heard or heard[0] == str(self._run):
+                self._poke()
 
 
 def _time(ms: int) -> datetime:
@@ -270,4 +286,9 @@ def _time(ms: int) -> datetime:
 
 
 def _jsonb(value: Mapping[str, Any] | None) -> Jsonb | None:
-    return None if value is None else Jsonb(dict(value))
+    return None if value is None else Jsonb(dict(value), dumps=lambda plain: _text(json.dumps(plain)))
+
+
+def _text(value: str) -> str:
+    """Postgres stores no NUL; what a malformed row brought along must not hide the failure that names it."""
+    return value.replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

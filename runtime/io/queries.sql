@@ -58,14 +58,19 @@ SET state = %(state)s, failure = coalesce(%(failure)s, failure),
     ended_at = CASE WHEN %(terminal)s THEN now() ELSE ended_at END
 WHERE id = %(run)s AND token = %(token)s
 
+-- draw_token --
+-- A token that is newer than every other.
+SELECT nextval('weir_token_seq') AS token
+
 -- take_token --
--- A newer token for the next attempt of the same run, if this attempt is still the one.
-UPDATE weir_run SET token = nextval('weir_token_seq') WHERE id = %(run)s AND token = %(token)s RETURNING token
+-- The next attempt of the same run gets the token that was drawn, if this attempt is still the one. May be repeated.
+UPDATE weir_run SET token = %(drawn)s WHERE id = %(run)s AND token IN (%(token)s, %(drawn)s) RETURNING token
 
 -- begin_attempt --
 -- The attempt that holds a new token.
 INSERT INTO weir_attempt (run_id, token, started_at, outcome, reason)
 VALUES (%(run)s, %(token)s, now(), 'running', '')
+ON CONFLICT (token) DO NOTHING
 
 -- end_attempt --
 -- How an attempt ended.
@@ -84,9 +89,10 @@ WHERE run_id = %(run)s AND token = %(token)s
 UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s
 
 -- take_operations --
--- Requests that wait for this run, oldest first; taken by this attempt.
-UPDATE weir_operation SET state = 'running', phase = 'asked', token = %(token)s, started_at = now()
-WHERE run_id = %(run)s AND state = 'queued' AND kind = ANY(%(kinds)s)
+-- Requests that wait for this run, taken by this attempt; and those that it has taken already, since an answer may be lost.
+UPDATE weir_operation
+SET state = 'running', phase = 'asked', token = %(token)s, started_at = coalesce(started_at, now())
+WHERE run_id = %(run)s AND kind = ANY(%(kinds)s) AND (state = 'queued' OR (state = 'running' AND token = %(token)s))
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 RETURNING id::text, kind, created_at
 
@@ -102,10 +108,10 @@ WHERE run_id = %(run)s AND state = 'running' AND token < %(token)s
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- settle_operation --
--- The end of a request; a settled one stays as it is.
+-- The end of a request that this attempt has taken; a settled one stays as it is.
 UPDATE weir_operation
 SET state = %(state)s, phase = '', ended_at = now(), result = %(result)s, error = %(error)s
-WHERE id = %(operation)s AND run_id = %(run)s AND state IN ('queued', 'running')
+WHERE id = %(operation)s AND run_id = %(run)s AND state = 'running' AND token = %(token)s
 
 -- settle_ending --
 -- The savepoint of a stop or drain is there and the run has ended: whoever asked is told so.

@@ -154,13 +154,14 @@ def test_a_new_attempt_has_a_newer_token_and_the_records_follow_it(world: World)
     assert world.records.record_completed(completed(1, token=token))
 
 
-def test_requests_are_taken_once_given_back_and_settled(world: World) -> None:
+def test_requests_are_told_until_settled_and_given_back_to_the_next_attempt(world: World) -> None:
+    """An answer of the database may be lost, so what was taken is told again."""
     savepoint, cancel = "0" * 31 + "1", "0" * 31 + "2"
     ids = [f"{i[:8]}-{i[8:12]}-{i[12:16]}-{i[16:20]}-{i[20:]}" for i in (savepoint, cancel)]
     world.ask(ids[0], "savepoint")
     assert world.records.take_operations(only_cancel=True) == []
     assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint")]
-    assert world.records.take_operations(only_cancel=False) == []
+    assert world.records.take_operations(only_cancel=False) == [OperationRequest(ids[0], "savepoint")]
     world.records.next_attempt("the master died", {})
     world.records.requeue_operations()
     world.ask(ids[1], "cancel")
@@ -169,6 +170,7 @@ def test_requests_are_taken_once_given_back_and_settled(world: World) -> None:
     assert [request.id for request in taken] == ids
     world.records.settle_operation(ids[0], {"checkpoint": 4}, None)
     world.records.settle_operation(ids[1], None, {"code": "late", "message": "too late"})
+    assert world.records.take_operations(only_cancel=False) == []
     assert world.answer(ids[0]) == ("succeeded", {"checkpoint": 4})
     assert world.answer(ids[1]) == ("failed", {"code": "late", "message": "too late"})
 
@@ -216,6 +218,38 @@ def test_a_checkpoint_row_tells_how_it_stands() -> None:
     assert (row.status, row.reason, row.duration_ms) == ("failed", "expired", 1_000)
     records.record_completed(completed(4))
     assert run.checkpoints.get(number=4).finished_operators == ["source"]
+    records.close()
+
+
+def test_a_superseded_master_settles_nothing_of_its_successor() -> None:
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    world = PostgresWorld(records, run)
+    stop = "00000000-0000-0000-0000-000000000001"
+    world.ask(stop, "stop")
+    assert records.take_operations(only_cancel=False) == [OperationRequest(stop, "stop")]
+    world.supersede()
+    Operation.objects.filter(pk=stop).update(token=run.token + 99)
+    records.settle_operation(stop, None, {"code": "suspended", "message": "the attempt ended"})
+    assert Operation.objects.get(pk=stop).state == "running"
+    records.close()
+
+
+def test_a_token_is_taken_even_if_the_answer_was_lost() -> None:
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records._drawn = Token(run.token + 50)
+    Run.objects.filter(pk=run.pk).update(token=run.token + 50)  # the commit went through, its answer did not
+    assert records.next_attempt("a slot died", {}) == run.token + 50
+    records.close()
+
+
+def test_a_nul_in_a_failure_does_not_hide_the_failure() -> None:
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    records.change_state(RunEvent.GAVE_UP, {"code": "final", "message": "row 3: '1\x002'"})
+    run.refresh_from_db()
+    assert run.failure == {"code": "final", "message": "row 3: '1\ufffd2'"}
     records.close()
 
 

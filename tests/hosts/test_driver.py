@@ -1,0 +1,102 @@
+"""The job master between attempts: late cancels, files that it must not delete, slots that it cannot start."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.core.recovery import RestartStrategy
+from runtime.dataflow import CompiledJob, Dataflow
+from runtime.errors import EnvironmentFailure
+from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.local import LocalLauncher, local_master, run_local
+from runtime.hosts.scribe import Scribe
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.records import OperationRequest
+from tests.hosts.jobs import Numbers, counts
+
+FAST = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
+
+
+def broken(folder: Path) -> CompiledJob:
+    """A job whose first record fails."""
+
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no such luck")
+
+    flow = Dataflow("broken")
+    flow.source("numbers", Numbers(total=10)).map_batches("fails", fail).sink("out", ParquetSink(str(folder / "out")))
+    return flow.compile(1)
+
+
+def test_a_cancel_is_heard_between_attempts(tmp_path: Path) -> None:
+    records = MemoryRecords()
+    patient = RestartStrategy(attempts=100, delay_ms=3_600_000)
+    master = local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, patient)
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    while records.state is not RunState.RESTARTING:
+        time.sleep(0.05)
+    records.operations.append(OperationRequest("c", "cancel"))
+    thread.join(60)
+    assert not thread.is_alive(), "the cancel waited for the restart delay of an hour"
+    assert records.state is RunState.CANCELED
+    assert records.settled["c"] == ({}, None)
+
+
+def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Path) -> None:
+    """What it needs is not known; repairing it must still help."""
+    storage = str(tmp_path / "state")
+    first = run_local(counts(Numbers(total=100), tmp_path / "out"), storage=storage, settings=FAST)
+    folder = first.completed[-1].folder
+    manifest = tmp_path / "state" / folder / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole[:-20])
+    kept = {p for p in (tmp_path / "state").rglob("*") if p.is_file()}
+    second = MemoryRecords(token=Token(9), completed=list(first.completed))
+    second.restore_point = lambda: None  # type: ignore[method-assign]
+    run_local(counts(Numbers(total=100), tmp_path / "out2"), storage=storage, settings=FAST, records=second)
+    assert all(path.exists() for path in kept)
+
+
+class SpentLauncher(LocalLauncher):
+    usable = False  # type: ignore[assignment]
+
+
+def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_path: Path) -> None:
+    records, storage = MemoryRecords(), str(tmp_path / "state")
+    config = MasterConfig(job_id="1", token=records.token, job=broken(tmp_path), storage=storage, coordinator=FAST)
+    master = JobMaster(config, records, FileStore(storage), SpentLauncher(), SystemClock())
+    assert master.run() is Exit.BROKEN
+    assert not records.state.is_terminal
+
+
+def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
+    done: list[str] = []
+    answers = iter([EnvironmentFailure("away"), EnvironmentFailure("away"), "written"])
+
+    def work() -> None:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        done.append(answer)
+
+    def unexpected(error: BaseException) -> None:
+        pytest.fail(str(error))
+
+    scribe = Scribe(unexpected)
+    scribe.submit(work)
+    scribe.close(10)
+    assert done == ["written"]
+    last: Callable[[], None] = lambda: done.append("last word")  # noqa: E731
+    scribe.submit(last)
+    assert done == ["written", "last word"]

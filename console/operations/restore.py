@@ -1,11 +1,13 @@
 """What a restore, or a start from empty state, would mean: what maps to what, what is lost, what is repeated.
 
-It looks at rows only (the checkpoint as recorded, the version's graph). The job master reads the manifest itself and
-may still refuse.
+It looks at rows only (the checkpoint as recorded, the version's graph) and refuses what they show to be impossible, by
+the rules of `runtime.core.recovery`. The job master reads the manifest itself and has the last word.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from django.db.models import Max, Min
 
@@ -59,9 +61,9 @@ def report(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> Res
     """Compare a checkpoint with the version and parallelism that it is to be restored into."""
     mapping = _mapping(checkpoint, version)
     return RestoreReport(
-        refusal=_refusal(checkpoint, version, parallelism),
+        refusal=_refusal(checkpoint, version, parallelism) or _unfit(checkpoint, version),
         repeated=committed_of(checkpoint.job_id, checkpoint.number),
-        warnings=tuple(_warnings(checkpoint, mapping)),
+        warnings=_warnings(checkpoint),
         mapping=mapping,
     )
 
@@ -137,6 +139,37 @@ def _refusal(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> R
     return None
 
 
+def _unfit(checkpoint: Checkpoint, version: JobVersion) -> Refused | None:
+    """Why the version's operators cannot take up the state of the checkpoint's."""
+    name, into = f"{checkpoint.kind.capitalize()} {checkpoint.number}", f"version {version.number}"
+    for uid in _homeless(checkpoint, version):
+        detail = f"{name} holds state of the operator {uid!r}, which {into} lacks; its state would be lost."
+        return Refused("unmapped-state", detail, "params.version", operator=uid)
+    for before, uid in _unfinished_before_finished(checkpoint, version):
+        detail = f"In {into} the operator {before!r} stands before {uid!r}, which {name.lower()} holds as finished."
+        return Refused("operator-before-finished", detail, "params.version", operator=before)
+    return None
+
+
+def _homeless(checkpoint: Checkpoint, version: JobVersion) -> Iterator[str]:
+    """Operators with state that the version does not have."""
+    known = {operator["uid"] for operator in (version.graph or {}).get("operators", [])}
+    return (held["uid"] for held in checkpoint.operators if held["uid"] not in known and _has_state(held))
+
+
+def _unfinished_before_finished(checkpoint: Checkpoint, version: JobVersion) -> Iterator[tuple[str, str]]:
+    """(operator, finished operator that it feeds): its records would be lost."""
+    finished = {held["uid"] for held in checkpoint.operators if held.get("finished") == "finished"}
+    for edge in (version.graph or {}).get("edges", []):
+        if edge["target"] in finished and edge["source"] not in finished:
+            yield edge["source"], edge["target"]
+
+
+def _has_state(held: dict[str, Any]) -> bool:
+    """What only the manifest holds (lists, pending commits) is told by `has_state`; older rows have sizes only."""
+    return bool(held.get("has_state", held.get("state_bytes")))
+
+
 def _mapping(checkpoint: Checkpoint, version: JobVersion) -> tuple[OperatorMapping, ...]:
     held = {operator["uid"]: operator for operator in checkpoint.operators}
     wanted = [operator["uid"] for operator in (version.graph or {}).get("operators", [])]
@@ -149,21 +182,16 @@ def _mapping(checkpoint: Checkpoint, version: JobVersion) -> tuple[OperatorMappi
     return (*kept, *dropped)
 
 
-def _mapped(uid: str, held: dict[str, object] | None) -> OperatorMapping:
+def _mapped(uid: str, held: dict[str, Any] | None) -> OperatorMapping:
     if held is None:
         return OperatorMapping(uid=uid, fate=Fate.EMPTY, state_bytes=0)
     fate = Fate.SKIPPED if held.get("finished") == "finished" else Fate.RESTORED
     return OperatorMapping(uid=uid, fate=fate, state_bytes=int(str(held.get("state_bytes") or 0)))
 
 
-def _warnings(checkpoint: Checkpoint, mapping: tuple[OperatorMapping, ...]) -> list[str]:
-    found = []
-    if checkpoint.kind == Kind.DRAIN:
-        found.append(
-            "This savepoint was taken by a drain: windows were closed early and everything was committed, so results "
-            "may differ from those of a job that went on."
-        )
-    lost = [operator for operator in mapping if operator.fate is Fate.DROPPED and operator.state_bytes]
-    if lost:
-        found.append(f"State of {', '.join(operator.uid for operator in lost)} is left behind: not in this version.")
-    return found
+def _warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
+    drained = (
+        "This savepoint was taken by a drain: windows were closed early and everything was committed, so results "
+        "may differ from those of a job that went on."
+    )
+    return (drained,) if checkpoint.kind == Kind.DRAIN else ()

@@ -259,6 +259,24 @@ def test_repeated_output_is_asked_about_by_pointer(
     check_problem(asked, 409, "repeats-output", "/params/accept_repeated_output")
 
 
+@pytest.mark.parametrize(
+    ("held", "code"),
+    [
+        ({"uid": "gone", "finished": "running", "state_bytes": 1}, "unmapped-state"),
+        ({"uid": "files", "finished": "finished", "state_bytes": 0}, "operator-before-finished"),
+    ],
+)
+def test_a_restore_that_the_master_would_refuse_is_refused_at_once(
+    api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint, held: dict[str, Any], code: str
+) -> None:
+    run = make_run(RunState.STOPPED)
+    chosen = make_checkpoint(run, 1, "stop", operators=[held])
+    asked = api.post(f"/api/v1/jobs/{run.job_id}/operations/", {"kind": "restore", "params": {"checkpoint": chosen.pk}})
+    body = check_problem(asked, 422, code, "/params/version")
+    assert body["operator"] in ("gone", "sums")
+    assert not Operation.objects.exists()
+
+
 @pytest.mark.parametrize("state", ["running", "finished"])
 def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, version: JobVersion, state: str) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})

@@ -1,6 +1,7 @@
 """Restoring: what is offered, what is shown before, what is refused, what happens."""
 
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -89,12 +90,56 @@ def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_con
     assert "Restore is asked for." in blocks.text(response)
 
 
+def another_version(of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]]) -> JobVersion:
+    graph = {**rows.GRAPH, "operators": operators, "edges": edges}
+    return JobVersion.objects.create(job=of.job, number=2, parallelism=4, state="ready", graph=graph)
+
+
+def without(uid: str) -> list[dict[str, Any]]:
+    return [operator for operator in rows.GRAPH["operators"] if operator["uid"] != uid]
+
+
 def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Run) -> None:
-    graph = {**rows.GRAPH, "operators": [o for o in rows.GRAPH["operators"] if o["uid"] != "window"]}
-    newer = JobVersion.objects.create(job=stopped.job, number=2, parallelism=4, state="ready", graph=graph)
+    """Here an operator without state is gone, and another one is new."""
+    added = {"uid": "more", "name": "more", "role": "operator", "parallelism": 2, "bounded": False}
+    newer = another_version(stopped, [*without("prepared"), added], [])
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
+    said = blocks.text(at_console.get(path, chosen))
+    assert "prepared dropped, not in this version" in said
+    assert "more new, starts empty" in said
+    assert at_console.post(path, chosen).status_code == 302
+
+
+def test_state_that_the_version_has_no_operator_for_is_refused_before_anything_starts(
+    at_console: Client, stopped: Run
+) -> None:
+    newer = another_version(stopped, without("window"), [])
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
+    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
+    assert "Stop 12 holds state of the operator 'window', which version 2 lacks" in blocks.text(shown)
+    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert posted.status_code == 422
+    assert not Operation.objects.exists()
+
+
+def test_state_that_has_no_size_is_state_too(at_console: Client, stopped: Run) -> None:
+    """Lists and pending commits stand in the manifest itself."""
+    held = [{**o, "has_state": o["uid"] == "prepared"} for o in rows.OPERATORS]
+    Checkpoint.objects.filter(number=12).update(operators=held)
+    newer = another_version(stopped, without("prepared"), [])
     said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)))
-    assert "window dropped, not in this version" in said
-    assert "State of window is left behind" in said
+    assert "Stop 12 holds state of the operator 'prepared'" in said
+
+
+def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Client, stopped: Run) -> None:
+    added = {"uid": "codes", "name": "codes", "role": "source", "parallelism": 1, "bounded": True}
+    edge = {"source": "codes", "target": "airlines", "input": 0, "partitioning": "forward", "keys": [], "build": False}
+    newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
+    said = "the operator 'codes' stands before 'airlines', which stop 12 holds as finished."
+    assert said in blocks.text(at_console.get(path, chosen))
+    assert at_console.post(path, chosen).status_code == 422
+    assert not Operation.objects.exists()
 
 
 @pytest.mark.parametrize("parallelism", ["", "0", "-1", "x"])

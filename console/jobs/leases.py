@@ -16,7 +16,8 @@ from console.jobs.models import JobVersion, Run, VersionState
 from runtime.core.lifecycle import RunState
 
 #: Without a pass for this long the reconciler was away, and what it saw before says nothing about the time between.
-BLIND_S = 6
+#: More than two of its periods, and well below a lease: a gap alone must never make up a lost one.
+BLIND_S = 2.5
 #: A wake-up that has had no effect for this long is sent again.
 WAKE_AGAIN_S = 5
 COMPILE_AGAIN_S = 30

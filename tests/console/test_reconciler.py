@@ -112,6 +112,16 @@ def test_a_reconciler_that_was_away_starts_counting_anew(make_run: MakeRun, monk
     assert leases.release_lost() == []
 
 
+def test_one_gap_as_long_as_a_lease_is_not_a_lost_lease(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looked for 5.5 s, and the owner may have been kept from beating by what kept the reconciler away."""
+    run = claimed(make_run)
+    leases.observe()
+    monkeypatch.setattr(leases, "_POSTGRES_BEGAN", Now() - timedelta(hours=1))
+    earlier(run, 5.5, "observed_since", "observed_at")
+    leases.observe()
+    assert leases.release_lost() == []
+
+
 def test_time_without_postgres_does_not_count(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = claimed(make_run)
     seen_silent(run, monkeypatch)

@@ -72,7 +72,8 @@ class Child:
         """The last lines that this child wrote to its log."""
         with self._log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, end - _TAIL_BYTES))
+            start = self._log_start if self._log_start <= end else 0  # the log was rotated meanwhile
+            log.seek(max(start, end - _TAIL_BYTES))
             return log.read().decode(errors="replace").splitlines()[-lines:]
 
 

@@ -11,7 +11,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status logs test test-slow check fmt simulate setup setup-browser
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate setup setup-browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ up: setup ## start everything in the background and return when it is ready (FOR
 
 down: ## end everything of this checkout, also after a supervisor that was killed
 	@test ! -x $(BIN)/python || exec $(BIN)/python -m stack down
+
+clean: ## end everything of this checkout and remove all its data
+	@test ! -x $(BIN)/python || exec $(BIN)/python -m stack clean
 
 status: ## show what runs
 	@test -x $(BIN)/python || { echo down; exit 3; }; exec $(BIN)/python -m stack status

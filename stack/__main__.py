@@ -1,10 +1,12 @@
-"""`python -m stack up | down | status | logs | demo`: the commands behind the Makefile."""
+"""`python -m stack up | down | clean | status | logs | demo`: the commands behind the Makefile."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,14 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from stack import folders, plan
-from stack.processes import ProcessId, load
+from stack.processes import NotOurs, ProcessId, load
 from stack.programs import ServerMissing
 from stack.services import ServiceFailed
-from stack.settings import ROOT, BadSetting, Settings, child_environment, make_folders
+from stack.settings import ROOT, BadSetting, Settings, child_environment, env_file, make_folders
 from stack.stack import AlreadyUp, Stack, greeting, say, sweep
 
 _UP_S: Final = 240.0
 _DOWN_S: Final = 60.0
+_DATA: Final = ("storage", "inputs", "demo", "spark", "weir-spark", "log", "run")  #: what a stack makes in `var`
 
 
 def main() -> int:
@@ -30,6 +33,9 @@ def main() -> int:
         code = arguments.command(settings, arguments)
     except (BadSetting, ServerMissing, ServiceFailed) as failure:
         sys.stderr.write(f"{failure}\n")
+        return 1
+    except NotOurs as failure:
+        sys.stderr.write(f"{failure}; run `make down` as that user\n")
         return 1
     return int(code)
 
@@ -47,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_demo)
     for name, command, text in (
         ("down", _down, "end everything of this checkout"),
+        ("clean", _clean, "end everything of this checkout and remove all its data"),
         ("status", _status, "show what runs"),
         ("logs", _logs, "follow the logs"),
     ):
@@ -106,7 +113,7 @@ def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
         return _supervise(settings, demo=True, ends=arguments.exit)
     if _wait_until_up(settings, None) != 0:
         return 1
-    environment = child_environment(settings, _read_env(settings))
+    environment = child_environment(settings, env_file(settings.var))
     story = plan.demo(environment, settings, arguments.exit)
     return subprocess.run(list(story.argv), env=environment, cwd=ROOT, check=False).returncode
 
@@ -121,6 +128,21 @@ def _down(settings: Settings, _: argparse.Namespace) -> int:
     folders.remove_socket_folder(settings.run / "pg")
     (settings.run / "supervisor.pid").unlink(missing_ok=True)
     say(f"down{f', {left} left behind by a killed supervisor' if left else ''}")
+    return 0
+
+
+def _clean(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Only what a stack makes: `var` may have been set to a folder that holds more, which then stays."""
+    _down(settings, arguments)
+    folders.remove_service_folders(settings.var)
+    for name in _DATA:
+        shutil.rmtree(settings.var / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        settings.var.rmdir()
+    if settings.var.exists():
+        say(f"left in {settings.var}: {', '.join(sorted(path.name for path in settings.var.iterdir()))}")
+    else:
+        say("removed all data")
     return 0
 
 
@@ -162,11 +184,6 @@ def _read_status(settings: Settings) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return status
-
-
-def _read_env(settings: Settings) -> dict[str, str]:
-    lines = (settings.run / "env").read_text(encoding="utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines if line)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stack.processes import MARK, die_with_parent
-from stack.settings import ROOT
+from stack.settings import ROOT, env_file
 
 
 class NoStack(Exception):
@@ -40,10 +40,9 @@ class Environment:
         """Raises NoStack."""
         folder = (var or Path(os.environ.get("WEIR_VAR") or ROOT / "var")).resolve()
         try:
-            lines = (folder / "run" / "env").read_text(encoding="utf-8").splitlines()
+            return cls(folder, env_file(folder))
         except FileNotFoundError:
             raise NoStack(f"no stack has been started with its data in {folder}: run `make up` first") from None
-        return cls(folder, dict(line.split("=", 1) for line in lines if "=" in line))
 
     @property
     def url(self) -> str:

@@ -111,6 +111,13 @@ def remove_socket_folder(wanted: Path) -> None:
     shutil.rmtree(wanted, ignore_errors=True)
 
 
+def remove_service_folders(var: Path) -> None:
+    """Everything that services were given for `var`, also what lies elsewhere."""
+    for name in ("pg", "redis", "programs"):
+        remove(var / name)
+    remove_socket_folder(var / "run/pg")
+
+
 def _short_name(wanted: Path) -> str:
     """Unique to the user and the full path, so that two checkouts never meet."""
     return f"weir-{os.geteuid()}-{hashlib.sha256(os.fsencode(wanted.absolute())).hexdigest()[:12]}"

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import pwd
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,10 @@ MARK: Final = "WEIR_SUPERVISED"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NotOurs(Exception):
+    """A process that we may not signal; the text names its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +45,24 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> None:
-        """Signals it; nothing happens if it is gone."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        """Signals it; nothing happens if it is gone. Raises NotOurs: who waits for its end would wait for ever."""
+        try:
             if self.is_alive():
                 os.kill(self.pid, number)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            raise NotOurs(f"process {self.pid} was started by another user ({_user_of(self.pid)})") from None
+
+
+def _user_of(pid: int) -> str:
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+        return pwd.getpwuid(uid).pw_name
+    except OSError:
+        return "unknown"
+    except KeyError:
+        return str(uid)
 
 
 def _stat(pid: int) -> list[str]:

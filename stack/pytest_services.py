@@ -57,9 +57,7 @@ def _remove_dead_homes() -> None:
 
 
 def _remove(home: Path) -> None:
-    for name in ("pg", "redis", "programs"):
-        folders.remove(home / name)
-    folders.remove_socket_folder(home / "run/pg")
+    folders.remove_service_folders(home)
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -100,11 +100,18 @@ def contract(settings: Settings, database: str, broker: str, http_port: int) -> 
         "DJANGO_SETTINGS_MODULE": "console.settings",
         "SPARK_MASTER": environment.get("SPARK_MASTER", ""),
         "SPARK_LOCAL_DIRS": str(settings.var / "spark"),
-        "SPARK_LOCAL_IP": environment.get("SPARK_LOCAL_IP") or "127.0.0.1",
+        **_spark_address(environment),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "JAVA_HOME": find_java(environment) or "",
     }
+
+
+def _spark_address(environment: Mapping[str, str]) -> dict[str, str]:
+    """Local Spark needs no host name that resolves; on a cluster, executors must reach the driver from elsewhere."""
+    is_local = (environment.get("SPARK_MASTER") or "local").startswith("local")
+    address = environment.get("SPARK_LOCAL_IP") or ("127.0.0.1" if is_local else "")
+    return {"SPARK_LOCAL_IP": address} if address else {}
 
 
 def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
@@ -113,6 +120,12 @@ def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[
     imports = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ours = {"WEIR_ADMIN_PASSWORD": password, MARK: str(settings.var), "PYTHONPATH": imports, "PYTHONUNBUFFERED": "1"}
     return {**os.environ, **variables, **ours}
+
+
+def env_file(var: Path) -> dict[str, str]:
+    """What the stack of `var` that was started last has written down about itself. Raises FileNotFoundError."""
+    lines = (var / "run/env").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if line)
 
 
 def write_env_file(settings: Settings, variables: Mapping[str, str]) -> None:

@@ -10,9 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from stack import folders
 from stack.processes import MARK, ProcessId, marked, serving
-from stack.settings import ROOT
+from stack.settings import ROOT, env_file
 
 
 class Checkout:
@@ -50,13 +49,11 @@ class Checkout:
             return bool(response.status == 200)
 
     def variables(self) -> dict[str, str]:
-        return dict(line.split("=", 1) for line in (self.var / "run/env").read_text().splitlines())
+        return env_file(self.var)
 
     @property
     def left(self) -> list[ProcessId]:
         return [*marked(self.var), *serving(self.var / "pg"), *serving(self.var / "redis")]
 
     def remove(self) -> None:
-        self.run("down")
-        for name in ("pg", "redis", "programs"):
-            folders.remove(self.var / name)
+        self.run("clean")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from stack.processes import ProcessId, load
+from stack import folders
+from stack.processes import ProcessId, load, save
+from stack.settings import ROOT
+from tests.waiting import until
 
 from .checkout import Checkout
-from .waiting import until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -92,6 +96,46 @@ def test_bad_settings_and_taken_ports_are_one_clear_line(checkouts: tuple[Checko
     child = checkout.start("up", WEIR_RESTART_DELAY_S="soon")
     assert child.communicate()[0] == "WEIR_RESTART_DELAY_S must be a number, not 'soon'\n"
     assert child.returncode == 1
+
+
+def test_down_by_another_user_says_whose_stack_it_is(weir_var: Path) -> None:
+    """It can neither end that stack nor see its end. The first process of the machine stands for one of root's."""
+    account = folders.service_account()
+    first = ProcessId.of(1)
+    assert first is not None
+    if Path("/proc/1").stat().st_uid == (account.uid if account else os.geteuid()):
+        pytest.skip("here the first process is the user's own")
+    run = weir_var / "of-root/run"
+    run.mkdir(parents=True)
+    save(run / "supervisor.pid", first)
+    change = f"os.setgroups([]); os.setgid({account.gid}); os.setuid({account.uid});" if account else ""
+    # Codecs come from the interpreter's own folder on first use, and the other user may not be able to read that.
+    code = f"import os, sys, encodings.ascii, stack.__main__ as command; {change} sys.exit(command.main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--var", str(run.parent), "down"],
+        cwd=ROOT, text=True, check=False, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == "process 1 was started by another user (root); run `make down` as that user\n"
+    assert done.returncode == 1
+
+
+def test_clean_removes_all_that_a_stack_made_and_nothing_else(checkouts: tuple[Checkout, Checkout]) -> None:
+    """Also what lies elsewhere because root's service account cannot reach the checkout."""
+    checkout = checkouts[0]
+    checkout.var.mkdir(parents=True)
+    (checkout.var / "mine").touch()
+    checkout.run("up")
+    elsewhere = [(checkout.var / name).resolve() for name in ("pg", "redis", "programs")]
+    assert elsewhere[0].is_dir()
+
+    assert f"left in {checkout.var}: mine\n" in checkout.run("clean")
+    assert [path.name for path in checkout.var.iterdir()] == ["mine"]
+    assert not any(folder.exists() for folder in elsewhere)
+    assert checkout.left == []
+
+    (checkout.var / "mine").unlink()
+    assert checkout.run("clean").endswith("removed all data\n")
+    assert not checkout.var.exists()
 
 
 def _supervisor(checkout: Checkout) -> ProcessId:

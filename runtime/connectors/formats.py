@@ -73,7 +73,8 @@ class Format(Protocol):
         """The rows of `path` from `first_row` on, piece by piece. Closing the iterator closes the file.
 
         Raises:
-            MalformedFile: it cannot be read at all.
+            MalformedFile: it cannot be read at all, now or later.
+            OSError: it cannot be read now; nothing is said about the file.
         """
 
 
@@ -293,7 +294,7 @@ class ParquetFormat:
             with pq.ParquetFile(path) as file:
                 yield from self._chunks(file, first_row)
         except (pa.ArrowException, OSError) as error:
-            if isinstance(error, FileNotFoundError):
+            if not _blames_the_file(error):
                 raise
             raise MalformedFile(f"it is not a readable Parquet file: {error}") from error
 
@@ -327,6 +328,13 @@ class ParquetFormat:
             return pa.RecordBatch.from_arrays(batch.columns, schema=plain_schema(batch.schema))
         columns = [batch.column(item.name).cast(item.type) for item in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _blames_the_file(error: Exception) -> bool:
+    """Whether reading it again would fail again. What the system refuses (a full table of open files, a disk that does
+    not answer, memory that is short) carries its number or a type of its own; Arrow's verdicts on a file have none.
+    """
+    return getattr(error, "errno", None) is None and not isinstance(error, MemoryError | pa.ArrowCancelled)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -1,7 +1,12 @@
 """Sources: every row once across restores and rescales, positions, discovery, watermarks, malformed rows."""
 
+import dataclasses
+import errno
 import json
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -338,6 +343,36 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
     drop(tmp_path, "a.parquet", b"PAR1 nonsense PAR1")
     with pytest.raises(DataRejected, match=r"a\.parquet: it is not a readable Parquet file"):
         Reading(ParquetSource(str(tmp_path))).poll()
+
+
+@pytest.mark.parametrize("kind", ["csv", "lines", "parquet"])
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+def test_a_file_that_cannot_be_opened_now_is_not_given_up(kind: str, policy: OnMalformed, tmp_path: Path) -> None:
+    """The process has no descriptor left: that is no fault of the file, whatever the policy on malformed rows."""
+    write, make = KINDS[kind]
+    folder, letters = tmp_path / "in", tmp_path / "letters"
+    write(folder, "part-0", range(5))
+    source = dataclasses.replace(make(str(folder)), on_malformed=policy, dead_letter_path=str(letters))
+    reading = Reading(source)
+    write(folder, "part-1", range(5, 9))
+    found = reading.poll()  # its folder has been looked at, the second file is yet to be opened
+    with no_descriptor_left(), pytest.raises(OSError) as refused:
+        reading.poll()
+    assert refused.value.errno == errno.EMFILE
+    assert MALFORMED_RECORDS not in reading.context.counters
+    again = Reading(source, store=reading.store, snapshots=[reading.snapshot("chk-1")])
+    assert found is not None
+    assert [number_of(row) for row in found.to_pylist() + again.rows()] == list(range(9))
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # what is open stays open
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_files_of_other_columns_are_named(tmp_path: Path) -> None:

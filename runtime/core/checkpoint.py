@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.ids import CheckpointId, SubtaskId, Token
 from runtime.core.messages import CheckpointKind
 
 FORMAT_VERSION: Final = 1
@@ -21,12 +21,8 @@ class FailureReason(StrEnum):
 
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not_all_required_tasks_running"
     TOO_MANY_REQUESTS = "too_many_requests"
-    MINIMUM_PAUSE = "minimum_pause"
     ID_UNAVAILABLE = "id_unavailable"
-    TRIGGER_FAILED = "trigger_failed"
-    DECLINED = "declined"
     DECLINED_TASK_NOT_READY = "declined_task_not_ready"
-    DECLINED_TASK_CLOSING = "declined_task_closing"
     DECLINED_SUBSUMED = "declined_subsumed"
     DECLINED_CANCEL_BARRIER = "declined_cancel_barrier"
     ASYNC_FAILED = "async_failed"
@@ -34,7 +30,6 @@ class FailureReason(StrEnum):
     SUBSUMED = "subsumed"
     FINALIZE_FAILED = "finalize_failed"
     TASK_FINISHED_WHILE_TRIGGERED = "task_finished_while_triggered"
-    TASK_FAILURE = "task_failure"
     SUSPENDED = "suspended"  #: the coordinator stopped: restart, cancel, or the end of the job
 
     @property
@@ -43,9 +38,7 @@ class FailureReason(StrEnum):
         return self in _COUNTED
 
 
-_COUNTED = frozenset(
-    {FailureReason.DECLINED, FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, FailureReason.TRIGGER_FAILED}
-)
+_COUNTED = frozenset({FailureReason.ASYNC_FAILED, FailureReason.EXPIRED})
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int) -> str:
@@ -146,5 +139,3 @@ class Plan:
     trigger: frozenset[SubtaskId]  #: running, and no predecessor is running
     wait_for: frozenset[SubtaskId]  #: every running subtask must acknowledge
     notify: frozenset[SubtaskId]  #: told of completion
-    ended: frozenset[SubtaskId]  #: had ended before the checkpoint began
-    finished: frozenset[OperatorId]  #: every subtask had ended

@@ -17,12 +17,7 @@ def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
     trigger = frozenset(
         subtask for subtask in running if not any(graph.source(channel) in running for channel in graph.inputs[subtask])
     )
-    finished = frozenset(
-        operator.uid
-        for operator in graph.operators
-        if all(SubtaskId(operator.uid, i) in ended for i in range(operator.parallelism))
-    )
-    return Plan(trigger=trigger, wait_for=running, notify=running, ended=frozenset(ended), finished=finished)
+    return Plan(trigger=trigger, wait_for=running, notify=running)
 
 
 def finished_state(total: int, finished: int) -> FinishedState:

@@ -3,8 +3,6 @@
 Values only. Every message belongs to one attempt: the connection itself is fenced by the attempt token.
 """
 
-from typing import Any
-
 import msgspec
 
 from runtime.core.checkpoint import FailureReason, SnapshotTimings, SubtaskSnapshot
@@ -115,8 +113,3 @@ class Failed(_Message, frozen=True):
 
 
 ToMaster = Deployed | Ack | Declined | Finished | Ended | Heartbeat | Failed
-
-
-def to_builtins(value: Any) -> Any:
-    """Plain JSON values, for reports."""
-    return msgspec.to_builtins(value)

@@ -12,10 +12,8 @@ def test_what_counts_as_a_failure() -> None:
     """S2: lost races and shutdowns are nobody's fault."""
     counted = {reason for reason in FailureReason if reason.counts}
     assert counted == {
-        FailureReason.DECLINED,
         FailureReason.ASYNC_FAILED,
         FailureReason.EXPIRED,
-        FailureReason.TRIGGER_FAILED,
     }
 
 

@@ -22,14 +22,6 @@ def test_running_subtasks_whose_predecessors_have_ended_are_triggered(ended: lis
     assert made.trigger == {subtask(name) for name in trigger}
     assert made.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}
     assert made.notify == made.wait_for
-    assert made.ended == {subtask(name) for name in ended}
-
-
-def test_an_operator_is_finished_only_when_all_its_subtasks_have_ended() -> None:
-    """S0-17."""
-    graph = chain(parallelism=2)
-    assert plan(graph, {subtask("a/0")}).finished == set()
-    assert plan(graph, {subtask("a/0"), subtask("a/1")}).finished == {"a"}
 
 
 def test_every_plan_reaches_every_running_subtask() -> None:

@@ -171,7 +171,7 @@ def history(of: Run, upto: int = 214) -> list[Checkpoint]:
         if number < upto - 24:
             more["token"] = of.token * 10
         if number in (upto - 26, upto - 25):
-            made.append(checkpoint(of, number, status="failed", reason="expired" if number % 2 else "task_failure",
+            made.append(checkpoint(of, number, status="failed", reason="expired" if number % 2 else "async_failed",
                                    detail="slot 1 was lost", **{**more, "duration_ms": None}))  # fmt: skip
             continue
         kind = "savepoint" if number in (upto - 40, upto - 6) else "checkpoint"

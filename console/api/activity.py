@@ -18,7 +18,7 @@ from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestOperationFirst
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
-from console.operations import services, settlement
+from console.operations import services
 from console.operations.models import Operation
 
 WAIT_MAX_S = 60
@@ -111,19 +111,14 @@ class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         wait_s = whole_number("wait", request.query_params.get("wait", "0"), WAIT_MAX_S)
         deadline = time.monotonic() + wait_s
-        operation = self._settled()
+        operation: Operation = self.get_object()
         while operation.is_active and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            operation = self._settled()
+            operation = self.get_object()
         response = Response(self.get_serializer(operation).data)
         if operation.is_active:
             response["Retry-After"] = str(_RETRY_AFTER_S)
         return response
-
-    def _settled(self) -> Operation:
-        settlement.settle_new_runs(self.kwargs["pk"])
-        operation: Operation = self.get_object()
-        return operation
 
 
 def _accepted(accepted: services.Accepted) -> Response:

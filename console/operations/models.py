@@ -23,7 +23,7 @@ class OperationKind(StrEnum):
 
 
 class OperationState(StrEnum):
-    """Where an operation stands. `unknown` is honest: being reconciled."""
+    """Where an operation stands. `unknown` is honest: its master died, and the record does not tell what came of it."""
 
     QUEUED = "queued"
     RUNNING = "running"

@@ -68,7 +68,7 @@ OPERATION: Mapping[str, Status] = MappingProxyType(
         "running": _status("half", "Under way", Meaning.BUSY),
         "succeeded": _status("disc", "Succeeded", Meaning.OK),
         "failed": _status("square", "Failed", Meaning.FAILED),
-        "unknown": _status("triangle", "Unknown, being reconciled", Meaning.ATTENTION),
+        "unknown": _status("triangle", "Unknown", Meaning.ATTENTION),
     }
 )
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.db.models import F
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from console.accounts.models import User
 from console.jobs import leases, runs
@@ -13,7 +14,7 @@ from console.jobs.models import Job, JobVersion, Run
 from console.operations import reconciler, settlement
 from console.operations.models import Operation
 from runtime.core.lifecycle import RunState
-from tests.console.conftest import GRAPH, MakeRun
+from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db
 
@@ -201,7 +202,8 @@ def test_a_preparation_whose_worker_is_gone_is_free_again(
         ("stop", "stopped", "succeeded"),
         ("drain", "finished", "succeeded"),
         ("cancel", "canceled", "succeeded"),
-        ("savepoint", "stopped", "failed"),
+        ("savepoint", "stopped", "unknown"),
+        ("savepoint", "failed", "unknown"),
         ("stop", "finished", "failed"),
         ("drain", "failed", "failed"),
         ("cancel", "finished", "failed"),
@@ -217,6 +219,58 @@ def test_what_a_master_left_open_is_settled_by_how_the_run_ended(
     assert operation.state == expected
     assert operation.ended_at is not None
     assert (operation.error is None) == (expected == "succeeded")
+
+
+def test_a_savepoint_that_was_taken_has_succeeded_whatever_became_of_its_master(
+    make_run: MakeRun, make_checkpoint: MakeCheckpoint
+) -> None:
+    run = make_run(RunState.FAILED, ended_at=Now() - timedelta(seconds=6))
+    began = timezone.now() - timedelta(minutes=1)
+    operation = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", started_at=began)
+    make_checkpoint(run, 3, "savepoint", triggered_at=began - timedelta(seconds=1))  # an earlier request's
+    make_checkpoint(run, 4, "checkpoint", triggered_at=began + timedelta(seconds=1))
+    make_checkpoint(run, 5, "savepoint", "failed", triggered_at=began + timedelta(seconds=2))
+    made = make_checkpoint(run, 6, "savepoint", triggered_at=began + timedelta(seconds=3))
+    reconciler.reconcile()
+    operation.refresh_from_db()
+    assert (operation.state, operation.result, operation.error) == ("succeeded", {"checkpoint": 6}, None)
+    another = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", started_at=began)
+    reconciler.reconcile()
+    another.refresh_from_db()
+    assert another.state == "unknown", "that savepoint was taken for the other request"
+    Operation.objects.filter(pk=operation.pk).update(state="running", result=None)
+    made.delete()
+    reconciler.reconcile()
+    operation.refresh_from_db()
+    assert operation.state == "unknown"
+    assert operation.error is not None
+    assert "no savepoint of it is on record" in operation.error["message"]
+
+
+RAN = {"operators": {"sums": {"state": "running"}}}
+DEPLOYED_NEVER = {"operators": {"sums": {"state": "deploying"}}}
+
+
+@pytest.mark.parametrize("end", [RunState.FAILED, RunState.CANCELED])
+@pytest.mark.parametrize(
+    ("live", "checkpoints", "expected"),
+    [(RAN, 0, "succeeded"), (DEPLOYED_NEVER, 1, "succeeded"), (DEPLOYED_NEVER, 0, "failed"), (None, 0, "failed")],
+)
+def test_a_start_counts_as_begun_when_its_run_ran_and_ended_between_two_passes(
+    make_run: MakeRun,
+    make_checkpoint: MakeCheckpoint,
+    end: RunState,
+    live: dict[str, Any] | None,
+    checkpoints: int,
+    expected: str,
+) -> None:
+    run = make_run(end, live=live, ended_at=Now())
+    for number in range(checkpoints):
+        make_checkpoint(run, number + 1, status="in_progress")
+    operation = Operation.objects.create(job=run.job, run=run, kind="start")
+    settlement.settle_new_runs()
+    operation.refresh_from_db()
+    assert operation.state == expected
 
 
 def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> None:

@@ -39,7 +39,7 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
         "expected_ms": _expected_ms(found),
         "checkpoint": _checkpoint_of(found),
     }
-    settled = not found.is_active and found.state != OperationState.UNKNOWN
+    settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
     return page_or_blocks(request, "operations/detail.html", "operations/_live.html", context, settled=settled)
 
 
@@ -61,9 +61,6 @@ def _expected_ms(found: Operation) -> float | None:
 
 
 def _checkpoint_of(found: Operation) -> Checkpoint | None:
-    """The checkpoint that the result names, by row id or by number within the job."""
-    result = found.result if isinstance(found.result, dict) else {}
-    rows = Checkpoint.objects.filter(job=found.job_id)
-    if isinstance(number := result.get("number") or result.get("checkpoint"), int):
-        return rows.filter(number=number).first()
-    return None
+    """The checkpoint that the result names, by its number within the job."""
+    number = found.result.get("checkpoint") if isinstance(found.result, dict) else None
+    return Checkpoint.objects.filter(job=found.job_id, number=number).first() if isinstance(number, int) else None

@@ -356,7 +356,7 @@ def test_a_file_that_cannot_be_opened_now_is_not_given_up(kind: str, policy: OnM
     reading = Reading(source)
     write(folder, "part-1", range(5, 9))
     found = reading.poll()  # its folder has been looked at, the second file is yet to be opened
-    with no_descriptor_left(), pytest.raises(OSError) as refused:
+    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files") as refused:
         reading.poll()
     assert refused.value.errno == errno.EMFILE
     assert MALFORMED_RECORDS not in reading.context.counters

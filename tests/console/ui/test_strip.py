@@ -52,7 +52,7 @@ def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
 def test_a_failure_is_a_gap_with_its_reason() -> None:
     column = drawn(Row(1, 1), Row(2, 2, status="failed", duration_ms=None, reason="async_failed")).columns[1]
     assert column.bar_height == 0
-    assert column.about == "checkpoint 2, failed: task failure"
+    assert column.about == "checkpoint 2, failed: async failed"
 
 
 def test_savepoints_stops_and_drains_carry_a_diamond() -> None:

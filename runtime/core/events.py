@@ -30,6 +30,16 @@ class SourceAdvanced:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceIdle:
+    """A source has nothing to read and does not know when it will: event time must not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceResumed:
+    """A source that was idle has records again; they have not been sent yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceExhausted:
     """A bounded source has given out everything."""
 
@@ -76,6 +86,8 @@ SubtaskEvent = (
     SubtaskStarted
     | MessageArrived
     | SourceAdvanced
+    | SourceIdle
+    | SourceResumed
     | SourceExhausted
     | Triggered
     | SnapshotStored

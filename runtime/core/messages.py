@@ -65,7 +65,10 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """This channel will bring no records for a while: leave it out of the minimum until it speaks again."""
+    """This channel will bring no records for a while: leave it out of the minimum until it speaks again.
+
+    A watermark ends it, at latest the one that goes out before the next records; it need not have risen.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ from runtime.core.events import (
     SnapshotStored,
     SourceAdvanced,
     SourceExhausted,
+    SourceIdle,
+    SourceResumed,
     SubtaskEvent,
     SubtaskStarted,
     Triggered,
@@ -61,6 +63,23 @@ from runtime.core.watermarks import Watermarks
 STORY_LENGTH: Final = 40  #: events kept for the report of a failed attempt
 
 Effects = list[SubtaskEffect]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the story keeps of records: none of their values, and nothing of their memory."""
+
+    channel: ChannelId
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the story keeps of a snapshot: none of its state."""
+
+    checkpoint: CheckpointId
+    timings: SnapshotTimings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +118,13 @@ class Subtask:
 
     def __init__(self, spec: SubtaskSpec) -> None:
         self.spec = spec
-        self.story: deque[SubtaskEvent] = deque(maxlen=STORY_LENGTH)
+        self.story: deque[SubtaskEvent | Heard | Stored] = deque(maxlen=STORY_LENGTH)
         self.ended = False
         self._started = False
         self._alignment = align.Alignment(live=frozenset(spec.inputs))
         self._watermarks = Watermarks(spec.inputs, spec.restored_watermark)
         self._end_of_data: dict[ChannelId, bool] = {}
+        self._idle = False  #: the successors have been told to leave this subtask out of event time
         self._done: bool | None = None  #: the logic is done; the value is the drain flag
         self._deferred: Barrier | None = None
         self._release_from: CheckpointId | None = None
@@ -131,6 +151,11 @@ class Subtask:
         return self._watermarks.current
 
     @property
+    def idle(self) -> bool:
+        """Whether the successors leave this subtask out of event time."""
+        return self._idle
+
+    @property
     def aligning(self) -> CheckpointId | None:
         """The checkpoint for which some channel is blocked."""
         return self._alignment.pending.checkpoint if self._alignment.pending else None
@@ -152,12 +177,16 @@ class Subtask:
     # ------------------------------------------------------------ the one entrance
 
     def handle(self, event: SubtaskEvent) -> Effects:
-        self.story.append(event)
+        self._note(event)
         match event:
             case MessageArrived(channel, message):
                 return self._message(channel, message)
             case SourceAdvanced(watermark):
                 return self._risen(self._watermarks.advance_own(watermark))
+            case SourceIdle():
+                return self._source_idle()
+            case SourceResumed():
+                return self._source_resumed()
             case SourceExhausted():
                 return self._source_done(drain=True) if self._done is None else []
             case Triggered(barrier):
@@ -172,6 +201,17 @@ class Subtask:
                 return self._aborted(checkpoint)
             case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
                 return self._start()
+
+    def _note(self, event: SubtaskEvent) -> None:
+        match event:
+            case SourceAdvanced():
+                return
+            case MessageArrived(channel, Records(rows=rows, nbytes=nbytes)):
+                self.story.append(Heard(channel, rows, nbytes))
+            case SnapshotStored(checkpoint, _, timings):
+                self.story.append(Stored(checkpoint, timings))
+            case _:
+                self.story.append(event)
 
     # ------------------------------------------------------------ messages
 
@@ -193,10 +233,9 @@ class Subtask:
                 assert not self._end_of_data.get(channel), "records after a true end of data"
                 return [Process(channel, message)]
             case Watermark(time):
-                return self._risen(self._watermarks.advance(channel, time))
+                return self._timed(self._watermarks.current, self._watermarks.advance(channel, time))
             case Idle():
-                risen = self._risen(self._watermarks.idle(channel))
-                return risen + ([Broadcast(Idle())] if self._watermarks.all_idle else [])
+                return self._timed(self._watermarks.current, self._watermarks.idle(channel))
             case Barrier():
                 return self._barrier(channel, message)
             case CancelBarrier(checkpoint):
@@ -207,11 +246,31 @@ class Subtask:
                 return self._settle(*align.channel_ended(self._alignment, channel))
         raise AssertionError(f"unknown message {message!r}")
 
+    def _timed(self, before: int, risen: int | None) -> Effects:
+        """After a channel has spoken of time. `before` is how far time had come."""
+        was, self._idle = self._idle, self._watermarks.all_idle
+        # What fires now is output: the successors must count this channel again before they see it.
+        woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
+        fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
+        return woken + self._risen(risen) + fell
+
     def _risen(self, time: int | None) -> Effects:
         if time is None:
             return []
         forward = Broadcast(Watermark(time))
-        return [forward] if self.is_source or self.spec.finished_on_restore else [AdvanceWatermark(time), forward]
+        if self.is_source:
+            self._idle = False
+            return [forward]
+        return [forward] if self.spec.finished_on_restore else [AdvanceWatermark(time), forward]
+
+    def _source_idle(self) -> Effects:
+        assert self.may_poll, "only a source that is being read can be idle"
+        was, self._idle = self._idle, True
+        return [] if was else [Broadcast(Idle())]
+
+    def _source_resumed(self) -> Effects:
+        was, self._idle = self._idle, False
+        return [Broadcast(Watermark(self._watermarks.current))] if was else []
 
     # ------------------------------------------------------------ barriers
 

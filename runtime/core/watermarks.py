@@ -1,5 +1,6 @@
 """Event time of one subtask: the minimum over its channels, idle ones set aside; it never goes back.
 
+A channel at its end does not count beside one that is idle: its end says nothing of what the idle one may still bring.
 The restored watermark is a floor: a window that has fired must not open again because inputs have not spoken yet.
 (Flink's `StatusWatermarkValve`.)
 """
@@ -7,7 +8,7 @@ The restored watermark is a floor: a window that has fired must not open again b
 from collections.abc import Iterable
 
 from runtime.core.ids import ChannelId
-from runtime.core.messages import MIN_WATERMARK
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 
 
 class Watermarks:
@@ -31,7 +32,8 @@ class Watermarks:
 
     @property
     def all_idle(self) -> bool:
-        return len(self._idle) == len(self._times)
+        """Whether no channel is left that could bring time on: each is idle or at its end, and not all at their end."""
+        return bool(self._idle) and not self._speaking()
 
     def advance_own(self, time: int) -> int | None:
         """For sources: their own watermark."""
@@ -41,5 +43,12 @@ class Watermarks:
         return time
 
     def _rise(self) -> int | None:
-        speaking = [time for channel, time in self._times.items() if channel not in self._idle]
-        return self.advance_own(min(speaking)) if speaking else None
+        speaking = self._speaking()
+        if not speaking and self._idle:
+            return None
+        return self.advance_own(min(speaking, default=MAX_WATERMARK))
+
+    def _speaking(self) -> list[int]:
+        """Times of the channels that may still bring records. The end of time is reached by all channels together."""
+        spoken = (time for channel, time in self._times.items() if channel not in self._idle)
+        return [time for time in spoken if time < MAX_WATERMARK]

@@ -1,5 +1,6 @@
 """One subtask: tables of events and the whole list of effects that follows."""
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +33,8 @@ from runtime.core.events import (
     SnapshotStored,
     SourceAdvanced,
     SourceExhausted,
+    SourceIdle,
+    SourceResumed,
     SubtaskEvent,
     SubtaskStarted,
     Triggered,
@@ -53,7 +56,7 @@ from runtime.core.messages import (
 from runtime.core.messages import (
     CheckpointKind as Kind,
 )
-from runtime.core.subtask import STORY_LENGTH, Subtask, SubtaskSpec, feeds_build_side, spec_of
+from runtime.core.subtask import STORY_LENGTH, Heard, Stored, Subtask, SubtaskSpec, feeds_build_side, spec_of
 from tests.core.builders import SNAPSHOT, TIMINGS, edge, operator, sink, source, subtask
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
@@ -118,6 +121,72 @@ def test_an_idle_input_is_set_aside_and_an_idle_subtask_says_so() -> None:
     hear(machine, LEFT, Watermark(9))
     assert hear(machine, RIGHT, Idle()) == [AdvanceWatermark(9), Broadcast(Watermark(9))]
     assert hear(machine, LEFT, Idle()) == [Broadcast(Idle())]
+    assert hear(machine, LEFT, Idle()) == [], "it is said once"
+
+
+def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
+    """What fires when time goes on is output, so the successors must count this channel before."""
+    machine = one_input()
+    hear(machine, LEFT, Watermark(9), Idle())
+    assert machine.idle
+    again = [Broadcast(Watermark(9)), AdvanceWatermark(12), Broadcast(Watermark(12))]
+    assert hear(machine, LEFT, Watermark(12)) == again
+    assert not machine.idle
+
+
+def test_a_subtask_wakes_its_successors_even_when_time_has_not_risen() -> None:
+    machine = two_inputs()
+    hear(machine, LEFT, Watermark(9), Idle())
+    assert hear(machine, RIGHT, Idle()) == [Broadcast(Idle())]
+    assert hear(machine, RIGHT, Watermark(5)) == [Broadcast(Watermark(MIN_WATERMARK)), *risen(5)]
+    hear(machine, RIGHT, Idle())
+    assert hear(machine, LEFT, Watermark(5)) == [Broadcast(Watermark(5)), *risen(9)], "a channel does not go back"
+    hear(machine, LEFT, Idle())
+    assert hear(machine, RIGHT, Watermark(7)) == [Broadcast(Watermark(9))]
+
+
+def test_when_an_idle_input_is_all_that_is_left_the_subtask_is_idle() -> None:
+    """Its other input has ended; the end of time comes when both have."""
+    machine = two_inputs()
+    hear(machine, LEFT, Watermark(9))
+    assert hear(machine, RIGHT, Idle()) == risen(9)
+    assert hear(machine, LEFT, Watermark(MAX_WATERMARK)) == [Broadcast(Idle())]
+    assert hear(machine, RIGHT, Watermark(MAX_WATERMARK)) == [Broadcast(Watermark(9)), *risen(MAX_WATERMARK)]
+
+
+def risen(time: int) -> Effects:
+    return [AdvanceWatermark(time), Broadcast(Watermark(time))]
+
+
+def test_an_idle_source_says_so_once_and_counts_again_before_its_next_records() -> None:
+    machine = started()
+    assert machine.handle(SourceResumed()) == [], "it was not idle"
+    assert machine.handle(SourceIdle()) == [Broadcast(Idle())]
+    assert machine.handle(SourceIdle()) == []
+    assert machine.idle
+    assert machine.handle(SourceResumed()) == [Broadcast(Watermark(MIN_WATERMARK))]
+    assert not machine.idle
+
+
+def test_a_restored_source_that_is_idle_resumes_with_its_restored_time() -> None:
+    machine = Subtask(SubtaskSpec(id=subtask("b/0"), restored_watermark=50))
+    events = [SubtaskStarted(), SourceIdle(), SourceResumed()]
+    assert tell(machine, events) == [Broadcast(Watermark(50)), Broadcast(Idle()), Broadcast(Watermark(50))]
+
+
+def test_time_that_rises_ends_the_idleness_of_a_source() -> None:
+    machine = started()
+    machine.handle(SourceIdle())
+    assert machine.handle(SourceAdvanced(7)) == [Broadcast(Watermark(7))]
+    assert not machine.idle
+    assert machine.handle(SourceIdle()) == [Broadcast(Idle())]
+
+
+def test_a_source_that_is_done_cannot_be_idle() -> None:
+    machine = started()
+    machine.handle(SourceExhausted())
+    with pytest.raises(AssertionError, match="being read"):
+        machine.handle(SourceIdle())
 
 
 def test_a_source_sends_its_own_time() -> None:
@@ -159,6 +228,29 @@ def test_the_story_of_the_last_events_is_kept_and_bounded() -> None:
     machine = one_input()
     hear(machine, LEFT, *[ROWS] * (STORY_LENGTH + 5))
     assert len(machine.story) == STORY_LENGTH
+
+
+def test_the_story_keeps_no_records_and_no_state() -> None:
+    """It outlives the batches by far, and people read it."""
+    payload = Payload()
+    gone = weakref.ref(payload)
+    machine = one_input()
+    hear(machine, LEFT, Records(payload, 3, 30))
+    del payload
+    assert gone() is None
+    snapshot = SubtaskSnapshot(lists={"l": ("a value",)})
+    machine.handle(SnapshotStored(CheckpointId(1), snapshot, TIMINGS))
+    assert list(machine.story) == [SubtaskStarted(), Heard(LEFT, 3, 30), Stored(CheckpointId(1), TIMINGS)]
+
+
+def test_the_story_is_not_filled_with_the_time_of_a_source() -> None:
+    machine = started()
+    tell(machine, [SourceAdvanced(time) for time in range(STORY_LENGTH)])
+    assert list(machine.story) == [SubtaskStarted()]
+
+
+class Payload:
+    """Stands for a batch."""
 
 
 # ---------------------------------------------------------------- barriers

@@ -1,7 +1,7 @@
 """Event time of a subtask with two inputs."""
 
 from runtime.core.ids import ChannelId
-from runtime.core.messages import MIN_WATERMARK
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.watermarks import Watermarks
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
@@ -36,6 +36,19 @@ def test_when_all_are_idle_time_stands_still() -> None:
     watermarks = Watermarks([LEFT])
     assert watermarks.idle(LEFT) is None
     assert watermarks.all_idle
+
+
+def test_the_end_of_one_channel_does_not_speak_for_another_that_is_idle() -> None:
+    """Time at its end would make all that the idle one still brings late."""
+    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks.advance(LEFT, 10)
+    watermarks.idle(RIGHT)
+    assert watermarks.advance(LEFT, MAX_WATERMARK) is None
+    assert (watermarks.current, watermarks.all_idle) == (10, True)
+    assert watermarks.advance(RIGHT, 30) == 30
+    assert not watermarks.all_idle
+    assert watermarks.advance(RIGHT, MAX_WATERMARK) == MAX_WATERMARK
+    assert not watermarks.all_idle, "it has ended"
 
 
 def test_the_restored_watermark_is_a_floor() -> None:

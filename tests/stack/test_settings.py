@@ -1,0 +1,33 @@
+"""What every process of the stack is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stack.settings import Settings, contract, env_file, make_folders, write_env_file
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "told"),
+    [
+        ("", "", "127.0.0.1"),
+        ("local[4]", "", "127.0.0.1"),
+        ("spark://head:7077", "", None),  # executors elsewhere could not reach the driver
+        ("spark://head:7077", "10.0.0.7", "10.0.0.7"),
+        ("", "127.0.0.2", "127.0.0.2"),
+    ],
+)
+def test_the_driver_keeps_to_this_machine_only_where_spark_is_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, given: str, told: str | None
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", master)
+    monkeypatch.setenv("SPARK_LOCAL_IP", given)
+    settings = Settings.read(tmp_path / "var", {})
+    make_folders(settings)
+    variables = contract(settings, "postgresql://db/weir", "redis://broker/0", 8000)
+    assert variables.get("SPARK_LOCAL_IP") == told
+
+    write_env_file(settings, variables)
+    assert env_file(settings.var) == variables

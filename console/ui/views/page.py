@@ -19,11 +19,16 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 def signed_in(view: View[P]) -> View[P]:
-    """For signed-in users; 503 in words while Postgres is away, since nothing can be said without it."""
+    """For signed-in users; 503 in words while Postgres is away, since nothing can be said without it.
+
+    A script that polls is told 401: it would follow a redirect and take the login page for an answer.
+    """
 
     @wraps(view)
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         try:
+            if request.headers.get("HX-Request") and not request.user.is_authenticated:
+                return HttpResponse("You are signed out.", status=401, content_type="text/plain")
             return login_required(view)(request, *args, **kwargs)
         except (OperationalError, InterfaceError):
             return away(request)

@@ -30,6 +30,11 @@ def test_strangers_are_sent_to_the_login(stranger: Client, path: str) -> None:
     assert (response.status_code, response.headers["Location"]) == (302, f"/login/?next={path}")
 
 
+@pytest.mark.parametrize("path", ["/jobs/", "/jobs/1/", "/jobs/1/restore/", "/checkpoints/1/", "/operations/"])
+def test_a_tab_that_was_signed_out_is_told_at_its_next_poll(stranger: Client, path: str) -> None:
+    assert stranger.get(path, headers=POLL).status_code == 401
+
+
 @pytest.mark.parametrize("act", ["start", "savepoint", "stop", "drain", "cancel", "restore"])
 def test_strangers_may_not_act(stranger: Client, act: str) -> None:
     job = rows.job()

@@ -1,11 +1,14 @@
 """Where each part of the console hangs."""
 
 from django.contrib import admin
+from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from console.api import health
 
 urlpatterns = [
+    path("favicon.ico", RedirectView.as_view(url=static("weir/icon.svg")), name="favicon"),  # asked for unasked
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("admin/", admin.site.urls),

@@ -82,6 +82,15 @@ def test_a_database_that_is_away_is_said_and_not_a_fault(at_console: Client, mon
     assert "The database cannot be reached" in blocks.text(response)
 
 
+def test_the_icon_is_found_by_pages_and_by_those_who_ask_without_a_page(stranger: Client) -> None:
+    assert (
+        '<link rel="icon" href="/static/weir/icon.svg" type="image/svg+xml">'
+        in stranger.get("/login/").content.decode()
+    )
+    response = stranger.get("/favicon.ico", follow=True)
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "image/svg+xml")
+
+
 @pytest.mark.parametrize("code", ["403", "404", "500", "503", "403_csrf"])
 def test_error_pages_need_no_context(code: str) -> None:
     assert "<h1>" in render_to_string(f"{code}.html")

@@ -80,6 +80,7 @@ WEIR_STAGES_COMMAND = [sys.executable, "-m", "spark_jobs"]
 WEIR_COMPILE_TIMEOUT_S = 120
 WEIR_MATERIALISE_TIMEOUT_S = 1800
 WEIR_SUSPEND_TIMEOUT_S = 10
+WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a second
 WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
 
@@ -241,7 +242,8 @@ CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # a run outlives an outage of the broker
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3}
+# A broker that hangs must not hang the request that sends a wake-up: one timeout, then the reconciler sends it again.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3, "socket_timeout": 5, "max_retries": 0}
 CELERY_BEAT_SCHEDULE_FILENAME = str(WEIR_VAR / "run" / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
     # `expires`: a pass that nobody took in time is worthless, the next one sees more.

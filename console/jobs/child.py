@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -22,17 +22,31 @@ _TAIL_BYTES = 8192
 
 
 class Child:
-    """Runs from construction on. Use it as a context manager: leaving the block kills what is left of its session."""
+    """Runs from construction on. Use it as a context manager: leaving the block kills what is left of its session.
+
+    `environment` is added to that of this process.
+    """
 
     def __init__(
-        self, command: Sequence[str], log: Path, *, stdin: IO[bytes] | int, stdout: IO[bytes] | None = None
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        stdin: IO[bytes] | int,
+        stdout: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         with log.open("ab") as stderr:
             self._log_start = stderr.tell()
             self._process = subprocess.Popen(
-                command, stdin=stdin, stdout=stdout or stderr, stderr=stderr, start_new_session=True
+                command,
+                stdin=stdin,
+                stdout=stdout or stderr,
+                stderr=stderr,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
         self._pidfd = os.pidfd_open(self._process.pid)
 

@@ -3,27 +3,24 @@
 The run is leased while that happens, as it is while it runs, so that a repeated message starts no second Spark.
 """
 
-import os
-import socket
-import uuid
 from pathlib import Path
 
 from django.conf import settings
 
 from console.jobs import runs, services, stages
+from console.jobs.holding import new_owner, renew
 from console.jobs.models import JobVersion, Run
-from console.jobs.patience import AWAY, forget_connection
 
 
 def prepare_run(run_id: int) -> None:
     """Materialise what is missing and queue the run. Losing the claim is a normal return."""
-    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    owner = new_owner()
     if not runs.take_preparation(run_id, owner):
         return
     version = Run.objects.select_related("version__job").get(pk=run_id).version
     try:
         for name in version.inputs:
-            stages.run(_stage(version, name), lambda: _renew(run_id, owner))
+            stages.run(_stage(version, name), lambda: renew(run_id, owner))
     except stages.StageCut:
         runs.leave_preparation(run_id, owner=owner)
     except stages.StageFailed as failed:
@@ -45,14 +42,6 @@ def _stage(version: JobVersion, name: str) -> stages.Stage:
         timeout_s=settings.WEIR_MATERIALISE_TIMEOUT_S,
         stdin=version.params,
     )
-
-
-def _renew(run_id: int, owner: str) -> bool:
-    try:
-        return runs.renew(run_id, owner)
-    except AWAY:
-        forget_connection()
-        return True
 
 
 def _failure(version: JobVersion, failed: stages.StageFailed) -> dict[str, str]:

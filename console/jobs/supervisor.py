@@ -1,16 +1,15 @@
 """The supervisor of a run: claims it, keeps its job master alive, and gives the run back when it must leave.
 
 It decides whether to start another attempt, to release or to give up. It does not know what a master does: the two meet
-in the master's exit code, in its stdin (which ends with this process, so no orphan survives) and in rows.
+in the master's exit code, in its stdin (which ends with this process, so no orphan survives), in a file that the master
+touches while it turns ($WEIR_BEAT_FILE) and in rows.
 
 While Postgres is away the lease cannot be judged by anybody, so the child keeps running and only the recording waits.
 """
 
-import os
-import socket
+import signal
 import subprocess
 import time
-import uuid
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -22,8 +21,10 @@ from django.conf import settings
 from console.celery import shutting_down
 from console.jobs import job_settings, runs
 from console.jobs.child import Child, describe_exit
+from console.jobs.holding import new_owner, renew
 from console.jobs.models import Run
-from console.jobs.patience import AWAY, forget_connection, when_back
+from console.jobs.patience import when_back
+from console.jobs.pulse import Pulse
 from runtime.core.settings import JobSettings
 
 log = structlog.get_logger(__name__)
@@ -52,17 +53,25 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Hung:
+    """The child gave no sign for too long, so it is killed."""
+
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How a child ended."""
 
     code: int
+    how: str
     lived_s: float
     log_tail: list[str]
 
 
 def supervise(run_id: int) -> None:
     """Claim the run and stay with it to the end. Losing the claim is a normal return."""
-    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    owner = new_owner()
     token = runs.claim(run_id, owner)
     if token is None:
         log.info("run is not to be claimed", run=run_id)
@@ -89,26 +98,31 @@ class _Supervision:
     def _attend(self, token: int) -> Ended | Left:
         """Start a master and watch it until it ends or must be left."""
         command = [*settings.WEIR_MASTER_COMMAND, str(self._run_id), str(token)]
-        began = time.monotonic()
+        began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
         try:
-            child = Child(command, _log_file(self._run_id), stdin=subprocess.PIPE)
+            pulse = Pulse(log_file.with_suffix(".beat"))
+            told = {"WEIR_BEAT_FILE": str(pulse.file)}
+            child = Child(command, log_file, stdin=subprocess.PIPE, environment=told)
         except OSError as error:
-            return Ended(CANNOT_START, 0.0, [str(error)])
+            return Ended(CANNOT_START, f"ended with {describe_exit(CANNOT_START)}", 0.0, [str(error)])
         with child:
             log.info("job master started", pid=child.pid, token=token)
-            left = self._watch(child)
+            why = self._watch(child, pulse)
             code = child.end()
-        if left is not None and code != Exit.RECORDED:
-            return left
-        return Ended(code, time.monotonic() - began, child.log_tail())
+        if isinstance(why, Left) and code != Exit.RECORDED:
+            return why
+        return Ended(code, _how(code, why), time.monotonic() - began, child.log_tail())
 
-    def _watch(self, child: Child) -> Left | None:
+    def _watch(self, child: Child, pulse: Pulse) -> Left | Hung | None:
         while not child.wait(BEAT_S):
             if shutting_down():
                 self._suspend(child)
                 return Left("The worker was shut down.")
             if not self._renew():
                 return self._without_lease(child)
+            if (silent_s := pulse.silent_s()) > settings.WEIR_MASTER_SILENCE_S:
+                log.warning("job master hangs, ending it", pid=child.pid, silent_s=round(silent_s, 1))
+                return Hung(silent_s)
         return None
 
     def _suspend(self, child: Child) -> None:
@@ -129,13 +143,7 @@ class _Supervision:
         return Left("The lease was lost.")
 
     def _renew(self) -> bool:
-        """False only when Postgres says that the lease is another's; an outage says nothing."""
-        try:
-            return runs.renew(self._run_id, self._owner)
-        except AWAY as error:
-            log.warning("lease not renewed, postgres is away", error=str(error).strip())
-            forget_connection()
-            return True
+        return renew(self._run_id, self._owner)
 
     # ------------------------------------------------------------ what follows
 
@@ -151,7 +159,7 @@ class _Supervision:
         if isinstance(ended, Left):
             self._leave(ended)
             return None
-        log.info("job master ended", how=describe_exit(ended.code), lived_s=round(ended.lived_s, 1))
+        log.info("job master ended", how=ended.how, lived_s=round(ended.lived_s, 1))
         if ended.code == Exit.SUPERSEDED:
             return None
         if ended.code == Exit.RELEASED:
@@ -163,7 +171,7 @@ class _Supervision:
 
     def _after_death(self, ended: Ended) -> int | None:
         self._deaths = 1 if ended.lived_s > STEADY_S else self._deaths + 1
-        reason = f"The job master ended with {describe_exit(ended.code)}"
+        reason = f"The job master {ended.how}"
         if self._deaths > self._settings.restart_attempts:
             self._give_up(reason, ended)
             return None
@@ -194,5 +202,7 @@ def _settings_of(run_id: int) -> JobSettings:
     return job_settings.parse(Run.objects.select_related("version").get(pk=run_id).version.settings)
 
 
-def _log_file(run_id: int) -> Path:
-    return Path(settings.WEIR_LOGS) / f"run-{run_id}.log"
+def _how(code: int, why: Left | Hung | None) -> str:
+    if isinstance(why, Hung) and code == -signal.SIGKILL:
+        return f"gave no sign for {why.silent_s:.0f} s and was killed"
+    return f"ended with {describe_exit(code)}"

@@ -1,7 +1,8 @@
 """A job master that does nothing but live as one: it records its states, has a child, and ends as it is told to.
 
 It is told by files in `$WEIR_VAR/orders`: `exit-<run>` holds the code to exit with, `stubborn-<run>` makes it ignore
-SIGTERM. It tells by files in `$WEIR_VAR/seen`: `<run>-<token>.pids` (its own and its child's), `<run>-<token>.eof`.
+SIGTERM, `mute-<run>` lets it never touch $WEIR_BEAT_FILE. It tells by files in `$WEIR_VAR/seen`: `<run>-<token>.pids`
+(its own and its child's), `<run>-<token>.eof`.
 """
 
 import os
@@ -16,6 +17,7 @@ import psycopg
 RUN, TOKEN = int(sys.argv[1]), int(sys.argv[2])
 ORDERS, SEEN = Path(os.environ["WEIR_VAR"], "orders"), Path(os.environ["WEIR_VAR"], "seen")
 AT_ONCE = ORDERS / f"at-once-{RUN}"
+MUTE = ORDERS / f"mute-{RUN}"
 EXIT = ORDERS / f"exit-{RUN}"
 
 # Like a Spark daemon: a process group of its own in the same session.
@@ -46,6 +48,8 @@ def main() -> int:
     pids.write_text(f"{os.getpid()} {child.pid}")
     pids.rename(pids.with_suffix(".pids"))
     while not suspended:
+        if not MUTE.exists():
+            Path(os.environ["WEIR_BEAT_FILE"]).touch()
         if select.select([0], [], [], 0.05)[0] and not os.read(0, 1):
             (SEEN / f"{RUN}-{TOKEN}.eof").touch()
             return 1

@@ -10,3 +10,4 @@ _HERE = Path(__file__).parent
 WEIR_MASTER_COMMAND = [sys.executable, str(_HERE / "master.py")]
 WEIR_STAGES_COMMAND = [sys.executable, str(_HERE / "stage.py")]
 WEIR_SUSPEND_TIMEOUT_S = 2
+WEIR_MASTER_SILENCE_S = 6

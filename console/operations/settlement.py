@@ -71,8 +71,8 @@ def _has_run(run: Run) -> bool:
     Checkpoints are taken of a running job only; live numbers are written while it is deployed too, and say so.
     """
     operators = ((run.live or {}).get("operators") or {}).values()
-    deployed = any(operator.get("state") in ("running", "finished") for operator in operators)
-    return deployed or Checkpoint.objects.filter(run=run).exists()
+    deployed = all(operator.get("state") in ("running", "finished") for operator in operators)
+    return (bool(operators) and deployed) or Checkpoint.objects.filter(run=run).exists()
 
 
 def _settle(operation: Operation, run: Run) -> None:

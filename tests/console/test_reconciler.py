@@ -248,7 +248,7 @@ def test_a_savepoint_that_was_taken_has_succeeded_whatever_became_of_its_master(
 
 
 RAN = {"operators": {"sums": {"state": "running"}}}
-DEPLOYED_NEVER = {"operators": {"sums": {"state": "deploying"}}}
+DEPLOYED_NEVER = {"operators": {"sums": {"state": "deploying"}, "files": {"state": "running"}}}
 
 
 @pytest.mark.parametrize("end", [RunState.FAILED, RunState.CANCELED])

@@ -142,6 +142,15 @@ class SourceReader(ABC):
         """The watermark (ms) that is true after the last polled batch; None when not known yet."""
         return None
 
+    @property
+    def idle(self) -> bool:
+        """Whether event time shall go on without this reader until it has records again.
+
+        Asked after a poll that gave nothing. What it then gives may be late: a reader that cannot vouch for the time
+        of its next record says so only if it was asked to. False holds event time back for ever where none is given.
+        """
+        return False
+
     def snapshot(self, checkpoint: int) -> None:
         """Put positions into declared state."""
 

@@ -345,6 +345,9 @@ class Subtask:
         effects: Effects = []
         if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
             effects.append(EndInput(number))
+        if drain:
+            self._watermarks.ended(channel)
+            effects += self._timed(self._watermarks.current, None)
         if len(self._end_of_data) == len(self.spec.inputs):
             effects += self._logic_done(drain=all(self._end_of_data.values()))
         return effects

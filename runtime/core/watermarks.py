@@ -17,6 +17,7 @@ class Watermarks:
     def __init__(self, channels: Iterable[ChannelId], restored: int | None = None) -> None:
         self._times = dict.fromkeys(channels, MIN_WATERMARK)
         self._idle: set[ChannelId] = set()
+        self._ended: set[ChannelId] = set()
         self.current = MIN_WATERMARK if restored is None else restored
 
     def advance(self, channel: ChannelId, time: int) -> int | None:
@@ -30,10 +31,14 @@ class Watermarks:
         self._idle.add(channel)
         return self._rise()
 
+    def ended(self, channel: ChannelId) -> None:
+        """The channel, whose time is at its end, will bring no records either."""
+        self._ended.add(channel)
+
     @property
     def all_idle(self) -> bool:
-        """Whether no channel is left that could bring time on: each is idle or at its end, and not all at their end."""
-        return bool(self._idle) and not self._speaking()
+        """Whether no channel is left that could bring anything: each is idle or has ended, and not all have ended."""
+        return bool(self._idle) and all(channel in self._idle | self._ended for channel in self._times)
 
     def advance_own(self, time: int) -> int | None:
         """For sources: their own watermark."""
@@ -43,12 +48,8 @@ class Watermarks:
         return time
 
     def _rise(self) -> int | None:
-        speaking = self._speaking()
+        spoken = (time for channel, time in self._times.items() if channel not in self._idle)
+        speaking = [time for time in spoken if time < MAX_WATERMARK]
         if not speaking and self._idle:
             return None
         return self.advance_own(min(speaking, default=MAX_WATERMARK))
-
-    def _speaking(self) -> list[int]:
-        """Times of the channels that may still bring records. The end of time is reached by all channels together."""
-        spoken = (time for channel, time in self._times.items() if channel not in self._idle)
-        return [time for time in spoken if time < MAX_WATERMARK]

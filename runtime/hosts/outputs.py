@@ -12,6 +12,7 @@ from runtime.core.flow import Credits
 from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
 from runtime.core.messages import Control, Message, Records
+from runtime.errors import WeirError
 from runtime.operators.partition import by_key_group
 
 Send = Callable[[ChannelId, Message], None]
@@ -33,6 +34,7 @@ class Outputs:
     send: Send
     credits: Credits = field(init=False)
     records: int = 0
+    schema: pa.Schema | None = None  #: of what was emitted first
 
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
@@ -41,9 +43,14 @@ class Outputs:
         self._edges = [_Edge(self.graph.edges[n], tuple(c for c in channels if c.edge == n)) for n in numbers]
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Sends `batch` on every edge. Empty batches are not sent."""
+        """Sends `batch` on every edge. Empty batches are not sent.
+
+        Raises:
+            WeirError: its columns are not those of the batches before.
+        """
         if batch.num_rows == 0:
             return
+        self._check_alike(batch.schema)
         self.records += batch.num_rows
         for edge in self._edges:
             self._deal(edge, batch)
@@ -53,6 +60,17 @@ class Outputs:
         for edge in self._edges:
             for channel in edge.channels:
                 self.send(channel, message)
+
+    def _check_alike(self, schema: pa.Schema) -> None:
+        """Refuses here, where the culprit is known, what receivers could not take."""
+        if self.schema is None:
+            self.schema = schema
+        if schema is self.schema or schema.equals(self.schema):
+            return
+        before, now = _columns(self.schema), _columns(schema)
+        if list(before.items()) != list(now.items()):
+            uid = self.subtask.operator
+            raise WeirError(f"operator {uid!r} changed the columns of its output: {_difference(before, now)}")
 
     def _deal(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         match edge.spec.partitioning:
@@ -75,3 +93,17 @@ class Outputs:
         nbytes = batch.nbytes
         self.credits.spend(channel, nbytes)
         self.send(channel, Records(batch, batch.num_rows, nbytes))
+
+
+def _columns(schema: pa.Schema) -> dict[str, str]:
+    """Names and types, in order; whether a column may hold nulls is no matter of the stream."""
+    return {item.name: str(item.type) for item in schema}
+
+
+def _difference(before: dict[str, str], now: dict[str, str]) -> str:
+    gone = [f"{name!r} is missing" for name in before if name not in now]
+    new = [f"{name!r} is new" for name in now if name not in before]
+    changed = [
+        f"{name!r} was {before[name]} and is {now[name]}" for name in now if before.get(name, now[name]) != now[name]
+    ]
+    return "; ".join(gone + new + changed) or f"their order was {', '.join(before)} and is {', '.join(now)}"

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -37,13 +38,15 @@ from runtime.core.events import (
     SnapshotStored,
     SourceAdvanced,
     SourceExhausted,
+    SourceIdle,
+    SourceResumed,
     SubtaskEvent,
     SubtaskStarted,
 )
 from runtime.core.ids import ChannelId, SubtaskId
 from runtime.core.messages import Barrier, EndOfData, Message, Records, Watermark
 from runtime.core.subtask import Subtask
-from runtime.errors import DataRejected, OperatorFailure, WeirError
+from runtime.errors import OperatorFailure, WeirError
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
 from runtime.ports import Capture, Clock, Operator, OperatorContext, SnapshotStore, SourceReader
@@ -141,7 +144,7 @@ class Task:
     def open(self) -> None:
         if self.operator is not None:
             self._call("open", self.operator.open, self.context)
-            self.state.check_all_declared()
+            self._call("open", self.state.check_all_declared)
         self._open = True
 
     def start(self) -> None:
@@ -180,14 +183,21 @@ class Task:
         reader = self.operator.reader
         batch = self._call("poll", reader.poll, POLL_ROWS)
         if batch is not None:
-            self.outputs.emit(batch)
-        watermark = reader.watermark()
+            if self.machine.idle:
+                self.handle(SourceResumed())
+            self._call("poll", self.outputs.emit, batch)
+        watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
             self.handle(SourceAdvanced(watermark))
-        if batch is None and reader.exhausted:
+        return batch is not None or self._is_at_its_end(reader)
+
+    def _is_at_its_end(self, reader: SourceReader) -> bool:
+        if self._call("exhausted", lambda: reader.exhausted):
             self.handle(SourceExhausted())
             return True
-        return batch is not None
+        if not self.machine.idle and self._call("idle", lambda: reader.idle):
+            self.handle(SourceIdle())
+        return False
 
     def _take(self) -> bool:
         for _ in range(len(self._turn)):
@@ -266,10 +276,9 @@ class Task:
         aligned_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
         with self._gate.refusing("while state is captured"):
             self._hook("snapshot", barrier.checkpoint)
-        capture = self.state.capture(full=barrier.kind.is_savepoint)
-        rest = SubtaskSnapshot(
-            finished=effect.finished, watermark=effect.watermark, committables=self.operator.committables()
-        )
+        capture = self._call("snapshot", partial(self.state.capture, full=barrier.kind.is_savepoint))
+        committables = self._call("committables", self.operator.committables)
+        rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
         timings = SnapshotTimings(
             start_delay_ms=max(0.0, self.clock.now_ms() - barrier.triggered_at - aligned_ms),
             alignment_ms=aligned_ms,
@@ -300,8 +309,6 @@ class Task:
     def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
-        except DataRejected:
-            raise
         except Exception as error:
             raise OperatorFailure(self.id.operator, self.id.index, hook, error) from error
 

@@ -88,6 +88,7 @@ class Slot:
         self._shutdown = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._beating = threading.Event()
+        self._dismissed = threading.Event()  #: the master wants nothing more, or is gone
         self._exchange = exchange(config.index, config.token, config.secret, self)
         hello = Hello(
             token=config.token,
@@ -137,16 +138,8 @@ class Slot:
             return
 
     def _wait_for_shutdown(self) -> None:
-        """A failed slot stays until the master has heard it; what still comes in is read and dropped."""
-        deadline = self._clock.monotonic_ms() + FAREWELL_S * 1000
-        while not self._shutdown and self._clock.monotonic_ms() < deadline:
-            try:
-                self._mail.get(timeout=0.1)()
-            except queue.Empty:
-                continue
-            except Exception as error:
-                log.info("ignored after a failure", slot=self._config.index, error=str(error))
-                return
+        """A failed slot stays until the master has heard it. Its mail is not read: no trigger, no commit."""
+        self._dismissed.wait(FAREWELL_S)
 
     def _close(self) -> None:
         self._beating.set()
@@ -162,9 +155,12 @@ class Slot:
     # ------------------------------------------------------------ commands
 
     def _commanded(self, message: ToSlot) -> None:
+        if isinstance(message, Shutdown):
+            self._dismissed.set()
         self._mail.put(partial(self._obey, message))
 
     def _master_lost(self, reason: str) -> None:
+        self._dismissed.set()
         self._mail.put(partial(self._lose, f"the master is gone: {reason}"))
 
     def _lose(self, reason: str) -> None:
@@ -237,9 +233,12 @@ class Slot:
 
     def _code(self, subtask: SubtaskId) -> Any:
         job = self._config.job
-        if subtask.operator in job.sources:
-            return SourceOperator(job.sources[subtask.operator].reader())
-        return job.operators[subtask.operator]()
+        try:
+            if subtask.operator in job.sources:
+                return SourceOperator(job.sources[subtask.operator].reader())
+            return job.operators[subtask.operator]()
+        except Exception as error:
+            raise OperatorFailure(subtask.operator, subtask.index, "its making", error) from error
 
     # ------------------------------------------------------------ channels
 
@@ -299,7 +298,13 @@ class Slot:
                 detail=str(error) or type(error).__name__,
                 operator=operator,
                 traceback="".join(traceback.format_exception(error))[-8000:],
-                final=isinstance(error, DataRejected | JobRejected),
+                final=_is_final(error),
                 story=[line[:500] for line in story[-20:]],
             )
         )
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether trying again cannot help: that is for the cause to say, whichever operator met it."""
+    cause = error.__cause__ if isinstance(error, OperatorFailure) else error
+    return isinstance(cause, DataRejected | JobRejected)

@@ -236,6 +236,46 @@ def test_after_a_restore_the_watermark_starts_from_the_files_taken_over(tmp_path
         before = found
 
 
+# ---------------------------------------------------------------- idleness
+
+
+def test_a_subtask_without_a_file_of_its_own_is_idle(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(3)))
+    source = DirectorySource(str(tmp_path), CSV, event_time="at")
+    first, second = (Reading(source, index=index, parallelism=2) for index in range(2))
+    owner, other = (first, second) if first.poll() is not None else (second, first)
+    assert (other.poll(), owner.poll()) == (None, None)
+    assert [one.reader.idle for one in (other, owner)] == [True, False], "the owner may get more"
+    for number in range(20):
+        drop(tmp_path, f"{number:02}.csv", csv(range(3)))
+    assert len(other.rows()) > 0
+    assert [one.reader.idle for one in (other, owner)] == [False, False], "both have had files"
+
+
+def test_a_subtask_that_was_restored_with_a_file_is_not_idle(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(3)))
+    source = DirectorySource(str(tmp_path), CSV, event_time="at")
+    before = Reading(source)
+    before.rows()
+    after = Reading(source, store=before.store, snapshots=[before.snapshot("chk-1")])
+    assert after.poll() is None
+    assert not after.reader.idle
+
+
+def test_a_subtask_that_has_read_everything_is_idle_after_the_time_that_was_asked_for(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(3)))
+    reading = Reading(DirectorySource(str(tmp_path), CSV, event_time="at", idle_after_ms=1_000))
+    assert len(reading.rows()) == 3
+    found = []
+    for step_ms in (999, 1):
+        reading.clock.advance(step_ms)
+        found.append((reading.poll() is None, reading.reader.idle))
+    drop(tmp_path, "b.csv", csv(range(3)))
+    reading.clock.advance(INTERVAL_MS)
+    found += [(reading.poll() is None, reading.reader.idle) for _ in range(2)]
+    assert found == [(True, False), (True, True), (False, False), (True, False)], "the time begins anew"
+
+
 # ---------------------------------------------------------------- malformed rows
 
 BAD = (
@@ -393,6 +433,7 @@ def test_files_of_other_columns_are_named(tmp_path: Path) -> None:
         (lambda: DirectorySource("", CSV), "path"),
         (lambda: DirectorySource("/in", CSV, max_disorder_ms=-1), "max_disorder_ms"),
         (lambda: DirectorySource("/in", CSV, discovery_interval_ms=0), "discovery_interval_ms"),
+        (lambda: DirectorySource("/in", CSV, idle_after_ms=0), "idle_after_ms"),
         (lambda: DirectorySource("/in", CSV, event_time="when"), "event_time"),
         (lambda: DirectorySource("/in", LineFormat(), event_time="at"), "event_time"),
         (lambda: DirectorySource("/in", CSV, on_malformed=cast("Any", "ignore")), "on_malformed"),

@@ -150,7 +150,9 @@ def test_when_an_idle_input_is_all_that_is_left_the_subtask_is_idle() -> None:
     machine = two_inputs()
     hear(machine, LEFT, Watermark(9))
     assert hear(machine, RIGHT, Idle()) == risen(9)
-    assert hear(machine, LEFT, Watermark(MAX_WATERMARK)) == [Broadcast(Idle())]
+    assert hear(machine, LEFT, Watermark(MAX_WATERMARK)) == []
+    assert hear(machine, LEFT, ROWS) == [Process(LEFT, ROWS)], "what it flushed at its end"
+    assert hear(machine, LEFT, EndOfData(drain=True)) == [EndInput(0), Broadcast(Idle())]
     assert hear(machine, RIGHT, Watermark(MAX_WATERMARK)) == [Broadcast(Watermark(9)), *risen(MAX_WATERMARK)]
 
 
@@ -170,7 +172,7 @@ def test_an_idle_source_says_so_once_and_counts_again_before_its_next_records() 
 
 def test_a_restored_source_that_is_idle_resumes_with_its_restored_time() -> None:
     machine = Subtask(SubtaskSpec(id=subtask("b/0"), restored_watermark=50))
-    events = [SubtaskStarted(), SourceIdle(), SourceResumed()]
+    events: list[SubtaskEvent] = [SubtaskStarted(), SourceIdle(), SourceResumed()]
     assert tell(machine, events) == [Broadcast(Watermark(50)), Broadcast(Idle()), Broadcast(Watermark(50))]
 
 

@@ -43,6 +43,8 @@ class DirectorySource:
         on_malformed: a row that cannot be read fails the job, is skipped and counted, or is kept as a dead letter.
         dead_letter_path: folder for dead letters.
         discovery_interval_ms: how often a watched folder is looked at.
+        idle_after_ms: event time goes on without a subtask that has had nothing to read for so long; rows that it
+            reads later may then be late. None: it waits for them. It never waits for a subtask that has had no file.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -55,6 +57,7 @@ class DirectorySource:
     on_malformed: OnMalformed = "fail"
     dead_letter_path: str | None = None
     discovery_interval_ms: int = 200
+    idle_after_ms: int | None = None
 
     def reader(self) -> "DirectoryReader":
         return DirectoryReader(self)
@@ -66,6 +69,8 @@ class DirectorySource:
             raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if self.discovery_interval_ms < 1:
             raise JobRejected("bad-interval", "discovery_interval_ms", "must be at least 1 ms")
+        if self.idle_after_ms is not None and self.idle_after_ms < 1:
+            raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
         self._check_policy()
         self.format.check()
         columns = self.format.columns()
@@ -105,6 +110,7 @@ class DirectoryReader(SourceReader):
         self._pending: list[str] = []  #: names known and not begun, last one first
         self._known: set[str] = set()
         self._listed_at: int | None = None
+        self._idle_since: int | None = None  #: when a poll first found nothing to read
         self._current: _OpenFile | None = None
         self._schema: pa.Schema | None = source.format.columns()
         self._largest_time: int | None = None
@@ -124,7 +130,9 @@ class DirectoryReader(SourceReader):
         self._discover()
         for _ in range(_CHUNKS_PER_POLL):
             if self._current is None and not self._begin_next():
+                self._idle_since = self._context.now_ms() if self._idle_since is None else self._idle_since
                 return None
+            self._idle_since = None
             batch = self._advance(max_rows)
             if batch is not None:
                 self._note_times(batch)
@@ -135,6 +143,16 @@ class DirectoryReader(SourceReader):
     def exhausted(self) -> bool:
         nothing_left = self._current is None and not self._pending
         return self._source.bounded and self._listed_at is not None and nothing_left
+
+    @property
+    def idle(self) -> bool:
+        """It has had no file at all, or none for as long as it was told to wait."""
+        if self._idle_since is None:
+            return False
+        if not self._positions:
+            return True
+        after_ms = self._source.idle_after_ms
+        return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
 
     def watermark(self) -> int | None:
         """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""

@@ -1,0 +1,141 @@
+"""One live subtask of a source: idleness, and whom an error names."""
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.events import Triggered
+from runtime.core.ids import CheckpointId, Token
+from runtime.core.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
+from runtime.core.subtask import Subtask, spec_of
+from runtime.errors import DataRejected, OperatorFailure
+from runtime.hosts.outputs import Outputs
+from runtime.hosts.task import SourceOperator, Task
+from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.ports import OperatorContext, SourceReader
+from runtime.state.store import SubtaskState
+from tests.core.builders import chain, subtask
+
+GRAPH, SOURCE = chain(), subtask("a/0")
+BATCH = pa.record_batch({"value": [1, 2]})
+BARRIER = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
+
+
+class Reader(SourceReader):
+    """Gives what is put into `ready`; raises at one place if it is told to."""
+
+    def __init__(self, raises: str = "", error: Exception | None = None) -> None:
+        self.ready: list[pa.RecordBatch] = []
+        self.time: int | None = None
+        self.quiet = False
+        self._raises, self._error = raises, error
+
+    def _at(self, place: str) -> None:
+        if place == self._raises and self._error is not None:
+            raise self._error
+
+    def open(self, context: OperatorContext) -> None:
+        self._lists = context.state.list_state("positions")
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        self._at("poll")
+        return self.ready.pop(0) if self.ready else None
+
+    @property
+    def exhausted(self) -> bool:
+        self._at("exhausted")
+        return False
+
+    @property
+    def idle(self) -> bool:
+        self._at("idle")
+        return self.quiet
+
+    def watermark(self) -> int | None:
+        self._at("watermark")
+        return self.time
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._at("snapshot")
+        if self._raises == "capture":
+            self._lists.replace([threading.Lock()])
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        raise AssertionError("nothing is completed here")
+
+
+def task(reader: Reader, sent: list[Message]) -> Task:
+    clock = ManualClock(1_000)
+    store = MemorySnapshotStore()
+    state = SubtaskState(range(GRAPH.max_parallelism), GRAPH.max_parallelism, store)
+    context = OperatorContext(
+        job="job",
+        uid="a",
+        index=0,
+        parallelism=1,
+        max_parallelism=GRAPH.max_parallelism,
+        token=Token(1),
+        state=state,
+        now_ms=clock.now_ms,
+    )
+    made = Task(
+        machine=Subtask(spec_of(GRAPH, SOURCE)),
+        operator=SourceOperator(reader),
+        state=state,
+        context=context,
+        outputs=Outputs(GRAPH, SOURCE, lambda channel, message: sent.append(message)),
+        clock=clock,
+        store=store,
+        report=lambda message: None,
+        consumed=lambda channel, nbytes: None,
+        background=lambda work: None,
+    )
+    made.open()
+    made.start()
+    return made
+
+
+def test_an_idle_source_is_set_aside_until_just_before_its_next_records() -> None:
+    sent: list[Message] = []
+    reader = Reader()
+    source = task(reader, sent)
+    source.step()
+    assert sent == [], "nothing to read is not idleness"
+    reader.quiet = True
+    assert not source.step()
+    assert not source.step()
+    assert sent == [Idle()]
+    reader.ready, reader.time = [BATCH], 7
+    assert source.step()
+    assert sent[1:] == [Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes), Watermark(7)]
+    source.step()
+    assert sent[4:] == [Idle()]
+
+
+@pytest.mark.parametrize("error", [ValueError("why"), DataRejected("why"), OSError(24, "why")])
+@pytest.mark.parametrize("place", ["poll", "watermark", "exhausted", "idle"])
+def test_an_error_of_a_source_names_it_wherever_it_was_met(place: str, error: Exception) -> None:
+    source = task(Reader(place, error), [])
+    with pytest.raises(OperatorFailure, match=f"operator 'a', subtask 0, in {place}: .*why") as failed:
+        source.step()
+    assert failed.value.__cause__ is error
+
+
+@pytest.mark.parametrize("place", ["snapshot", "capture"])
+def test_an_error_at_a_snapshot_names_the_operator(place: str) -> None:
+    source = task(Reader(place, ValueError("why")), [])
+    with pytest.raises(OperatorFailure, match="operator 'a', subtask 0, in snapshot: "):
+        source.handle(Triggered(BARRIER))
+
+
+def test_a_source_that_changes_its_columns_is_named() -> None:
+    reader = Reader()
+    source = task(reader, [])
+    what: Any = pa.record_batch({"value": ["text"]})
+    reader.ready = [BATCH, what]
+    source.step()
+    with pytest.raises(OperatorFailure, match=r"operator 'a', subtask 0, in poll: .*'value' was int64 and is string"):
+        source.step()

@@ -1,0 +1,168 @@
+"""A slot that fails, before a master that is played by the test over a real control connection."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.print import PrintSink
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.recovery import Restored
+from runtime.dataflow import Dataflow
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.hosts import worker
+from runtime.hosts.protocol import Aborted, Completed, Deploy, Failed, Go, Heartbeat, Shutdown, ToMaster, Trigger
+from runtime.hosts.worker import Slot, SlotConfig
+from runtime.io.control import ControlServer
+from runtime.io.filesystem import FileStore
+from runtime.io.memory import MemoryExchange, MemoryHub
+from runtime.ports import OperatorContext, SourceReader
+
+TOKEN: Final = Token(1)
+PATIENCE_S: Final = 60.0
+
+
+@dataclass
+class Failing:
+    """A source that fails when it is read, or made, and notes what it is asked for afterwards."""
+
+    error: Exception
+    when_made: bool = False
+    asked: list[str] = field(default_factory=list)
+    guarantee = "exactly-once"
+    bounded = False
+
+    def reader(self) -> SourceReader:
+        if self.when_made:
+            raise self.error
+        return FailingReader(self)
+
+    def check(self) -> None:
+        return None
+
+
+class FailingReader(SourceReader):
+    def __init__(self, source: Failing) -> None:
+        self._source = source
+
+    def open(self, context: OperatorContext) -> None:
+        return None
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        raise self._source.error
+
+    @property
+    def exhausted(self) -> bool:
+        return False
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._source.asked.append(f"snapshot {checkpoint}")
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        self._source.asked.append(f"completed {permit.checkpoint}")
+
+
+class Master:
+    """Deploys one slot and hears it."""
+
+    def __init__(self, source: Failing, storage: Path) -> None:
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.lost = threading.Event()
+        self.control = ControlServer(
+            TOKEN,
+            "secret",
+            ToMaster,
+            on_hello=lambda slot, hello: self._heard.put(hello),
+            on_message=lambda slot, message: self._heard.put(message),
+            on_lost=lambda slot, reason: self.lost.set(),
+        )
+        flow = Dataflow("failing")
+        flow.source("fails", source).sink("out", PrintSink())
+        self.job = flow.compile(1)
+        config = SlotConfig(index=0, token=TOKEN, secret="secret", master=self.control.address, job=self.job)
+        self.thread = threading.Thread(target=self._slot, args=(config,), daemon=True)
+        self.thread.start()
+        self._heard.get(timeout=PATIENCE_S)
+        restored = [Restored(subtask=subtask) for subtask in self.job.graph.subtasks]
+        self.send(Deploy("job", str(storage), {0: ""}, restored), Go())
+
+    def _slot(self, config: SlotConfig) -> None:
+        hub = MemoryHub()
+        Slot(config, lambda slot, *rest: MemoryExchange(hub, slot, rest[0], rest[2], rest[1]), FileStore).run()
+
+    def send(self, *messages: Any) -> None:
+        for message in messages:
+            self.control.send(0, message)
+
+    def failure(self) -> Failed:
+        while not isinstance(message := self._heard.get(timeout=PATIENCE_S), Failed):
+            assert not isinstance(message, Heartbeat) or self.thread.is_alive()
+        return message
+
+    def close(self) -> None:
+        self.control.close()
+        self.thread.join(PATIENCE_S)
+
+
+@pytest.fixture
+def masters() -> Iterator[list[Master]]:
+    made: list[Master] = []
+    yield made
+    for master in made:
+        master.close()
+
+
+@pytest.mark.parametrize("when_made", [False, True])
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (DataRejected("row 3"), True),
+        (JobRejected("bad-path", "path", "row 3"), True),
+        (EnvironmentFailure("row 3"), False),
+        (OSError(24, "row 3"), False),
+    ],
+)
+def test_a_failure_names_its_operator_and_says_whether_trying_again_can_help(
+    error: Exception, final: bool, when_made: bool, masters: list[Master], tmp_path: Path
+) -> None:
+    master = Master(Failing(error, when_made), tmp_path)
+    masters.append(master)
+    failure = master.failure()
+    assert failure.operator == "fails"
+    assert "operator 'fails', subtask 0" in failure.detail
+    assert "row 3" in failure.detail
+    assert failure.final is final
+    assert ("SubtaskStarted()" in failure.story) is not when_made
+
+
+def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Master], tmp_path: Path) -> None:
+    """Nothing that it held may count; it only waits to be told to go."""
+    source = Failing(ValueError("no"))
+    master = Master(source, tmp_path)
+    masters.append(master)
+    master.failure()
+    reads = SubtaskId(master.job.graph.operators[0].uid, 0)
+    barrier = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
+    master.send(Trigger(reads, barrier), Completed(1), Aborted(2), Shutdown())
+    master.thread.join(PATIENCE_S)
+    assert not master.thread.is_alive()
+    assert source.asked == []
+
+
+def test_a_failed_slot_goes_when_its_master_is_gone(
+    masters: list[Master], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "FAREWELL_S", 10 * PATIENCE_S)
+    master = Master(Failing(ValueError("no")), tmp_path)
+    masters.append(master)
+    master.failure()
+    master.control.close()
+    master.thread.join(PATIENCE_S)
+    assert not master.thread.is_alive()

@@ -92,8 +92,3 @@ class Checkpoint(models.Model):
     def is_restorable(self) -> bool:
         """Whether its files are complete and still there."""
         return self.status == Status.COMPLETED and self.discarded_at is None
-
-    @property
-    def is_savepoint(self) -> bool:
-        """Whether a person asked for it: never removed by retention."""
-        return self.kind != Kind.CHECKPOINT

@@ -1,24 +1,27 @@
-"""What pages and API show, read in few queries. Nothing here changes anything, save ending operations that are over."""
+"""What pages and API show, read in few queries. Nothing here changes anything."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from console.accounts.rights import operate_refusal, type_of_user
-from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run, VersionState
 from console.operations.models import ACTIVE, Operation, OperationKind
 from console.operations.restore import committed_of
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
 
-LABELS = {
-    OperationKind.START: "Start",
-    OperationKind.RESTORE: "Restore from",
-    OperationKind.SAVEPOINT: "Take savepoint",
-    OperationKind.STOP: "Stop with savepoint",
-    OperationKind.DRAIN: "Drain",
-    OperationKind.CANCEL: "Cancel",
-}
+#: Jobs with what `jobs_found` adds to each, which types do not show.
+FoundJobs = QuerySet[Any]
+
+_DRAWN_OF_RUN = (
+    "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
+    "version__graph",
+)  # fmt: skip
+_DRAWN_OF_CHECKPOINT = ("job", "kind", "number", "completed_at", "duration_ms")
+_HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "version__inputs", "version__error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,6 @@ class Act:
     """A button. `reason` says why it is not enabled; empty when it is."""
 
     act: OperationKind
-    label: str
     enabled: bool
     reason: str
 
@@ -53,28 +55,42 @@ class JobPage:
     start_repeats: bool  #: a start from empty state would write committed output again
     active: tuple[Operation, ...]
     operations: tuple[Operation, ...]
-    checkpoints: tuple[Checkpoint, ...]
     runs: tuple[Run, ...]
     attempts: tuple[Attempt, ...]  #: of the latest run
 
 
-def job_list(search: str = "") -> list[JobRow]:
-    """Every job with its latest run, newest completed checkpoint and active operation, in five queries at most."""
-    newest_run = Run.objects.filter(job=OuterRef("pk")).order_by("-pk").values("pk")[:1]
-    newest_checkpoint = (
-        Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number").values("pk")[:1]
+def jobs_found(search: str = "") -> FoundJobs:
+    """Jobs by name, with `run_pk` and `run_state` of the latest run, `checkpoint_pk` of the newest completed one."""
+    newest_run = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
+    newest_checkpoint = Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number")
+    jobs = Job.objects.order_by("name").annotate(
+        run_pk=Subquery(newest_run.values("pk")[:1]),
+        run_state=Subquery(newest_run.values("state")[:1]),
+        checkpoint_pk=Subquery(newest_checkpoint.values("pk")[:1]),
     )
-    jobs = Job.objects.annotate(run_pk=Subquery(newest_run), checkpoint_pk=Subquery(newest_checkpoint))
     if search:
         jobs = jobs.filter(Q(name__icontains=search) | Q(pipeline__icontains=search) | Q(description__icontains=search))
-    found = list(jobs)
-    runs = Run.objects.select_related("version").in_bulk([job.run_pk for job in found if job.run_pk])
-    checkpoints = Checkpoint.objects.in_bulk([job.checkpoint_pk for job in found if job.checkpoint_pk])
-    active = {row.job_id: row for row in Operation.objects.filter(state__in=ACTIVE).order_by("created_at")}
-    return [
-        JobRow(job, runs.get(job.run_pk or 0), checkpoints.get(job.checkpoint_pk or 0), active.get(job.pk))
-        for job in found
-    ]
+    return jobs
+
+
+def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJobs:
+    """Those of `jobs_found` whose latest run is in one of `states`; None stands for jobs that never ran."""
+    named = Q(run_state__in=[state for state in states if state is not None])
+    return jobs.filter(named | Q(run_state=None) if None in states else named)
+
+
+def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
+    """How many of `jobs_found` stand where; None stands for jobs that never ran."""
+    return dict(jobs.order_by().values_list("run_state").annotate(Count("pk")))
+
+
+def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
+    """The lines of some of `jobs_found`, in three queries, with what a line draws and no more."""
+    runs = Run.objects.select_related("version").only(*_DRAWN_OF_RUN).in_bulk([job.run_pk for job in jobs])
+    checkpoints = Checkpoint.objects.only(*_DRAWN_OF_CHECKPOINT).in_bulk([job.checkpoint_pk for job in jobs])
+    operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE).order_by("created_at")
+    active = {row.job_id: row for row in operations.only("job", "kind", "state")}
+    return [JobRow(job, runs.get(job.run_pk), checkpoints.get(job.checkpoint_pk), active.get(job.pk)) for job in jobs]
 
 
 def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
@@ -91,9 +107,8 @@ def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
         start_repeats=committed_of(job.pk) is not None,
         active=tuple(row for row in operations if row.is_active),
         operations=operations,
-        checkpoints=tuple(checkpoint_table(job)[:rows]),
-        runs=tuple(runs_of(job)[:rows]),
-        attempts=tuple(Attempt.objects.filter(run=run)[:rows]) if run else (),
+        runs=tuple(runs_of(job).defer("live", "failure", *_HEAVY_OF_VERSION)[:rows]),
+        attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:rows]) if run else (),
     )
 
 
@@ -104,28 +119,22 @@ def latest_run(job: Job) -> Run | None:
 def runs_of(job: Job) -> QuerySet[Run]:
     """The runs of a job, newest first, with the number of their attempts as `attempt_count`."""
     related = Run.objects.filter(job=job).select_related("version", "restore_checkpoint", "created_by")
-    return related.annotate(attempt_count=Count("attempts")).order_by("-pk")
+    return related.defer("restore_checkpoint__operators").annotate(attempt_count=Count("attempts")).order_by("-pk")
 
 
 def operations_of(job: Job) -> QuerySet[Operation]:
     """The operations of a job, newest first."""
-    return Operation.objects.filter(job=job).select_related("requested_by", "run").order_by("-created_at", "-pk")
+    return Operation.objects.filter(job=job).select_related("requested_by").order_by("-created_at", "-pk")
 
 
-def checkpoint_table(job: Job, run: Run | None = None) -> QuerySet[Checkpoint]:
-    """The checkpoints of a job, or of one of its runs, newest first."""
-    found = Checkpoint.objects.filter(job=job).select_related("reviewer")
-    return (found if run is None else found.filter(run=run)).order_by("-number")
+def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
+    """The checkpoints of a job, newest first, without what each holds of every operator."""
+    return Checkpoint.objects.filter(job=job).defer("operators").order_by("-number")
 
 
 def restorable(job: Job) -> QuerySet[Checkpoint]:
     """What a restore may choose from, newest first."""
     return checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
-
-
-def savepoints(job: Job) -> QuerySet[Checkpoint]:
-    """What people asked for: savepoints, stops and drains, newest first."""
-    return checkpoint_table(job).exclude(kind=Kind.CHECKPOINT)
 
 
 def acts(job: Job, run: Run | None, user: type_of_user) -> tuple[Act, ...]:
@@ -135,7 +144,7 @@ def acts(job: Job, run: Run | None, user: type_of_user) -> tuple[Act, ...]:
 
 
 def _act(kind: OperationKind, reason: str | None) -> Act:
-    return Act(kind, LABELS[kind], reason is None, reason or "")
+    return Act(kind, reason is None, reason or "")
 
 
 def _reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:

@@ -1,7 +1,7 @@
 """The list of jobs, made ready for its template: one line per job, and how many stand where."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from console.checkpoints.models import Checkpoint
@@ -33,7 +33,6 @@ class JobLine:
     checkpoint: Checkpoint | None
     active: Operation | None
     live: Live
-    group: str
     wanted: str
     rate_in: float | None
     rate_out: float | None
@@ -43,26 +42,36 @@ def job_lines(rows: Sequence[JobRow]) -> list[JobLine]:
     return [_line(row) for row in rows]
 
 
-def tally(lines: Sequence[JobLine]) -> list[tuple[str, str, int]]:
-    """(group, words, how many), for groups that have any."""
-    counted = Counter(line.group for line in lines)
+def states_of(group: str) -> frozenset[str | None]:
+    """States of a latest run that make up `group`; None stands for no run at all."""
+    return frozenset(state for state in (*RunState, None) if _group(state) == group)
+
+
+def tally(counts: Mapping[str | None, int]) -> list[tuple[str, str, int]]:
+    """(group, words, how many), for groups that have any; `counts` are by state of the latest run."""
+    counted: Counter[str] = Counter()
+    for state, jobs in counts.items():
+        counted[_group(state)] += jobs
     return [(group, words, counted[group]) for group, words in LABELS.items() if counted[group]]
+
+
+def _group(state: str | None) -> str:
+    return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
 def _line(row: JobRow) -> JobLine:
     numbers = numbers_of(row.run)
-    ends = _ends(row.run)
     has = bool(numbers.operators) and row.run is not None and row.run.run_state in FLOWING
+    sources, sinks = _ends(row.run) if has else ([], [])
     return JobLine(
         job=row.job,
         run=row.run,
         checkpoint=row.checkpoint,
         active=row.active,
         live=numbers,
-        group=_GROUPS.get(row.run.run_state, "moving") if row.run else "new",
         wanted=wanted(row.run, (row.active,) if row.active else ()),
-        rate_in=sum(numbers.operators[uid].rate_out for uid in ends[0] if uid in numbers.operators) if has else None,
-        rate_out=sum(numbers.operators[uid].rate_in for uid in ends[1] if uid in numbers.operators) if has else None,
+        rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
+        rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
     )
 
 

@@ -14,11 +14,11 @@ from console.jobs.models import Run, VersionState
 from console.operations import selectors
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
-from console.ui import acts, live, status
+from console.ui import acts, live
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import Live
 from console.ui.paging import Paged, by_number
-from console.ui.strip import Strip, strip
+from console.ui.strip import DRAWN, Strip, strip
 from runtime.core.lifecycle import RunState
 
 STRIP_COLUMNS = 96
@@ -67,7 +67,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         run=run,
         live=numbers,
         picture=draw(page.version.graph, numbers, now) if page.version and page.version.graph else None,
-        strip=strip(list(table[:STRIP_COLUMNS])),
+        strip=strip(list(table.only(*DRAWN)[:STRIP_COLUMNS])),
         checkpoints=by_number(table, before, TABLE_ROWS),
         newest=selectors.restorable(page.job).first(),
         buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats),
@@ -126,7 +126,3 @@ def _settled(page: JobPage) -> bool:
     busy = page.run is not None and not page.run.is_terminal
     compiling = page.newest_version is not None and page.newest_version.state == VersionState.COMPILING
     return not (busy or compiling or page.active)
-
-
-def word_of(run: Run | None) -> str:
-    return status.run(run.state if run else None).word

@@ -9,11 +9,15 @@ from django.db.models import Model, QuerySet
 M = TypeVar("M", bound=Model)
 
 ROWS = 20  #: of a table before one has to page
+NAMES = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Paged(Generic[M]):
-    """`older` is the key to ask for the next page with; None on the last one. `first` is false on any but the first."""
+    """`older` is the key to ask for the next page with; None on the last one. `first` is false on any but the first.
+
+    Where rows stand in the order of names, `older` is what stands later in the alphabet.
+    """
 
     rows: tuple[M, ...]
     older: Any
@@ -33,9 +37,19 @@ def by_time(rows: QuerySet[M], before: datetime | None, size: int = ROWS) -> Pag
     return Paged(found.rows, found.older.isoformat() if found.older else None, found.first)
 
 
+def by_name(rows: QuerySet[M], after: str, size: int = NAMES) -> Paged[M]:
+    """Rows with a unique `name`, in the order of names."""
+    return _paged(rows.filter(name__gt=after) if after else rows, "name", size, first=not after)
+
+
 def whole_number(text: str | None) -> int | None:
     """A number from a query string; None where there is none that Postgres could hold."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def text(given: str | None) -> str:
+    """Words from a query string; without what Postgres could not hold."""
+    return (given or "").replace("\0", "").strip()
 
 
 def moment(text: str | None) -> datetime | None:

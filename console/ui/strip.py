@@ -21,6 +21,10 @@ _FOOT = 4.0
 HEIGHT = _TOP + _TALL + _FOOT
 
 
+#: The columns of a checkpoint row that are drawn.
+DRAWN = ("number", "kind", "status", "token", "reason", "triggered_at", "duration_ms")
+
+
 class Drawn(Protocol):
     """What the strip reads of a checkpoint row."""
 

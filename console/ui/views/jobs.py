@@ -15,26 +15,29 @@ from console.jobs import services
 from console.jobs.models import Job, Pipeline
 from console.operations import selectors
 from console.ui.forms import JobForm, VersionForms, put
-from console.ui.joblist import job_lines, tally
+from console.ui.joblist import job_lines, states_of, tally
 from console.ui.jobpage import job_view
-from console.ui.paging import whole_number
+from console.ui.paging import by_name, text, whole_number
 from console.ui.views.page import page, page_or_blocks, signed_in, user_of
 
 
 @require_safe
 @signed_in
 def job_list(request: HttpRequest) -> HttpResponse:
-    search, chosen = request.GET.get("q", "").strip(), request.GET.get("state", "")
-    now = timezone.now()
-    lines = job_lines(selectors.job_list(search))
+    search, chosen = text(request.GET.get("q")), request.GET.get("state", "")
+    found = selectors.jobs_found(search)
+    counts = selectors.count_by_state(found)
+    wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
+    jobs = by_name(wanted.only("name", "pipeline", "created_at"), text(request.GET.get("after")))
     context = {
         "section": "jobs",
-        "now": now,
+        "now": timezone.now(),
         "search": search,
         "chosen": chosen,
-        "tally": tally(lines),
-        "total": len(lines),
-        "lines": [line for line in lines if not chosen or line.group == chosen],
+        "tally": tally(counts),
+        "total": sum(counts.values()),
+        "jobs": jobs,
+        "lines": job_lines(selectors.job_rows(jobs.rows)),
         "may_define": not define_refusal(request.user),
         "define_reason": define_refusal(request.user),
     }

@@ -34,6 +34,8 @@ from runtime.core.events import (
     SnapshotStored,
     SourceAdvanced,
     SourceExhausted,
+    SourceIdle,
+    SourceResumed,
     SubtaskEvent,
     SubtaskStarted,
 )
@@ -211,9 +213,11 @@ class Host:
         if not self.machine.may_poll or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
-        rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3))
+        rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
         if rows:
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
+            if self.machine.idle:
+                self.handle(SourceResumed())
             self._begin_step()
             self._emit(rows)
             watermark = source.watermark()
@@ -221,6 +225,8 @@ class Host:
                 self.handle(SourceAdvanced(watermark))
         elif source.exhausted:
             self.handle(SourceExhausted())
+        elif source.idle(self.world.now) and not self.machine.idle:
+            self.handle(SourceIdle())
         else:
             return False
         return True

@@ -7,7 +7,7 @@ from runtime.core.checkpoint import CommitPermit, FinishedState, Manifest
 from runtime.core.flow import CHANNEL_WINDOW_BYTES
 from runtime.core.graph import JobGraph
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
-from runtime.core.messages import Barrier, CheckpointKind, EndOfData, EndOfPartition, Message, Records, Watermark
+from runtime.core.messages import Barrier, CheckpointKind, EndOfData, EndOfPartition, Idle, Message, Records, Watermark
 from runtime.core.subtask import Subtask
 
 
@@ -31,7 +31,7 @@ class ChannelWatch:
         self.channel = channel
         self.window_bytes = window_bytes
         self.last_barrier = 0
-        self.drained = self.sealed = self.ended = False
+        self.drained = self.sealed = self.ended = self.idle = False
 
     def sent(self, message: Message, in_flight_bytes: int) -> None:
         """`in_flight_bytes` were on the channel before the step that sends `message` began."""
@@ -39,11 +39,16 @@ class ChannelWatch:
         match message:
             case Records():
                 require(not self.sealed, "no-records-behind-the-last-barrier", f"{message} on {self.channel}")
+                require(not self.idle, "no-records-while-idle", f"{message} on {self.channel}")
                 require(not self.drained, "no-records-after-end-of-data", f"{message} on {self.channel}")
                 within = in_flight_bytes < self.window_bytes
                 require(within, "bounded-queues", f"{in_flight_bytes} bytes before the step on {self.channel}")
             case Watermark():
                 require(not self.sealed, "no-watermark-behind-the-last-barrier", f"{message} on {self.channel}")
+                self.idle = False
+            case Idle():
+                require(not self.idle, "idleness-is-said-once", f"{message} on {self.channel}")
+                self.idle = True
             case Barrier(checkpoint, kind):
                 require(checkpoint > self.last_barrier, "barriers-rise", f"{message} on {self.channel}")
                 self.last_barrier = checkpoint

@@ -29,6 +29,7 @@ from runtime.testing.model import (
 )
 
 KEYS = "abcde"
+AFTER_PAUSE_MS = 1_000_000  #: event times behind a pause begin here, far behind all others
 Positions = Mapping[OperatorId, Mapping[str, int]]  #: by source and split
 Output = Counter[tuple[str, str, int]]  #: sink, key, value
 
@@ -159,9 +160,11 @@ def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
 
 
 def random_job(rng: Random) -> Job:
-    """One to three sources, chains, unions, joins with a build side, two ways to end a stream."""
+    """One to three sources, of which one may pause, chains, unions, joins with a build side, two ends of a stream."""
     job = Job()
-    streams = [_source(job, rng, lane) for lane in range(rng.randint(1, 3))]
+    lanes = rng.randint(1, 3)
+    pausing = rng.randrange(2 * lanes)
+    streams = [_source(job, rng, lane, pauses=lane == pausing) for lane in range(lanes)]
     while len(streams) > 1 and rng.random() < 0.75:
         left, right = streams.pop(0), streams.pop(0)
         streams.append(_merge(job, rng, left, right))
@@ -171,14 +174,24 @@ def random_job(rng: Random) -> Job:
     return job
 
 
-def _source(job: Job, rng: Random, lane: int) -> OperatorId:
+def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
     bounded = rng.random() < 0.6
     uid = OperatorId(f"source{len(job.steps)}")
     splits = [_split(rng, f"{uid}.{number}") for number in range(rng.randint(1, 4))]
+    if pauses:
+        splits[0] = _pausing(rng, splits[0])
     job.add_source(lane, bounded, splits)
+    # What a step holds back while its source is idle would be late: a batching one does not suit a source that pauses.
+    kinds = ("map",) if pauses else ("map", "batching")
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
-        uid = job.add(rng.choice(("map", "batching")), lane, [(uid, Partitioning.FORWARD)])
+        uid = job.add(rng.choice(kinds), lane, [(uid, Partitioning.FORWARD)])
     return uid
+
+
+def _pausing(rng: Random, split: Split) -> Split:
+    """With more rows behind a pause, all of them later than whatever else the job reads."""
+    later = tuple((key, AFTER_PAUSE_MS + time) for key, time in split.rows or ((KEYS[0], 0),))
+    return Split(split.name, split.rows + later, len(split.rows), rng.choice((300, 1_500, 4_000)))
 
 
 def _split(rng: Random, name: str) -> Split:

@@ -29,10 +29,20 @@ def group_of(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a source's input; event times rise within it."""
+    """A part of a source's input; event times rise within it.
+
+    It may pause: row `pauses_at` and those behind it are there from `resumes_ms` of the world on. Whoever reads it has
+    nothing to say of time meanwhile, so they are later than all other rows of the job.
+    """
 
     name: str
     rows: tuple[Row, ...]
+    pauses_at: int | None = None
+    resumes_ms: int = 0
+
+    def ready(self, now: int) -> int:
+        """How many rows are there."""
+        return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +138,20 @@ class SourceOperator(ModelOperator):
     def exhausted(self) -> bool:
         return self.bounded and self.drained
 
-    def poll(self, choice: int, max_rows: int) -> Rows:
+    def idle(self, now: int) -> bool:
+        """Nothing to read, and no word about the time of what comes next: no split at all, or a pausing one."""
+        waiting = [split for split in self.splits if self.position(split) < len(split.rows)]
+        nothing_now = all(self.position(split) == split.ready(now) for split in self.splits)
+        return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
+
+    def poll(self, choice: int, max_rows: int, now: int) -> Rows:
         """Up to `max_rows` rows of one split; `choice` says of which."""
-        unread = [split for split in self.splits if self.position(split) < len(split.rows)]
+        unread = [split for split in self.splits if self.position(split) < split.ready(now)]
         if not unread:
             return []
         split = unread[choice % len(unread)]
         start = self.position(split)
-        rows = list(split.rows[start : start + max_rows])
+        rows = list(split.rows[start : min(start + max_rows, split.ready(now))])
         self._add(split.name, len(rows))
         return rows
 
@@ -144,7 +160,9 @@ class SourceOperator(ModelOperator):
         times = []
         for split in self.splits:
             position = self.position(split)
-            if position < len(split.rows):
+            if position == split.pauses_at:
+                times.append(split.rows[position - 1][1] if position else 0)
+            elif position < len(split.rows):
                 times.append(split.rows[position][1] - 1)
             elif not self.bounded:
                 times.append(split.rows[-1][1] if split.rows else 0)

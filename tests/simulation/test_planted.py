@@ -13,6 +13,7 @@ from runtime.core.events import ManifestRecorded
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, OperatorId, Token
 from runtime.core.subtask import Subtask
+from runtime.core.watermarks import Watermarks
 from runtime.testing import master
 from runtime.testing.cluster import Host
 from runtime.testing.model import SinkOperator
@@ -115,6 +116,28 @@ def clean_what_a_manifest_still_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TargetTwin, "clean", clean)
 
 
+def resume_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Subtask, "_source_resumed", lambda machine: [])
+
+
+def fire_before_the_successors_count_again(patch: pytest.MonkeyPatch) -> None:
+    timed = Subtask._timed
+
+    def late(machine: Subtask, *arguments: Any) -> list[SubtaskEffect]:
+        effects = timed(machine, *arguments)
+        return effects[1:] if len(effects) == 3 else effects
+
+    patch.setattr(Subtask, "_timed", late)
+
+
+def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None:
+    def rise(watermarks: Watermarks) -> int | None:
+        speaking = [time for channel, time in watermarks._times.items() if channel not in watermarks._idle]
+        return watermarks.advance_own(min(speaking)) if speaking else None
+
+    patch.setattr(Watermarks, "_rise", rise)
+
+
 PLANTED: list[Plant] = [
     skip_alignment,
     commit_before_the_record,
@@ -127,6 +150,9 @@ PLANTED: list[Plant] = [
     restart_after_a_completed_stop,
     restore_an_older_checkpoint,
     clean_what_a_manifest_still_names,
+    resume_without_a_word,
+    fire_before_the_successors_count_again,
+    end_time_over_the_head_of_an_idle_channel,
 ]
 
 
@@ -146,7 +172,7 @@ def test_a_violation_names_seed_law_and_replay(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     emit_behind_the_barrier(monkeypatch)
-    assert main(["--seeds", "20"]) == 1
+    assert main(["--seeds", "60"]) == 1
     said = capsys.readouterr().out
     assert "no-records-behind-the-last-barrier" in said or "no-watermark-behind-the-last-barrier" in said
     assert "replay: python -m runtime.testing.simulation --replay " in said

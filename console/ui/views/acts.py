@@ -39,7 +39,10 @@ def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] 
         Refused: with the sentence to show.
     """
     asked = Asked(
-        user=user_of(request), reason=request.POST.get("reason", "").strip(), request_id=request_id_of(request)
+        user=user_of(request),
+        reason=request.POST.get("reason", "").strip(),
+        request_id=request_id_of(request),
+        idempotency_key=request.POST.get("key") or None,
     )
     return ask(asked, job, kind, params or {}).operation
 

@@ -124,6 +124,20 @@ def test_a_savepoint_of_an_ended_run_is_refused_in_a_sentence(at_console: Client
     assert "The run has ended (finished)." in said
 
 
+def test_a_double_click_takes_one_savepoint_and_another_page_another(at_console: Client) -> None:
+    run = rows.run(rows.job())
+
+    def key() -> str:
+        page = at_console.get(f"/jobs/{run.job_id}/").content.decode()
+        return str(re.findall(r'id="act-savepoint".*?name="key" value="(\w+)"', page)[0])
+
+    first, second = key(), key()
+    for given in (first, first, second):
+        assert at_console.post(f"/jobs/{run.job_id}/savepoint/", {"key": given}).status_code == 302
+    assert {found.idempotency_key for found in Operation.objects.all()} == {first, second}
+    assert Operation.objects.count() == 2
+
+
 @pytest.mark.parametrize("act", ["start", "savepoint", *ENDS])
 def test_who_may_not_operate_is_told_and_nothing_happens(reading: Client, act: str) -> None:
     run = rows.run(rows.job())

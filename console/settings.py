@@ -4,6 +4,7 @@ A missing or malformed variable ends the process with an error that names it. Th
 broker: the rows are the truth, and compare-and-set, partial indexes and triggers are Postgres'.
 """
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -36,6 +37,13 @@ def flag(name: str) -> bool:
     if value not in {"", "0", "1", "false", "true"}:
         raise ImproperlyConfigured(f"{name} must be 0 or 1, not {value!r}")
     return value in {"1", "true"}
+
+
+def count(name: str) -> int:
+    value = os.environ.get(name) or "0"
+    if not (value.isascii() and value.isdigit()):
+        raise ImproperlyConfigured(f"{name} must be a whole number from 0 on, not {value!r}")
+    return int(value)
 
 
 def names(name: str, default: str) -> list[str]:
@@ -183,6 +191,9 @@ CONTENT_SECURITY_POLICY = {
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
+# Browsers keep cookies by host, not by port: two consoles on one machine must not sign each other out.
+_HERE = hashlib.blake2s(str(WEIR_VAR).encode(), digest_size=4).hexdigest()
+SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"weir_session_{_HERE}", f"weir_csrf_{_HERE}"
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = flag("DJANGO_HTTPS")
@@ -202,6 +213,8 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_RATES": {"login": "30/min"},
+    # How many proxies stand before the console; with none, anybody could write the header that names a client.
+    "NUM_PROXIES": count("WEIR_NUM_PROXIES"),
     "EXCEPTION_HANDLER": "console.api.problems.handler",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }

@@ -12,9 +12,9 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
-from rest_framework.throttling import ScopedRateThrottle
 
 from console.accounts.refusals import Refused
+from console.accounts.throttling import LoginThrottle
 from console.api import serializers
 from console.api.base import OfJob, Strict
 from console.api.filters import JobFilter, VersionFilter
@@ -28,8 +28,7 @@ class Login(Strict):
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
-    throttle_classes = (ScopedRateThrottle,)
-    throttle_scope = "login"
+    throttle_classes = (LoginThrottle,)
     serializer_class = serializers.LoginRequest
 
     @extend_schema(responses={200: serializers.LoginResponse, 401: serializers.Problem}, auth=[])

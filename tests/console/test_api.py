@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 from django.test import Client
+from pytest_django.fixtures import Settings
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
@@ -54,6 +55,34 @@ def test_guessing_passwords_is_slowed_down(operator: User) -> None:
     slowed = api.post("/api/v1/auth/token/", {"username": "operator", "password": "a long enough one"})
     check_problem(slowed, 429, "throttled")
     assert int(slowed["Retry-After"]) > 0
+
+
+def test_who_guesses_cannot_change_the_name_or_the_door(operator: User, client: Client) -> None:
+    """Without a proxy in front, a header says nothing of where a request comes from; pages and API count together."""
+    for number in range(30):
+        forged = {"X-Forwarded-For": f"10.0.0.{number}"}
+        APIClient().post("/api/v1/auth/token/", {"username": "operator", "password": "guess"}, headers=forged)
+    credentials = {"username": "operator", "password": "a long enough one"}
+    slowed = client.post("/login/", credentials, headers={"X-Forwarded-For": "10.0.1.1"})
+    assert slowed.status_code == 429
+    assert int(slowed["Retry-After"]) > 0
+    assert "too many tries" in slowed.content.decode()
+    assert client.get("/jobs/").status_code == 302, "not signed in"
+    check_problem(APIClient().post("/api/v1/auth/token/", credentials), 429, "throttled")
+
+
+@pytest.mark.parametrize(("proxies", "status"), [(0, 429), (1, 200)])
+def test_behind_a_proxy_clients_are_counted_apart(
+    operator: User, settings: Settings, proxies: int, status: int
+) -> None:
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
+    api = APIClient()
+    for _ in range(30):
+        guess = {"username": "operator", "password": "guess"}
+        api.post("/api/v1/auth/token/", guess, headers={"X-Forwarded-For": "10.0.0.1"})
+    credentials = {"username": "operator", "password": "a long enough one"}
+    answer = api.post("/api/v1/auth/token/", credentials, headers={"X-Forwarded-For": "10.0.0.2"})
+    assert answer.status_code == status
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,18 @@ print({name: DATABASES["default"][name] for name in ("NAME", "USER", "PASSWORD",
 """
 
 
+COOKIES = "from console.settings import *; print(SESSION_COOKIE_NAME, CSRF_COOKIE_NAME)"
+
+
 def read(**changes: str | None) -> "subprocess.CompletedProcess[str]":
+    return run(SHOW, changes)
+
+
+def run(show: str, changes: Mapping[str, str | None]) -> "subprocess.CompletedProcess[str]":
     given = {**GOOD, **changes}
     environment = {"PATH": os.environ["PATH"], **{name: value for name, value in given.items() if value is not None}}
     return subprocess.run(
-        [sys.executable, "-c", SHOW], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", show], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
 
 
@@ -43,12 +51,21 @@ def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
         ({"DATABASE_URL": "postgresql://host/db?sslmod=1"}, "DATABASE_URL is not a Postgres URL"),
         ({"DATABASE_URL": "postgresql://host"}, "DATABASE_URL names no database"),
         ({"DJANGO_DEBUG": "yes please"}, "DJANGO_DEBUG must be 0 or 1"),
+        ({"WEIR_NUM_PROXIES": "-1"}, "WEIR_NUM_PROXIES must be a whole number"),
     ],
 )
 def test_a_malformed_variable_is_named(changes: dict[str, str], message: str) -> None:
     said = read(**changes)
     assert said.returncode != 0
     assert message in said.stderr.splitlines()[-1]
+
+
+def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:
+    one, again, other = (
+        run(COOKIES, {"WEIR_VAR": var}).stdout.split() for var in ("/one/var", "/one/var", "/other/var")
+    )
+    assert one == again
+    assert len({*one, *other}) == 4
 
 
 @pytest.mark.parametrize(

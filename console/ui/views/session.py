@@ -1,10 +1,16 @@
 """Signing in and out, and the choice of colours. The choice is a cookie, so that the first paint is right."""
 
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
+
+from console.accounts.throttling import LoginThrottle
 
 _YEAR_S = 365 * 86_400
 _THEMES = ("light", "dark")
@@ -13,6 +19,14 @@ _THEMES = ("light", "dark")
 class Login(LoginView):
     template_name = "login.html"
     redirect_authenticated_user = True
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        throttle = LoginThrottle()
+        if throttle.allow_request(request, self):  # type: ignore[arg-type]
+            return super().post(request, *args, **kwargs)
+        wait_s = ceil(throttle.wait() or 1)
+        context = self.get_context_data(form=self.get_form_class()(request), wait_s=wait_s)
+        return self.render_to_response(context, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": wait_s})
 
 
 class Logout(LogoutView):

@@ -1,0 +1,102 @@
+"""The list of jobs: what a line says, what is counted, how it is paged, and what it costs."""
+
+import html
+import re
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from console.jobs.models import Job
+from tests.console.ui import blocks, rows
+
+#: Session and user; how many stand where; the jobs, their runs, newest checkpoints and active operations.
+LIST_QUERIES = 7
+
+
+def test_an_empty_list_teaches_the_next_step(at_console: Client) -> None:
+    response = at_console.get("/jobs/")
+    assert "No jobs yet." in blocks.text(response)
+    assert 'href="/jobs/new/"' in response.content.decode()
+
+
+def test_the_list_shows_state_wanted_last_checkpoint_and_rates(at_console: Client) -> None:
+    job = rows.job()
+    run = rows.run(job)
+    rows.checkpoint(run, 213)
+    rows.operation(job, "stop", "running", run=run)
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "flights-delays" in said
+    assert "Running for 3 h 12 min" in said
+    assert "stopped stop running" in said
+    assert "Checkpoint 213" in said
+    assert "84 k/s" in said
+    assert "12 /s" in said
+
+
+def test_the_list_has_a_line_for_a_job_that_never_ran(at_console: Client) -> None:
+    rows.job()
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "Never started" in said
+    assert "none yet" in said
+
+
+def test_the_list_shows_no_rates_of_a_run_that_does_not_flow(at_console: Client) -> None:
+    rows.run(rows.job(), "restarting")
+    said = blocks.text(at_console.get("/jobs/"))
+    assert "Restarting" in said
+    assert "k/s" not in said
+
+
+def test_the_list_filters_by_state_and_by_name(at_console: Client) -> None:
+    rows.run(rows.job("alpha"), "failed")
+    rows.run(rows.job("beta"))
+    assert "beta" not in blocks.live(at_console.get("/jobs/?state=failed"))["jobs"]
+    assert "alpha" not in blocks.live(at_console.get("/jobs/?q=bet"))["jobs"]
+    assert "No job matches." in blocks.text(at_console.get("/jobs/?q=gamma"))
+    assert "Failed 1" in blocks.text(at_console.get("/jobs/"))
+
+
+def test_the_list_takes_the_same_few_queries_for_many_jobs(at_console: Client) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as counted:
+            at_console.get("/jobs/")
+        return len(counted)
+
+    rows.checkpoint(rows.run(rows.job("first")), 1)
+    one = queries()
+    for number in range(5):
+        rows.checkpoint(rows.run(rows.job(f"job-{number}")), 1)
+    assert queries() == one == LIST_QUERIES
+
+
+def test_the_list_is_paged_by_name_and_counts_all(at_console: Client) -> None:
+    made = sorted(f"Job {number:02} & more" for number in range(53))
+    for name in reversed(made):
+        rows.job(name)
+    rows.run(Job.objects.get(name=made[-1]), "failed")
+    first = at_console.get("/jobs/")
+    assert [line.job.name for line in first.context["lines"]] == made[:50]
+    assert "All 53" in blocks.text(first)
+    assert "Never started 52 " in blocks.text(first)
+    following = html.unescape(re.findall(r'id="page-next" href="([^"]+)"', first.content.decode())[0])
+    second = at_console.get(f"/jobs/{following}")
+    assert [line.job.name for line in second.context["lines"]] == made[50:]
+    assert 'id="page-next"' not in second.content.decode()
+    assert 'id="page-first" href="/jobs/"' in second.content.decode()
+    assert 'href="?state=failed"' in second.content.decode(), "a filter begins with its first page"
+    assert [line.job.name for line in at_console.get("/jobs/?state=failed").context["lines"]] == made[-1:]
+    assert len(at_console.get("/jobs/?state=new").context["lines"]) == 50
+
+
+@pytest.mark.parametrize("strange", ["state=none", "after=%00", "q=%00%27", "after=zzz"])
+def test_a_list_of_nothing_is_a_page(at_console: Client, strange: str) -> None:
+    rows.job()
+    assert at_console.get(f"/jobs/?{strange}").status_code == 200
+
+
+def test_the_list_of_a_reader_says_why_there_is_no_new_job(reading: Client) -> None:
+    said = blocks.text(reading.get("/jobs/"))
+    assert "New job" not in said
+    assert "You may not define jobs" in said

@@ -50,7 +50,7 @@ def preparations(environment: Mapping[str, str]) -> list[Spec]:
 def web(environment: Mapping[str, str], listener: int, url: str) -> Spec:
     """The supervisor holds the listening socket: no port can be lost between two starts of the server."""
     argv = [
-        sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener),
+        sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
         "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
     ]  # fmt: skip
     return Spec(

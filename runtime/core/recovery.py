@@ -41,7 +41,7 @@ def check_restorable(manifest: Manifest, graph: JobGraph) -> None:
         detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {graph.max_parallelism}"
         raise JobRejected("max-parallelism-changed", "max_parallelism", detail)
     for uid, snapshot in manifest.operators.items():
-        if uid not in graph.by_uid and _has_state(snapshot):
+        if uid not in graph.by_uid and has_state(snapshot):
             raise JobRejected("unmapped-state", uid, "the checkpoint holds state for an operator that the job lacks")
     _check_finished_set(manifest, graph)
 
@@ -55,7 +55,8 @@ def _check_finished_set(manifest: Manifest, graph: JobGraph) -> None:
                 raise JobRejected("operator-before-finished", str(before), detail)
 
 
-def _has_state(operator: OperatorSnapshot) -> bool:
+def has_state(operator: OperatorSnapshot) -> bool:
+    """Whether dropping the operator would lose something."""
     return any(s.keyed or s.broadcast or s.lists or s.committables for s in operator.subtasks.values())
 
 

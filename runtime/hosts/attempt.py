@@ -48,7 +48,7 @@ from runtime.core.events import (
 from runtime.core.ids import CheckpointId, SubtaskId, Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
-from runtime.core.recovery import Restored
+from runtime.core.recovery import Restored, has_state
 from runtime.dataflow import CompiledJob
 from runtime.errors import EnvironmentFailure
 from runtime.hosts.monitor import Monitor
@@ -449,6 +449,7 @@ def _summary(manifest: Manifest, timings: tuple[tuple[SubtaskId, SnapshotTimings
                 "uid": uid,
                 "finished": str(operator.finished),
                 "subtasks": operator.parallelism,
+                "has_state": has_state(operator),
                 "state_bytes": sum(s.nbytes for t in operator.subtasks.values() for s in t.segments()),
                 "max_alignment_ms": max((t.alignment_ms for t in own), default=0.0),
                 "max_sync_ms": max((t.sync_ms for t in own), default=0.0),

@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WordCount]:
-    folder = tmp_path_factory.mktemp("acceptance")
-    checkout = Checkout(folder / "var")
-    checkout.run("up", WEIR_RESTART_DELAY_S="5")
-    try:
-        words = WordCount(checkout, folder)
-        until(words.is_exact, PATIENCE_S)
-        yield words
-    finally:
-        checkout.remove()
-    assert checkout.left == []
+def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordCount:
+    words = WordCount(checkout, tmp_path_factory.mktemp("words"))
+    until(words.is_exact, PATIENCE_S)
+    return words
 
 
 def survive(words: WordCount) -> None:

@@ -1,7 +1,6 @@
 """The job master between attempts: late cancels, files that it must not delete, slots that it cannot start."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
 from runtime.records import OperationRequest
 from tests.hosts.jobs import Numbers, counts
+from tests.waiting import until
 
 FAST = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
 
@@ -44,8 +44,7 @@ def test_a_cancel_is_heard_between_attempts(tmp_path: Path) -> None:
     master = local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, patient)
     thread = threading.Thread(target=master.run)
     thread.start()
-    while records.state is not RunState.RESTARTING:
-        time.sleep(0.05)
+    until(lambda: records.state is RunState.RESTARTING)
     records.operations.append(OperationRequest("c", "cancel"))
     thread.join(60)
     assert not thread.is_alive(), "the cancel waited for the restart delay of an hour"
@@ -69,7 +68,9 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
 
 
 class SpentLauncher(LocalLauncher):
-    usable = False  # type: ignore[assignment]
+    @property
+    def usable(self) -> bool:
+        return False
 
 
 def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_path: Path) -> None:
@@ -82,13 +83,12 @@ def test_a_master_that_can_start_no_slots_any_more_leaves_to_a_fresh_one(tmp_pat
 
 def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
     done: list[str] = []
-    answers = iter([EnvironmentFailure("away"), EnvironmentFailure("away"), "written"])
+    outages = iter([EnvironmentFailure("away"), EnvironmentFailure("away")])
 
     def work() -> None:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        done.append(answer)
+        for outage in outages:
+            raise outage
+        done.append("written")
 
     def unexpected(error: BaseException) -> None:
         pytest.fail(str(error))

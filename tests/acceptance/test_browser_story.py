@@ -1,0 +1,114 @@
+"""A person at the console, on a real running job: savepoint, drain and restore in a browser; makes README's pictures.
+
+Screenshots go to the folder that WEIR_SCREENSHOTS names, or to `screenshots` below the session's WEIR_VAR.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from stack.demo_api import Api
+from stack.settings import ROOT
+from tests.acceptance.word_count import PATIENCE_S
+from tests.console.ui.test_browser import ARGUMENTS
+from tests.stack.checkout import Checkout
+from tests.waiting import until
+
+pytestmark = [pytest.mark.browser, pytest.mark.spark, pytest.mark.timeout(600)]
+
+PATIENCE_MS = PATIENCE_S * 1000
+FEED_S = 25
+
+
+class Flights:
+    """The demo's job, running on the stack, with the year being fed to it."""
+
+    def __init__(self, checkout: Checkout, folder: Path) -> None:
+        self.url = checkout.status()["url"].rstrip("/")
+        self.password = (checkout.var / "run/password").read_text().strip()
+        self.api = Api.login(self.url, "operator", self.password)
+        self.job = int(self.api.post("jobs/", {"name": "flights-delays", "pipeline": "flights"})["id"])
+        params = {"flights_dir": str(folder / "in"), "output_dir": str(folder / "out")}
+        body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
+        self.api.ready_version(self.job, body, PATIENCE_S)
+        self.api.operate(self.job, "start", {}, PATIENCE_S)
+        feeder = [sys.executable, "-m", "spark_jobs.feeder", "--to", str(folder / "in"), "--seconds", str(FEED_S)]
+        self.feeder = subprocess.Popen(feeder, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    @property
+    def state(self) -> str:
+        return str(self.api.latest_run(self.job)["state"])
+
+
+@pytest.fixture
+def flights(checkout: Checkout, tmp_path: Path) -> Iterator[Flights]:
+    flights = Flights(checkout, tmp_path)
+    yield flights
+    flights.feeder.kill()
+    flights.feeder.wait()
+    if flights.state == "running":
+        flights.api.operate(flights.job, "cancel", {}, PATIENCE_S)
+
+
+@pytest.fixture
+def page(chromium: str) -> Iterator[Page]:
+    """A window of somebody at a desk; any complaint of the browser fails the test."""
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        browser.close()
+    assert complaints == []
+
+
+def picture(page: Page, weir_var: Path, name: str) -> None:
+    folder = Path(os.environ.get("WEIR_SCREENSHOTS") or weir_var / "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / f"{name}.png")
+
+
+def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_var: Path) -> None:
+    """S0-86, S0-29: what a person sees and presses on a job that really runs on Spark."""
+    page.goto(f"{flights.url}/jobs/{flights.job}/")
+    page.fill("input[name=username]", "operator")
+    page.fill("input[name=password]", flights.password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="flights-delays")).to_be_visible()
+
+    page.get_by_role("button", name="Take savepoint").click()
+    expect(page.locator("tr", has_text="savepoint").first).to_contain_text("Completed", timeout=PATIENCE_MS)
+    until(lambda: len(flights.api.checkpoints(flights.job)) > 12, PATIENCE_S)
+    picture(page, weir_var, "job")
+
+    flights.feeder.wait()
+    page.get_by_role("link", name="Drain and finish").click()
+    expect(page.locator("main")).to_contain_text("Every window that is still open is closed early")
+    picture(page, weir_var, "drain")
+    page.get_by_role("button", name="Drain and finish").click()
+    page.goto(f"{flights.url}/jobs/{flights.job}/")
+    expect(page.locator(".status", has_text="Finished").first).to_be_visible(timeout=PATIENCE_MS)
+    picture(page, weir_var, "drained")
+
+    page.get_by_role("link", name="Restore").first.click()
+    page.locator("tr", has_text="Savepoint").get_by_role("radio").first.check()
+    page.get_by_label("Parallelism").fill("3")
+    page.get_by_label("Parallelism").blur()
+    expect(page.locator("#plan")).to_contain_text("starts at parallelism 3")
+    expect(page.locator("#plan")).to_contain_text("Output is repeated")
+    page.get_by_label("I accept repeated output").check()
+    picture(page, weir_var, "restore")
+    page.get_by_role("button", name="at parallelism 3").click()
+    until(lambda: flights.state in ("running", "failed"), PATIENCE_S)
+    run = flights.api.latest_run(flights.job)
+    assert (run["state"], run["parallelism"]) == ("running", 3), run

@@ -20,7 +20,6 @@ from runtime.core.effects import (
     IssueId,
     NotifyAborted,
     NotifyCompleted,
-    ReportCheckpoint,
     ResumeJob,
     SettleOperation,
     StoreManifest,
@@ -45,6 +44,7 @@ from runtime.core.events import (
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, SubtaskId, Token
 from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.pacing import Pacing
 from runtime.core.pending import AckResult, PendingCheckpoint
 from runtime.core.plan import plan
 from runtime.core.requests import Request, RequestQueue
@@ -83,8 +83,7 @@ class Coordinator:
         self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
         self._manifests: dict[CheckpointId, Manifest] = {}
         self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}  #: of finished subtasks; they ride on when they end
-        self._next_periodic: int | None = None
-        self._last_completed_at: int | None = None
+        self._pacing = Pacing(settings.interval_ms, settings.min_pause_ms)
         self._failures = 0
         self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
         self._released = False  #: a checkpoint that all subtasks took after their logic was done has completed
@@ -133,10 +132,8 @@ class Coordinator:
         return self._schedule(at) + self._final_checkpoint(at)  # subtasks may have finished before the last one started
 
     def _schedule(self, at: int) -> Effects:
-        if self._settings.interval_ms is None:
-            return []
-        self._next_periodic = at + self._settings.interval_ms
-        return [WakeAt(self._next_periodic)]
+        first = self._pacing.start(at)
+        return [] if first is None else [WakeAt(first)]
 
     def _tick(self, at: int) -> Effects:
         effects: Effects = []
@@ -144,8 +141,9 @@ class Coordinator:
             if at >= pending.expires_at and not pending.storing:
                 late = ", ".join(str(s) for s in sorted(pending.plan.wait_for - pending.acks.keys())[:5])
                 effects += self._give_up(at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}")
-        if self._next_periodic is not None and at >= self._next_periodic and self._running and not self._released:
-            effects += self._schedule(at)
+        following = None if self._released else self._pacing.ask(at)
+        if following is not None:
+            effects.append(WakeAt(following))
             self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
         return effects + self._final_checkpoint(at) + self._next(at)
 
@@ -157,7 +155,7 @@ class Coordinator:
         effects: Effects = []
         if request.kind.ends_job:
             self._ending = request.kind
-            self._next_periodic = None
+            self._pacing.stop()
             effects = self._abandon_all(request.at, "a stop or drain begins")
         displaced = self._queue.add(request)
         if displaced is not None and not displaced.periodic:
@@ -182,10 +180,9 @@ class Coordinator:
             return []
         if self._pointless(request):
             return self._next(at)
-        earliest = (self._last_completed_at or 0) + self._settings.min_pause_ms
-        if request.periodic and self._last_completed_at is not None and at < earliest:
-            self._next_periodic = min(earliest, self._next_periodic or earliest)
-            return [WakeAt(self._next_periodic), *self._next(at)]
+        later = self._pacing.held_back(at) if request.periodic else None
+        if later is not None:
+            return [WakeAt(later), *self._next(at)]
         self._issuing = request
         return [IssueId()]
 
@@ -206,7 +203,7 @@ class Coordinator:
         pending = PendingCheckpoint(barrier, planned, request.operation, expires_at)
         self._pending[checkpoint] = pending
         triggers: Effects = [TriggerSubtask(subtask, barrier) for subtask in sorted(planned.trigger)]
-        return [self._report(at, pending), WakeAt(expires_at), *triggers, *self._next(at)]
+        return [pending.report(at), WakeAt(expires_at), *triggers, *self._next(at)]
 
     def _id_unavailable(self, at: int, detail: str) -> Effects:
         request, self._issuing = self._issuing, None
@@ -251,9 +248,9 @@ class Coordinator:
         pending = self._pending.pop(checkpoint)
         manifest = self._manifests.pop(checkpoint)
         kind = pending.barrier.kind
-        self._last_completed_at = at
+        self._pacing.completed(at)
         self._failures = 0
-        effects: Effects = [self._report(at, pending)]
+        effects: Effects = [pending.report(at)]
         if kind.ends_job:
             self.savepoint = manifest
         if kind is not CheckpointKind.SAVEPOINT:
@@ -281,7 +278,7 @@ class Coordinator:
         pending = self._pending.pop(checkpoint)
         self._manifests.pop(checkpoint, None)
         effects: Effects = [
-            self._report(at, pending, reason, detail),
+            pending.report(at, reason, detail),
             NotifyAborted(checkpoint, pending.plan.wait_for),
         ]
         if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
@@ -293,7 +290,17 @@ class Coordinator:
         if pending.barrier.kind.ends_job and reason is not FailureReason.SUSPENDED:
             # Some subtasks may have finished their logic for it: only the last checkpoint is a state to go on from.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
+        self._try_again(at, pending, reason)
         return effects + self._count_failure(reason, detail) + self._final_checkpoint(at) + self._next(at)
+
+    def _try_again(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
+        """Without a more recent one on its way a periodic checkpoint is replaced at once, not in the next period."""
+        if reason is FailureReason.SUBSUMED or pending.operation is not None or not self._running or self._all_done:
+            return
+        newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self._pending)
+        if not newer and not self._queue.waiting and self._pacing.may_retry():
+            self._pacing.retried()
+            self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
 
     def _plan_anew(self, at: int, pending: PendingCheckpoint) -> Effects:
         """A stop or drain met a subtask that was ending by itself; each can do so once, so this comes to an end."""
@@ -326,7 +333,7 @@ class Coordinator:
 
     def _suspend(self, at: int, detail: str = "the attempt ended") -> Effects:
         self._running = False
-        self._next_periodic = None
+        self._pacing.stop()
         effects = self._abandon_all(at, detail)
         request, self._issuing = self._issuing, None
         if request is not None and not request.periodic:
@@ -372,24 +379,6 @@ class Coordinator:
     def _end_job(self, at: int) -> Effects:
         by_itself: Effects = [ResumeJob()] if self._ending is not None and self.savepoint is None else []
         return [*self._suspend(at, "the job has ended"), *by_itself, EndJob()]
-
-    # ------------------------------------------------------------ reporting
-
-    @staticmethod
-    def _report(
-        at: int, pending: PendingCheckpoint, reason: FailureReason | None = None, detail: str = ""
-    ) -> ReportCheckpoint:
-        barrier = pending.barrier
-        return ReportCheckpoint(
-            barrier.checkpoint,
-            barrier.kind,
-            barrier.triggered_at,
-            at,
-            len(pending.acks),
-            len(pending.plan.wait_for),
-            reason,
-            detail,
-        )
 
 
 def _failed(request: Request, reason: FailureReason, detail: str) -> SettleOperation:

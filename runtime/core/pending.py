@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runtime.core.checkpoint import Manifest, OperatorSnapshot, Plan, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import FailureReason, Manifest, OperatorSnapshot, Plan, SnapshotTimings, SubtaskSnapshot
+from runtime.core.effects import ReportCheckpoint
 from runtime.core.graph import JobGraph
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.messages import Barrier
@@ -49,6 +50,14 @@ class PendingCheckpoint:
             return AckResult.DUPLICATE
         self.acks[subtask] = (snapshot, timings)
         return AckResult.ACCEPTED
+
+    def report(self, at: int, reason: FailureReason | None = None, detail: str = "") -> ReportCheckpoint:
+        """How it stands, for people."""
+        barrier = self.barrier
+        acknowledged, subtasks = len(self.acks), len(self.plan.wait_for)
+        return ReportCheckpoint(
+            barrier.checkpoint, barrier.kind, barrier.triggered_at, at, acknowledged, subtasks, reason, detail
+        )
 
     def manifest(self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]) -> Manifest:
         """What the acknowledged snapshots make together. `last` holds those of subtasks that have ended since."""

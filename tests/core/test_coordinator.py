@@ -306,13 +306,117 @@ def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:
     assert of(NotifyCompleted, job.record(1))
 
 
-def test_a_declined_checkpoint_is_not_tried_in_a_loop() -> None:
-    """While a build side is read every checkpoint is declined: the next one is the next period's."""
-    job = Job(interval_ms=50)
-    job.tick(150)
+def periodic(*, at: int = 150, **settings: Any) -> Job:
+    """The clock has asked for checkpoint 1, which is pending."""
+    job = Job(**{"interval_ms": 50, **settings})
+    job.tick(at)
     job.issue(1)
-    assert not of(IssueId, job.decline(1, Why.DECLINED_TASK_NOT_READY))
+    return job
+
+
+@pytest.mark.parametrize("end", ["declined", "expired", "not stored", "not stored for a subtask that ended"])
+def test_a_periodic_checkpoint_that_fails_is_replaced_at_once(end: str) -> None:
+    """S2-21, S2-38: the job is not left without one for a whole period."""
+    job = periodic(interval_ms=5_000, at=5_100)
+    assert of(IssueId, _fail(job, end)) == [IssueId()]
+    assert [e.barrier.checkpoint for e in of(TriggerSubtask, job.issue(2))] == [2]
+
+
+def _fail(job: Job, end: str) -> Effects:
+    """Ends checkpoint 1 in the way that `end` names."""
+    match end:
+        case "declined":
+            return job.decline(1)
+        case "expired":
+            return job.tick(job.at + 1_000)
+        case "not stored":
+            job.ack(1)
+            return job.machine.handle(ManifestFailed(job.at, CheckpointId(1), "disk full"))
+        case _:
+            return job.end(A)
+
+
+def test_a_failed_checkpoint_is_not_tried_in_a_loop() -> None:
+    """S2-38: while a build side is read every one is declined; after one more try the next period decides."""
+    job = periodic()
+    assert of(IssueId, job.decline(1, Why.DECLINED_TASK_NOT_READY))
+    job.issue(2)
+    assert not of(IssueId, job.decline(2, Why.DECLINED_TASK_NOT_READY))
     assert of(IssueId, job.tick(200))
+    job.issue(3)
+    assert of(IssueId, job.decline(3)), "a new period, a new try"
+
+
+def test_the_replacement_keeps_the_pause_after_a_completion() -> None:
+    """S2-38: at once, but within the least pause."""
+    job = periodic(max_concurrent=2, min_pause_ms=400, interval_ms=1_000, at=1_100)
+    job.ask(Kind.SAVEPOINT)
+    job.at = 1_200
+    job.complete(2)
+    job.at = 1_300
+    effects = job.decline(1)
+    assert effects[-1] == WakeAt(1_600)
+    assert not of(IssueId, effects)
+    assert not of(IssueId, job.tick(1_599))
+    assert of(IssueId, job.tick(1_600))
+
+
+def test_one_that_fails_while_a_more_recent_one_is_on_its_way_is_not_replaced() -> None:
+    """S2-40: pending, or being given its id."""
+    job = periodic(max_concurrent=3)
+    job.ask(operation="newer")
+    assert not of(IssueId, job.decline(1)), "one id is asked for at a time"
+    job.issue(2)
+    job.tick(200)
+    job.issue(3)
+    job.ask(operation="newest")
+    job.issue(4)
+    assert not of(IssueId, job.decline(3))
+
+
+def test_one_that_fails_while_another_waits_gives_its_turn_to_that() -> None:
+    """S2-39: and nothing besides."""
+    job = periodic()
+    job.ask(Kind.SAVEPOINT)
+    assert of(IssueId, job.decline(1)) == [IssueId()]
+    barriers = of(TriggerSubtask, job.issue(2))
+    assert [e.barrier.kind for e in barriers] == [Kind.SAVEPOINT]
+    job.ack(2)
+    assert not of(IssueId, job.record(2))
+
+
+def test_what_a_person_asked_for_is_not_repeated_unasked() -> None:
+    job = Job(interval_ms=5_000)
+    job.ask()
+    job.issue(1)
+    assert not of(IssueId, job.decline(1))
+
+
+def test_one_that_a_later_one_made_superfluous_is_not_replaced() -> None:
+    job = periodic(max_concurrent=2)
+    job.ask()
+    effects = job.complete(2)
+    assert [(e.checkpoint, e.reason) for e in of(ReportCheckpoint, effects)] == [(2, None), (1, Why.SUBSUMED)]
+    assert not of(IssueId, effects)
+
+
+@pytest.mark.parametrize("end", ["completed", "declined", "expired", "not stored", "subtask ended", "subsumed"])
+def test_every_end_of_a_pending_checkpoint_wakes_the_queue(end: str) -> None:
+    """S2-22, S2-39, S2-50."""
+    job = Job(max_concurrent=2 if end == "subsumed" else 1)
+    job.ask(operation="one")
+    job.issue(1)
+    if end == "subsumed":
+        job.ask(operation="newer")
+        job.issue(2)
+        job.ack(2)
+    job.ask(operation="waits")
+    if end == "completed":
+        job.ack(1)
+    effects = {"completed": lambda: job.record(1), "subsumed": lambda: job.record(2)}.get(
+        end, lambda: _fail(job, end)
+    )()
+    assert of(IssueId, effects) == [IssueId()]
 
 
 def test_one_that_takes_too_long_expires_and_names_who_is_late() -> None:

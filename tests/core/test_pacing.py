@@ -1,0 +1,68 @@
+"""When the clock asks."""
+
+from runtime.core.pacing import Pacing
+
+
+def started(min_pause_ms: int = 0, interval_ms: int | None = 50) -> Pacing:
+    pacing = Pacing(interval_ms, min_pause_ms)
+    pacing.start(100)
+    return pacing
+
+
+def test_the_period_does_not_drift() -> None:
+    """S2-07: fixed rate; the first time is one interval after the start."""
+    pacing = started()
+    assert pacing.next_at == 150
+    assert [pacing.ask(at) for at in (149, 157, 199, 200)] == [None, 200, None, 250]
+
+
+def test_periods_that_were_slept_through_are_lost() -> None:
+    pacing = started()
+    assert pacing.ask(370) == 400, "once, not five times"
+    assert pacing.ask(371) is None
+
+
+def test_a_second_start_leaves_one_clock() -> None:
+    """S2-05, S2-06."""
+    pacing = started()
+    assert pacing.start(120) == 170
+    assert pacing.ask(150) is None
+
+
+def test_a_clock_that_is_stopped_or_without_interval_never_asks() -> None:
+    """S2-08, S2-27."""
+    pacing = started()
+    pacing.stop()
+    assert pacing.ask(1_000) is None
+    assert started(interval_ms=None).ask(1_000) is None
+
+
+def test_the_pause_is_counted_from_the_last_completion() -> None:
+    pacing = started(min_pause_ms=80)
+    assert pacing.held_back(150) is None, "none has completed yet"
+    pacing.completed(160)
+    assert pacing.held_back(200) == 150, "what is planned earlier stays"
+    pacing.ask(200)
+    assert pacing.held_back(200) == 240
+    assert pacing.held_back(240) is None
+
+
+def test_the_pause_wakes_even_a_clock_that_is_stopped() -> None:
+    """A request that was held back would be lost otherwise."""
+    pacing = started(min_pause_ms=80)
+    pacing.completed(100)
+    pacing.stop()
+    assert pacing.held_back(100) == 180
+
+
+def test_one_more_try_in_each_period() -> None:
+    """S2-38."""
+    pacing = started()
+    tries = [pacing.may_retry()]
+    pacing.retried()
+    tries.append(pacing.may_retry())
+    pacing.ask(150)
+    tries.append(pacing.may_retry())
+    pacing.stop()
+    tries.append(pacing.may_retry())
+    assert tries == [True, False, True, False]

@@ -41,6 +41,15 @@ class FailureReason(StrEnum):
 _COUNTED = frozenset({FailureReason.ASYNC_FAILED, FailureReason.EXPIRED})
 
 
+class Fate(StrEnum):
+    """What had become of a checkpoint when an answer to it came too late."""
+
+    STORING = "storing"  #: every subtask had acknowledged; the manifest was on its way
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  #: never pending in this attempt, or so long ago that it is forgotten
+
+
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int) -> str:
     """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it."""
     return f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"

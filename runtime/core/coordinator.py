@@ -11,13 +11,14 @@ from typing import Final
 
 import msgspec
 
-from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import FailureReason, Fate, Manifest, SubtaskSnapshot
 from runtime.core.commit import permit_for_recorded
 from runtime.core.effects import (
     CoordinatorEffect,
     EndJob,
     FailAttempt,
     IssueId,
+    LateAnswer,
     NotifyAborted,
     NotifyCompleted,
     ResumeJob,
@@ -26,6 +27,7 @@ from runtime.core.effects import (
     TriggerSubtask,
     WakeAt,
 )
+from runtime.core.ends import RecentEnds
 from runtime.core.events import (
     Acknowledged,
     CheckpointDeclined,
@@ -81,6 +83,7 @@ class Coordinator:
         self._queue = RequestQueue()
         self._issuing: Request | None = None
         self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
+        self._ends = RecentEnds()
         self._manifests: dict[CheckpointId, Manifest] = {}
         self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}  #: of finished subtasks; they ride on when they end
         self._pacing = Pacing(settings.interval_ms, settings.min_pause_ms)
@@ -225,10 +228,9 @@ class Coordinator:
 
     def _acknowledged(self, event: Acknowledged) -> Effects:
         pending = self._pending.get(event.checkpoint)
-        if (
-            pending is None
-            or pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED
-        ):
+        if pending is None:
+            return [self._ends.late(event.subtask, event.checkpoint, declined=False)]
+        if pending.acknowledge(event.subtask, event.snapshot, event.timings) is not AckResult.ACCEPTED:
             return []
         if not pending.complete:
             return []
@@ -240,8 +242,10 @@ class Coordinator:
 
     def _declined(self, event: CheckpointDeclined) -> Effects:
         pending = self._pending.get(event.checkpoint)
-        if pending is None or pending.storing:
-            return []
+        if pending is None:
+            return [self._ends.late(event.subtask, event.checkpoint, declined=True)]
+        if pending.storing:
+            return [LateAnswer(event.subtask, event.checkpoint, True, Fate.STORING)]
         return self._give_up(event.at, event.checkpoint, event.reason, f"{event.subtask}: {event.detail}")
 
     def _recorded(self, at: int, checkpoint: CheckpointId) -> Effects:
@@ -249,6 +253,7 @@ class Coordinator:
         manifest = self._manifests.pop(checkpoint)
         kind = pending.barrier.kind
         self._pacing.completed(at)
+        self._ends.completed(checkpoint)
         self._failures = 0
         effects: Effects = [pending.report(at)]
         if kind.ends_job:
@@ -277,6 +282,7 @@ class Coordinator:
     def _give_up(self, at: int, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
         pending = self._pending.pop(checkpoint)
         self._manifests.pop(checkpoint, None)
+        self._ends.failed(checkpoint, reason)
         effects: Effects = [
             pending.report(at, reason, detail),
             NotifyAborted(checkpoint, pending.plan.wait_for),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from runtime.core.checkpoint import CommitPermit, FailureReason, Manifest, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import CommitPermit, FailureReason, Fate, Manifest, SnapshotTimings, SubtaskSnapshot
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
 from runtime.core.messages import Barrier, CheckpointKind, Control, Records
 
@@ -188,6 +188,20 @@ class ReportCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class LateAnswer:
+    """A subtask answered for a checkpoint that takes no answers any more. Nothing follows: count it, or log it.
+
+    `declined` tells a decline from an acknowledgement; `reason` is set when the checkpoint had failed.
+    """
+
+    subtask: SubtaskId
+    checkpoint: CheckpointId
+    declined: bool
+    fate: Fate
+    reason: FailureReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SettleOperation:
     """A request has come to its end. `checkpoint` is set when one was completed for it."""
 
@@ -222,6 +236,7 @@ CoordinatorEffect = (
     | NotifyCompleted
     | NotifyAborted
     | ReportCheckpoint
+    | LateAnswer
     | SettleOperation
     | ResumeJob
     | FailAttempt

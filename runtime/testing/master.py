@@ -22,6 +22,7 @@ from runtime.core.effects import (
     EndJob,
     FailAttempt,
     IssueId,
+    LateAnswer,
     NotifyAborted,
     NotifyCompleted,
     ReportCheckpoint,
@@ -160,6 +161,8 @@ class Driver:
                     self._send(subtask, CheckpointAborted(checkpoint))
             case ReportCheckpoint():
                 self._report(effect)
+            case LateAnswer():
+                self.world.note("late", effect)
             case SettleOperation(operation):
                 self.world.note("operation", effect)
                 self.world.ledger.settle(operation)

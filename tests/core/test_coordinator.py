@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from runtime.core.checkpoint import FailureReason as Why
-from runtime.core.checkpoint import Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import Fate, Manifest, SubtaskSnapshot
 from runtime.core.coordinator import FINAL_RETRY_MS, Coordinator, CoordinatorSettings
 from runtime.core.effects import (
     CoordinatorEffect,
     EndJob,
     FailAttempt,
     IssueId,
+    LateAnswer,
     NotifyAborted,
     NotifyCompleted,
     ReportCheckpoint,
@@ -151,15 +152,38 @@ def test_a_plain_savepoint_notifies_nobody() -> None:
 
 
 def test_repeated_late_and_unknown_acknowledgements_change_nothing() -> None:
-    """S2-45, S2-46."""
+    """S2-42, S2-45, S2-46, S2-48: but it is said what they were late for."""
     job = Job()
     job.ask()
     job.issue(1)
-    assert job.ack(9, A) == []
+    assert job.ack(9, A) == [LateAnswer(A, CheckpointId(9), False, Fate.UNKNOWN)]
     assert job.ack(1, A, A) == []
     assert len(of(StoreManifest, job.ack(1, B, C))) == 1
     job.record(1)
-    assert job.ack(1, A) == []
+    assert job.ack(1, A) == [LateAnswer(A, CheckpointId(1), False, Fate.COMPLETED)]
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("declined", Why.ASYNC_FAILED),
+        ("expired", Why.EXPIRED),
+        ("subtask ended", Why.TASK_FINISHED_WHILE_TRIGGERED),
+        ("subsumed", Why.SUBSUMED),
+    ],
+)
+def test_a_late_answer_is_told_what_became_of_its_checkpoint(end: str, why: Why) -> None:
+    """S2-37, S2-42, S2-43."""
+    job = Job(max_concurrent=2)
+    job.ask()
+    job.issue(1)
+    if end == "subsumed":
+        job.ask(operation="newer")
+        job.complete(2)
+    else:
+        _fail(job, end)
+    assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, Fate.FAILED, why)]
+    assert job.decline(1, Why.DECLINED_SUBSUMED) == [LateAnswer(B, CheckpointId(1), True, Fate.FAILED, why)]
 
 
 def test_a_coordinator_starts_once() -> None:
@@ -293,7 +317,8 @@ def test_a_decline_gives_it_up_and_the_next_waiting_one_starts() -> None:
         SettleOperation("one", None, Why.ASYNC_FAILED, "b/0: disk full"),
         IssueId(),
     ]
-    assert job.decline(1) == [], "the rest of the declines come too late"
+    late = LateAnswer(B, CheckpointId(1), True, Fate.FAILED, Why.ASYNC_FAILED)
+    assert job.decline(1) == [late], "the rest of the declines come too late"
 
 
 def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:
@@ -301,7 +326,7 @@ def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:
     job.ask()
     job.issue(1)
     job.ack(1)
-    assert job.decline(1) == []
+    assert job.decline(1) == [LateAnswer(B, CheckpointId(1), True, Fate.STORING)]
     assert job.tick(5_000) == [], "and so does its timeout"
     assert of(NotifyCompleted, job.record(1))
 

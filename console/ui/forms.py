@@ -19,6 +19,8 @@ _SETTINGS_HELP = {
     "checkpoint_interval_ms": "From the start of one checkpoint to the start of the next.",
     "checkpoint_timeout_ms": "A checkpoint that takes longer is given up.",
     "min_pause_ms": "Left between the end of one checkpoint and the start of the next.",
+    "max_concurrent_checkpoints": "So many may be under way at once.",
+    "tolerable_failed_checkpoints": "More failures in a row restart the job. Empty: none ever does.",
     "retained_checkpoints": "Completed checkpoints that are kept; savepoints are always kept.",
     "restart_attempts": "Failures in a row before the run fails for good.",
     "restart_delay_ms": "Waited before each new attempt.",

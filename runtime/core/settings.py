@@ -19,6 +19,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     checkpoint_interval_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 5000
     checkpoint_timeout_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] = 60_000
     min_pause_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 500
+    max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100)] = 1
+    tolerable_failed_checkpoints: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None  #: None: as many as may come
     retained_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 5
     restart_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
     restart_delay_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1000
@@ -30,6 +32,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             interval_ms=self.checkpoint_interval_ms,
             timeout_ms=self.checkpoint_timeout_ms,
             min_pause_ms=self.min_pause_ms,
+            max_concurrent=self.max_concurrent_checkpoints,
+            tolerable_failures=self.tolerable_failed_checkpoints,
         )
 
     @property

@@ -17,9 +17,18 @@ def test_an_untuned_job_has_the_defaults() -> None:
 
 
 def test_what_is_set_reaches_the_machines() -> None:
-    raw = {"checkpoint_interval_ms": 100, "checkpoint_timeout_ms": 2_000, "min_pause_ms": 0, "restart_attempts": 0}
+    raw = {
+        "checkpoint_interval_ms": 100,
+        "checkpoint_timeout_ms": 2_000,
+        "min_pause_ms": 0,
+        "max_concurrent_checkpoints": 2,
+        "tolerable_failed_checkpoints": 3,
+        "restart_attempts": 0,
+    }
     settings = msgspec.convert(raw, JobSettings)
-    assert settings.coordinator == CoordinatorSettings(interval_ms=100, timeout_ms=2_000, min_pause_ms=0)
+    assert settings.coordinator == CoordinatorSettings(
+        interval_ms=100, timeout_ms=2_000, min_pause_ms=0, max_concurrent=2, tolerable_failures=3
+    )
     assert settings.restart == RestartStrategy(attempts=0, delay_ms=1_000)
 
 
@@ -27,6 +36,8 @@ def test_what_is_set_reaches_the_machines() -> None:
     ("raw", "named"),
     [
         ({"checkpoint_interval_ms": 99}, "checkpoint_interval_ms"),
+        ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
+        ({"tolerable_failed_checkpoints": -1}, "tolerable_failed_checkpoints"),
         ({"retained_checkpoints": 0}, "retained_checkpoints"),
         ({"min_pause_ms": "soon"}, "min_pause_ms"),
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),

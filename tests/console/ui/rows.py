@@ -188,7 +188,7 @@ def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **chan
     return Operation.objects.create(job=of, kind=kind, state=state, **{**given, **changes})
 
 
-def _settings() -> dict[str, int]:
+def _settings() -> dict[str, int | None]:
     return {"checkpoint_interval_ms": 5000, "checkpoint_timeout_ms": 60_000, "min_pause_ms": 500,
-            "retained_checkpoints": 5, "restart_attempts": 10, "restart_delay_ms": 1000,
-            "heartbeat_timeout_ms": 10_000}  # fmt: skip
+            "max_concurrent_checkpoints": 1, "tolerable_failed_checkpoints": None, "retained_checkpoints": 5,
+            "restart_attempts": 10, "restart_delay_ms": 1000, "heartbeat_timeout_ms": 10_000}  # fmt: skip

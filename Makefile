@@ -11,7 +11,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate setup setup-browser
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements setup setup-browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ fmt: setup ## format the code
 
 simulate: setup ## run the simulator (SEEDS=1000)
 	@exec $(BIN)/python -m runtime.testing.simulation --seeds $(SEEDS)
+
+requirements: setup ## list the requirements with the number of tests that name them (VERBOSE=1: and the tests)
+	@exec $(BIN)/python -m tests.requirements $(if $(VERBOSE),-v)
 
 setup: ## make .venv and find Java; the other targets do this themselves
 	@$(PYTHON) -m stack.launch

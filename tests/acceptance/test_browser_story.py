@@ -79,7 +79,7 @@ def picture(page: Page, weir_var: Path, name: str) -> None:
 
 
 def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_var: Path) -> None:
-    """S0-86, S0-29: what a person sees and presses on a job that really runs on Spark."""
+    """What a person sees and presses on a job that really runs on Spark."""
     page.goto(f"{flights.url}/jobs/{flights.job}/")
     page.fill("input[name=username]", "operator")
     page.fill("input[name=password]", flights.password)

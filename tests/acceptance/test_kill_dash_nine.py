@@ -39,7 +39,7 @@ def survive(words: WordCount) -> None:
 
 
 def test_sigkill_of_a_slot(words: WordCount) -> None:
-    """S0-11: the next attempt starts from the newest completed checkpoint."""
+    """S4-42: all of it starts again, in a new attempt."""
     token = words.run["token"]
     os.kill(words.slot_pid(1), signal.SIGKILL)
     until(lambda: words.run["token"] > token, PATIENCE_S)
@@ -63,7 +63,7 @@ def test_sigkill_of_the_worker_that_holds_the_run(words: WordCount) -> None:
 
 
 def test_sigkill_of_postgres(words: WordCount) -> None:
-    """The supervisor brings it back after 5 s; records flow meanwhile and completion waits. Nobody is restarted."""
+    """S1-04: it is brought back after 5 s; records flow meanwhile and completion waits. Nobody is restarted."""
     token = words.run["token"]
     os.kill(words.checkout.row("postgres")["pid"], signal.SIGKILL)
     words.feed(5)
@@ -84,7 +84,7 @@ def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
 
 
 def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
-    """S0-28, S4-52: with everything that befell it, the job stops, goes on at another parallelism, and ends."""
+    """S0-28, S0-29, S3-19: with everything that befell it, the job stops, goes on at another parallelism, and ends."""
     words.api.operate(words.job, "stop", {}, PATIENCE_S)
     assert words.run["state"] == "stopped"
     words.feed(5)

@@ -39,6 +39,7 @@ def seen_silent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_claim_is_won_once(make_run: MakeRun) -> None:
+    """S2-01."""
     run = make_run(RunState.QUEUED)
     token = runs.claim(run.pk, "worker-1")
     assert token is not None
@@ -64,6 +65,7 @@ def test_a_lease_is_renewed_by_its_owner_until_the_run_ends(make_run: MakeRun) -
 def test_a_silent_lease_is_lost_and_its_token_is_worth_nothing(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """S1-12."""
     run = claimed(make_run)
     run.refresh_from_db()
     seen_silent(run, monkeypatch)

@@ -1,4 +1,4 @@
-"""The contract of `ports.Exchange`, over the in-memory twin and Flight (S1-07, S1-08, S3-45, S4-17 to S4-19)."""
+"""The contract of `ports.Exchange`, over the in-memory twin and Flight."""
 
 import threading
 from collections.abc import Iterator
@@ -48,6 +48,7 @@ def network(request: pytest.FixtureRequest) -> Iterator[Network]:
 
 
 def test_under_load_in_both_directions_every_channel_keeps_its_order_and_loses_nothing(network: Network) -> None:
+    """S3-45, S4-17."""
     pair = Pair(network)
     channels = [ChannelId(edge, source, 1 - source) for edge in range(3) for source in (0, 1)]
     script: list[Message] = []
@@ -72,6 +73,7 @@ def test_under_load_in_both_directions_every_channel_keeps_its_order_and_loses_n
 
 
 def test_control_messages_keep_their_place_before_between_and_after_batches(network: Network) -> None:
+    """S3-45."""
     pair = Pair(network)
     script: list[Message] = [
         Watermark(-5),
@@ -121,6 +123,7 @@ def test_credit_given_before_the_channel_opens_reaches_the_sender(network: Netwo
 
 
 def test_a_channel_that_is_never_granted_does_not_hold_up_its_neighbour(network: Network) -> None:
+    """S4-19."""
     pair = Pair(network)
     window = 256 * 1024
     stuck = Credits([CHANNEL], window)
@@ -144,6 +147,7 @@ def test_a_channel_that_is_never_granted_does_not_hold_up_its_neighbour(network:
 
 
 def test_a_gap_is_a_loss(network: Network) -> None:
+    """S1-08."""
     heard = Recorder()
     slot = network.exchange(1, heard)
     network.forge(slot.address, CHANNEL, [(0, numbers(0, 1)), (2, numbers(2, 1)), (1, numbers(1, 1))])
@@ -152,6 +156,7 @@ def test_a_gap_is_a_loss(network: Network) -> None:
 
 
 def test_a_repeat_is_dropped_and_counted(network: Network) -> None:
+    """S1-08."""
     heard = Recorder()
     slot = network.exchange(1, heard)
     forged: list[tuple[int, Message]] = [(0, numbers(0, 1)), (0, numbers(0, 1)), (1, Watermark(5)), (1, Watermark(5))]
@@ -179,6 +184,7 @@ def test_a_channel_is_opened_once(network: Network) -> None:
 
 
 def test_a_sender_that_closes_without_end_of_partition_is_a_loss_told_once(network: Network) -> None:
+    """S1-07."""
     pair = Pair(network)
     pair.send(numbers(0, 1), EndOfData(drain=True))
     pair.received(2)
@@ -275,6 +281,7 @@ def test_two_slots_may_close_and_send_at_the_same_time(network: Network) -> None
     ],
 )
 def test_strangers_are_refused_and_told(network: Network, token: Token, secret: str, reason: str) -> None:
+    """S1-10, S1-12: the receiver takes no mixture of old and new."""
     pair = Pair(network, token, secret)
     pair.send(numbers(0, 1))
     assert reason in pair.heard[0].wait_for_loss(CHANNEL)

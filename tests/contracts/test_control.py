@@ -45,6 +45,7 @@ def test_a_slot_says_who_it_is_and_the_secret_goes_no_further(wiring: Wiring) ->
     [(6, SECRET, "token 6 is older than 7"), (8, SECRET, "token 8 is newer than 7"), (7, "guess", "wrong secret")],
 )
 def test_strangers_are_refused_and_told(wiring: Wiring, token: int, secret: str, reason: str) -> None:
+    """S1-12."""
     client = wiring.client(token=token, secret=secret)
     client.send(Note(1))
     (told,) = wiring.slots.wait("lost")

@@ -191,6 +191,7 @@ def other_process(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", st
 
 
 def test_a_sender_process_that_is_killed_is_a_loss_at_once(flight: FlightNetwork) -> None:
+    """S1-07."""
     heard = Recorder()
     slot = flight.exchange(0, heard)
     channel = ChannelId(0, 1, 0)

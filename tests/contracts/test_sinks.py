@@ -63,6 +63,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_rows_are_hidden_until_they_are_committed(tmp_path: Path) -> None:
+    """S1-38, S1-42, S1-43."""
     sink = writer(tmp_path)
     sink.write(batch(1, 2))
     assert names(tmp_path) == [".weir-7-1-out-0-1.inprogress"]
@@ -88,6 +89,7 @@ def test_a_committable_is_plain_json_and_counts_its_rows(tmp_path: Path) -> None
 
 
 def test_committing_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
+    """S1-05."""
     sink = writer(tmp_path)
     sink.write(batch(1))
     committables = sink.prepare(1)
@@ -99,6 +101,7 @@ def test_committing_again_is_success_and_changes_nothing(tmp_path: Path) -> None
 
 
 def test_a_commit_that_was_cut_off_half_way_is_completed(tmp_path: Path) -> None:
+    """S1-51."""
     sink = writer(tmp_path)
     sink.write(batch(1))
     (committable,) = sink.prepare(1)
@@ -108,12 +111,14 @@ def test_a_commit_that_was_cut_off_half_way_is_completed(tmp_path: Path) -> None
 
 
 def test_nothing_prepared_means_nothing_to_commit(tmp_path: Path) -> None:
+    """S1-36."""
     sink = writer(tmp_path)
     assert sink.prepare(1) == ()
     assert names(tmp_path) == []
 
 
 def test_the_writer_goes_on_with_a_new_file_after_a_barrier(tmp_path: Path) -> None:
+    """S1-32, S1-37."""
     sink = writer(tmp_path)
     committables = list[Any]()
     for checkpoint in (1, 2):
@@ -142,6 +147,7 @@ def test_large_output_is_one_file_of_several_row_groups(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_is_cleaned_by_a_newer_attempt_and_by_nobody_else(tmp_path: Path) -> None:
+    """S1-51, S1-53, S1-54."""
     crashed = writer(tmp_path, token=3)
     crashed.write(batch(1))
     kept = crashed.prepare(1)
@@ -171,6 +177,7 @@ def test_what_a_crash_left_is_cleaned_by_a_newer_attempt_and_by_nobody_else(tmp_
     ],
 )
 def test_files_of_others_survive_cleaning(tmp_path: Path, foreign: str) -> None:
+    """S1-54."""
     (tmp_path / foreign).write_bytes(b"somebody else's")
     assert clean(tmp_path, 100) == 0
     assert (tmp_path / foreign).read_bytes() == b"somebody else's"
@@ -181,6 +188,7 @@ def test_cleaning_a_folder_that_is_not_there_is_nothing_to_do(tmp_path: Path) ->
 
 
 def test_two_jobs_whose_names_look_alike_do_not_touch_each_other(tmp_path: Path) -> None:
+    """S1-54."""
     ours, theirs = writer(tmp_path, job="a", token=5, uid="b-5-c"), writer(tmp_path, job="a-5-b", token=5, uid="c")
     for sink in (ours, theirs):
         sink.write(batch(1))
@@ -190,6 +198,7 @@ def test_two_jobs_whose_names_look_alike_do_not_touch_each_other(tmp_path: Path)
 
 
 def test_a_zombie_cannot_overwrite_or_remove_what_the_next_attempt_writes(tmp_path: Path) -> None:
+    """S1-11."""
     zombie, next_one = writer(tmp_path, token=1), writer(tmp_path, token=2)
     for sink, number in ((zombie, 1), (next_one, 2)):
         sink.write(batch(number))
@@ -257,7 +266,10 @@ def test_a_file_system_without_links_commits_by_rename(tmp_path: Path, monkeypat
 def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
     steps: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A crash repeats the rows since the last completed checkpoint, as a source that rewinds does."""
+    """S1-13, S1-24, S1-40, S1-47, S1-51, S1-53.
+
+    A crash repeats the rows since the last completed checkpoint, as a source that rewinds does.
+    """
     folder, token, checkpoint, number = tmp_path_factory.mktemp("out"), 1, 0, 0
     durable, owed = 0, list[Any]()  # rows and committables in the last completed checkpoint
     sink, prepared = writer(folder, token=token), list[Any]()
@@ -299,6 +311,7 @@ spark.stop()
 
 @pytest.mark.spark
 def test_spark_sees_committed_files_only(tmp_path: Path) -> None:
+    """S1-43, S1-59."""
     sink = writer(tmp_path, job="night job/7", uid="out.put-1")
     sink.write(batch(1, 2))
     commit(tmp_path, sink.prepare(1), job="night job/7")

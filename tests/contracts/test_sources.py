@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 def test_every_row_is_read_once_across_restores_at_any_parallelism(
     kind: str, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Rows emitted after the last snapshot are emitted again after the restore, and none else; none is missing."""
+    """S1-22, S4-50: rows emitted after the last snapshot are emitted again after the restore; none is missing."""
     write, make = KINDS[kind]
     random_ = random.Random(seed)
     folder = tmp_path_factory.mktemp("input")

@@ -30,7 +30,6 @@ def test_finished_operators_are_those_with_every_subtask_done() -> None:
 
 
 def test_a_manifest_survives_json() -> None:
-    """S0-48: it names operators and subtasks, nothing of tasks or chains."""
     made = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment("1"),)}, lists={"l": (1, "x")}, watermark=5)]})
     assert msgspec.json.decode(msgspec.json.encode(made), type=Manifest) == made
 

@@ -15,6 +15,7 @@ def test_a_permit_names_the_recorded_checkpoint_and_the_attempt_that_uses_it() -
 
 
 def test_nobody_gets_a_permit_for_the_manifest_of_a_newer_attempt() -> None:
+    """S1-12."""
     with pytest.raises(AssertionError, match="newer attempt"):
         permit_for_recorded(manifest({"a": [SNAPSHOT]}, token=6), Token(5))
 

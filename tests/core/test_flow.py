@@ -27,7 +27,7 @@ def test_one_step_may_overdraw_and_everything_must_be_repaid() -> None:
 
 
 def test_every_output_must_have_credit() -> None:
-    """S4-19: credits are per channel."""
+    """Credits are per channel."""
     window = Credits([ONE, OTHER], window_bytes=10)
     window.spend(ONE, 10)
     window.spend(OTHER, 10)

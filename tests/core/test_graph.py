@@ -40,7 +40,7 @@ def test_a_bad_graph_is_refused_by_the_name_at_fault(make: Callable[[], JobGraph
 
 
 def test_a_build_side_that_never_ends_is_refused() -> None:
-    """S0-09: the table of a join is bounded."""
+    """The table of a join is bounded."""
     with pytest.raises(JobRejected) as refused:
         JobGraph((source("a"), source("t"), operator("j"), sink("k")), _joined("a", "t", "j", "k"))
     assert (refused.value.code, refused.value.field) == ("unbounded-build-side", "j")
@@ -79,7 +79,7 @@ def _loop() -> tuple[EdgeSpec, EdgeSpec]:
 
 
 def test_operators_stand_in_topological_order_whatever_the_order_of_declaration() -> None:
-    """S4-05, S4-06."""
+    """S4-05."""
     graph = JobGraph((sink("c"), operator("b"), source("a")), (edge("b", "c"), edge("a", "b")))
     assert [o.uid for o in graph.operators] == ["a", "b", "c"]
     assert graph.predecessors(OperatorId("b")) == ("a",)

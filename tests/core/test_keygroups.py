@@ -9,6 +9,7 @@ SMALL = [(most, parallelism) for most in range(1, 17) for parallelism in range(1
 
 @pytest.mark.parametrize(("most", "parallelism"), SMALL)
 def test_ranges_partition_the_groups_and_owner_inverts_range(most: int, parallelism: int) -> None:
+    """S3-22, S3-24."""
     owned = [group for index in range(parallelism) for group in range_of(index, most, parallelism)]
     assert owned == list(range(most))
     for index in range(parallelism):

@@ -26,7 +26,7 @@ HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
     ],
 )
 def test_what_would_lose_or_misplace_state_is_refused_by_name(made: object, code: str, field: str) -> None:
-    """S0-24, S0-63."""
+    """S0-24, S0-63, S3-23."""
     with pytest.raises(JobRejected) as refused:
         check_restorable(made, chain())  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.field) == (code, field)
@@ -54,7 +54,7 @@ def test_an_operator_that_the_checkpoint_does_not_know_starts_empty() -> None:
 
 
 def test_every_new_subtask_gets_the_snapshots_that_overlap_its_key_groups() -> None:
-    """S0-55: the same rule at a changed and at an unchanged parallelism."""
+    """S3-21: and no others."""
     old = [SubtaskSnapshot(keyed={"k": (segment(str(index)),)}, watermark=10 + index) for index in range(2)]
     dealt = assign(manifest({"a": old}), chain(parallelism=3))
     found = [[s.path for t in dealt[subtask(f"a/{i}")].snapshots for s in t.segments()] for i in range(3)]
@@ -70,7 +70,7 @@ def test_list_state_is_dealt_in_contiguous_chunks() -> None:
 
 
 def test_only_running_subtasks_contribute_list_state() -> None:
-    """S0-18, S0-51, S0-56: what a finished one still lists is no work to be done."""
+    """S0-18, S0-51, S0-55, S0-56: what a finished one still lists is no work to be done."""
     old = [SubtaskSnapshot(finished=True, lists={"l": ("done",)}), SubtaskSnapshot(lists={"l": ("x", "y")})]
     dealt = assign(manifest({"a": old}), chain(parallelism=2))
     assert [dealt[subtask(f"a/{i}")].lists["l"] for i in range(2)] == [("x",), ("y",)]
@@ -94,7 +94,7 @@ def test_broadcast_state_comes_from_a_running_subtask() -> None:
 
 
 def test_broadcast_state_survives_an_empty_subtask_zero() -> None:
-    """S0-57, S0-61."""
+    """S0-57."""
     fresh = SubtaskSnapshot(broadcast={"rules": (segment("new"),)})
     assert assign(manifest({"a": [SNAPSHOT, fresh]}), chain())[subtask("a/0")].broadcast is fresh
     assert assign(manifest({"a": [SNAPSHOT]}), chain())[subtask("a/0")].broadcast is None

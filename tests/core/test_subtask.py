@@ -259,12 +259,12 @@ class Payload:
 
 
 def test_a_source_takes_its_snapshot_in_one_step_when_triggered() -> None:
-    """S4-21, S4-23, S4-26."""
+    """S2-31, S3-55, S4-21, S4-23: flush, barrier, capture, nothing in between."""
     assert started().handle(Triggered(barrier(1))) == taken(1)
 
 
 def test_a_channel_that_delivered_its_barrier_is_blocked_until_the_other_has() -> None:
-    """S4-20, S4-24, S4-25, S4-27."""
+    """S4-20, S4-24..27."""
     machine = two_inputs()
     assert hear(machine, LEFT, barrier(1)) == []
     assert not machine.readable(LEFT)
@@ -342,7 +342,7 @@ def test_a_trigger_before_the_start_is_declined() -> None:
 
 
 def test_completion_is_passed_to_the_operator_once_and_in_order() -> None:
-    """S0-31."""
+    """S1-34."""
     machine = one_input()
     assert machine.handle(permit(2)) == [CommitOutput(permit(2).permit)]
     assert machine.handle(permit(2)) == []
@@ -379,7 +379,7 @@ def test_an_input_ends_when_all_its_channels_have() -> None:
 
 
 def test_at_a_stop_nothing_is_finished() -> None:
-    """S0-35, S0-71, S0-73, S0-76: the flag is passed on as it came."""
+    """S0-35, S0-41, S0-71, S0-73, S0-76: the flag is passed on as it came."""
     machine = one_input()
     assert hear(machine, LEFT, EndOfData(drain=False)) == [Broadcast(EndOfData(drain=False)), ReportFinished()]
 
@@ -421,7 +421,7 @@ def test_it_ends_with_the_first_checkpoint_that_began_after_its_end() -> None:
 
 
 def test_a_later_checkpoint_releases_it_as_well() -> None:
-    """S0-80: the one that it took may have failed, or was a savepoint, which notifies nobody."""
+    """S0-74: the one that it took may have failed, or was a savepoint, which notifies nobody."""
     machine = started()
     machine.handle(SourceExhausted())
     machine.handle(Triggered(barrier(1, Kind.SAVEPOINT)))
@@ -461,13 +461,13 @@ def test_a_stop_halts_a_source_where_it_stands() -> None:
 
 
 def test_a_drain_lets_a_source_finish_where_it_stands() -> None:
-    """S0-29, S0-39, S0-71, S0-72."""
+    """S0-39, S0-71, S0-72."""
     effects = started().handle(Triggered(barrier(1, Kind.DRAIN)))
     assert effects == DRAINED + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
 
 
 def test_at_a_stop_only_its_savepoint_releases() -> None:
-    """S0-37, S0-83: a checkpoint that was in flight completes, and nobody is released by it."""
+    """S0-83: a checkpoint that was in flight completes, and nobody is released by it."""
     machine = one_input()
     hear(machine, LEFT, EndOfData(drain=True), barrier(1), barrier(2, Kind.STOP))
     assert ReportEnded() not in machine.handle(permit(1))
@@ -498,7 +498,6 @@ def joining(**spec: Any) -> Subtask:
 
 
 def test_the_build_side_is_read_to_its_end_first() -> None:
-    """S0-09."""
     machine = joining()
     assert machine.readable(RIGHT)
     assert not machine.readable(LEFT)

@@ -91,7 +91,7 @@ class Running:
 
 
 def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path: Path) -> None:
-    """S0-11, S4-42: SIGKILL of a slot between checkpoints restarts all from the newest completed one."""
+    """S4-42: SIGKILL of a slot between checkpoints restarts all of it."""
     source = Numbers(total=20_000, batch=50, unbounded=True)
     job = Running(launcher, tmp_path, source, 2)
     job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
@@ -108,7 +108,7 @@ def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path
 def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
     launcher: SparkLauncher, tmp_path: Path
 ) -> None:
-    """S1-11: a hung slot is replaced after the heartbeat timeout; nothing that the old one does counts."""
+    """A hung slot is replaced after the heartbeat timeout."""
     source = Numbers(total=5_000, batch=50, unbounded=True)
     job = Running(launcher, tmp_path, source, 2, heartbeat_timeout_ms=3_000)
     job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
@@ -122,7 +122,7 @@ def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
 
 
 def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, tmp_path: Path) -> None:
-    """S0-28, S0-30, S4-52: a stop's savepoint goes on at parallelism 3 with every record counted once."""
+    """S0-28, S3-19: a stop's savepoint goes on at parallelism 3 with every record counted once."""
     source = Numbers(total=20_000, batch=50, splits=6, unbounded=True)
     first = Running(launcher, tmp_path, source, 2)
     first.wait_for(lambda: first.checkpoints(1) >= 1)

@@ -126,6 +126,7 @@ def test_an_error_of_a_source_names_it_wherever_it_was_met(place: str, error: Ex
 
 @pytest.mark.parametrize("place", ["snapshot", "capture"])
 def test_an_error_at_a_snapshot_names_the_operator(place: str) -> None:
+    """S2-36."""
     source = task(Reader(place, ValueError("why")), [])
     with pytest.raises(OperatorFailure, match="operator 'a', subtask 0, in snapshot: "):
         source.handle(Triggered(BARRIER))

@@ -132,6 +132,7 @@ def masters() -> Iterator[list[Master]]:
 def test_a_failure_names_its_operator_and_says_whether_trying_again_can_help(
     error: Exception, final: bool, when_made: bool, masters: list[Master], tmp_path: Path
 ) -> None:
+    """S1-04: some errors pass, others are final."""
     master = Master(Failing(error, when_made), tmp_path)
     masters.append(master)
     failure = master.failure()
@@ -143,7 +144,7 @@ def test_a_failure_names_its_operator_and_says_whether_trying_again_can_help(
 
 
 def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Master], tmp_path: Path) -> None:
-    """Nothing that it held may count; it only waits to be told to go."""
+    """S2-36: nothing that it held may count; it only waits to be told to go."""
     source = Failing(ValueError("no"))
     master = Master(source, tmp_path)
     masters.append(master)

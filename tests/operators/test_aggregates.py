@@ -130,6 +130,7 @@ def test_a_column_that_cannot_be_aggregated_is_named(aggregate: Aggregate, messa
 
 
 def test_running_aggregates_go_on_after_a_rescale() -> None:
+    """S3-20, S4-50."""
     first = Harness(RunningAggregate(["k"], {"n": Count(), "low": Min("v")}))
     keys = [f"key {number % 50}" for number in range(200)]
     first.process(batch(keys, pa.array(range(200))))

@@ -28,6 +28,7 @@ def visible(folder: Path) -> list[int]:
 
 
 def test_rows_become_visible_with_their_checkpoint(tmp_path: Path) -> None:
+    """S0-31, S1-38, S1-40, S1-46, S1-47, S2-52."""
     sink = SinkOperator(ParquetSink(str(tmp_path)))
     harness = Harness(sink)
     for checkpoint in (1, 2, 3):
@@ -43,6 +44,7 @@ def test_rows_become_visible_with_their_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_rows_prepares_nothing(tmp_path: Path) -> None:
+    """S1-36."""
     sink = SinkOperator(ParquetSink(str(tmp_path)))
     harness = Harness(sink)
     sink.prepare_snapshot_pre_barrier(1, harness.out)

@@ -79,6 +79,7 @@ STEPS = st.lists(EVENTS | st.integers(-70, 140), max_size=25)
 
 @given(STEPS)
 def test_it_computes_what_a_loop_over_records_computes(steps: list[Any]) -> None:
+    """S0-65: at the end of time every open window fires."""
     harness, oracle = Harness(operator()), Oracle()
     for step in steps:
         if isinstance(step, int):
@@ -106,6 +107,7 @@ def by_window(row: dict[str, Any]) -> Any:
     st.lists(st.one_of(EVENTS, st.integers(-70, 140), st.tuples(st.just("rescale"), st.integers(1, 4))), max_size=25)
 )
 def test_windows_move_with_their_key_groups(steps: list[Any]) -> None:
+    """S3-20."""
     store, oracle, counters = MemorySnapshotStore(), Oracle(), 0
     subtasks, checkpoints = deploy(2, store, []), 0
     for step in [*steps, MAX_WATERMARK]:

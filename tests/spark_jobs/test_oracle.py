@@ -73,7 +73,7 @@ def test_an_equal_output_is_exact_in_any_order(spark: SparkSession, expected: Da
 def test_a_lost_a_repeated_and_a_changed_row_are_each_found(
     spark: SparkSession, expected: DataFrame, tmp_path: Path
 ) -> None:
-    """S0-21: what differs is shown row by row."""
+    """What differs is shown row by row."""
     changed = BY_HAND[2] | {"max_delay": 1}
     found = compared(spark, expected, tmp_path, [BY_HAND[0], BY_HAND[0], changed, BY_HAND[3]])
     assert not found.exact

@@ -154,7 +154,7 @@ def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_flights_are_exact_over_a_stop_and_a_rescale(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
-    """S0-21: at parallelism 2 to the middle, at 3 to the end; no row late, lost or repeated."""
+    """S0-08, S0-30, S0-71, S3-19: at parallelism 2 to the middle, at 3 to the end; no row late, lost or repeated."""
     feeding, tight = feed(some, folders.flights, Plan(files=11), 0), Plan().disorder_hours
     first_half = sum(next(feeding) for _ in range(5))
     with running(folders.flow(max_disorder_hours=int(tight)), 2, tmp_path / "state", MemoryRecords()) as run:
@@ -172,6 +172,7 @@ def test_flights_are_exact_over_a_stop_and_a_rescale(folders: Folders, some: pa.
 
 
 def test_airlines_finish_and_stay_finished_after_a_restore(folders: Folders, some: pa.Table, tmp_path: Path) -> None:
+    """S0-09: the bounded table ends, and the stream that is joined with it goes on."""
     list(feed(some.slice(0, 1_000), folders.flights, Plan(files=2), 0))
     with running(folders.flow(), 2, tmp_path / "state", MemoryRecords()) as run:
         run.until("airlines to finish", lambda: operators(run.records).get("airlines", {}).get("state") == "finished")
@@ -244,6 +245,7 @@ def test_a_malformed_row_can_be_set_aside(folders: Folders, some: pa.Table, tmp_
 
 
 def test_words_are_counted_over_a_stop(tmp_path: Path) -> None:
+    """S4-12."""
     lines, output = tmp_path / "lines", tmp_path / "out"
     lines.mkdir()
     output.mkdir()

@@ -31,7 +31,7 @@ def checkouts(tmp_path: Path) -> Iterator[tuple[Checkout, Checkout]]:
 
 
 def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tuple[Checkout, Checkout]) -> None:
-    """S0-21: SIGKILL of one supervisor and `down` end exactly its own processes; SIGTERM ends the other in order."""
+    """SIGKILL of one supervisor and `down` end exactly its own processes; SIGTERM ends the other in order."""
     one, two = checkouts
     starts = [checkout.start("up") for checkout in checkouts]
     outputs = [start.communicate(timeout=300)[0] for start in starts]

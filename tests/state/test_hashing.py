@@ -38,6 +38,7 @@ def hashes(column: pa.Array) -> list[int]:
     ],
 )  # fmt: skip
 def test_the_hash_is_part_of_the_checkpoint_format_and_never_changes(column: pa.Array, golden: list[int]) -> None:
+    """S3-12."""
     assert hashes(column) == golden
 
 

@@ -91,7 +91,7 @@ ROWS = st.tuples(st.integers(-(2**63), 2**63 - 1), st.none() | st.floats(-1e9, 1
 
 
 class StateMachine(RuleBasedStateMachine):
-    """Several subtasks of one operator; the model is one dictionary and, per snapshot, what it was then."""
+    """S3-20, S3-31: several subtasks of one operator against one dictionary and what it was at each snapshot."""
 
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([1, 2, 8]))
     def begin(self, parallelism: int, most_deltas: int) -> None:
@@ -397,6 +397,7 @@ def test_a_name_is_declared_once() -> None:
 
 
 def test_list_state_is_copied_at_the_barrier_and_given_back() -> None:
+    """S3-27."""
     state = SubtaskState(range(GROUPS), GROUPS, None)
     values = state.list_state("offsets")
     entry = {"file": "a", "rows": [1, 2]}

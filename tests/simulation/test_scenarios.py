@@ -152,7 +152,7 @@ def test_a_finished_job_that_is_restored_ends_at_once(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_early_branch_ends_while_the_other_runs_on(seed: int) -> None:
-    """S0-13, S0-80, S0-82."""
+    """S0-13, S0-80."""
     job = Job()
     for lane, bounded in ((0, True), (1, False)):
         read = job.add_source(lane, bounded, splits(f"s{lane}", 6 if bounded else 60))
@@ -181,7 +181,7 @@ def test_a_stop_keeps_what_a_step_had_in_hand(seed: int, middle: str) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_three_stops_in_a_row_at_changing_parallelism(seed: int) -> None:
-    """S0-28, S0-55, S0-61: the output of all runs together is exact."""
+    """S0-28, S0-30, S3-19: the output of all runs together is exact."""
     stops = [
         Incident(lambda s, n=n: running(s) and len(s.endings) == n, ask(CheckpointKind.STOP))  # type: ignore[misc]
         for n in range(3)
@@ -221,7 +221,7 @@ def test_a_stop_that_races_with_ending_subtasks(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_after_the_drain_was_recorded_and_before_any_commit(seed: int) -> None:
-    """S0-21: what finished operators had prepared is committed from the manifest; nothing is restarted."""
+    """S0-21, S0-29: what finished operators had prepared is committed from the manifest; nothing is restarted."""
     drained = Incident(recorded(CheckpointKind.DRAIN), lambda s: s.crash_master())
     s = live(plan(counting(bounded=False), NONE, Incident(running, ask(CheckpointKind.DRAIN)), drained), seed)
     assert s.endings == [Ending.FINISHED]
@@ -256,6 +256,7 @@ def test_a_crash_at_any_moment_of_a_short_job(moment: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None:
+    """S1-11."""
     storing = Incident(
         lambda s: s.master.driver is not None and s.master.driver.storing > 0, lambda s: s.crash_master(zombie=True)
     )
@@ -265,7 +266,7 @@ def test_a_zombie_master_while_a_checkpoint_is_being_recorded(seed: int) -> None
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_commit_that_fails_half_way_is_made_good_on_restore(seed: int) -> None:
-    """S0-31."""
+    """S1-49."""
     fail = Incident(recorded(CheckpointKind.CHECKPOINT), lambda s: s.world.faults.ordered.append("fail_commit"))
     s = live(plan(counting(bounded=True), PERIODIC, fail), seed)
     assert s.world.faults.seen == {"fail_commit": 1}
@@ -289,6 +290,7 @@ def test_storage_that_is_away_at_the_end_is_not_asked_without_pause(seed: int) -
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_record_of_unknown_outcome_is_read_back(seed: int) -> None:
+    """S1-03: neither a failure nor a success until it is known."""
     live(plan(counting(bounded=True), PERIODIC, faults={"unknown_manifest": 1.0, "slow_manifest": 0.5}), seed)
 
 

@@ -27,6 +27,7 @@ from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.batch import FlatMapRows, MapBatches
 from runtime.operators.join import BroadcastJoin
+from runtime.operators.process import KeyedProcess, KeyedProcessFunction
 from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.window import TumblingWindow
@@ -224,6 +225,25 @@ class KeyedStream:
         """Running aggregates; each batch emits the new values of the keys it touched."""
         keys, wanted = self.keys, dict(aggregates)
         return self._then(uid, lambda: RunningAggregate(keys, wanted), parallelism)
+
+    def process(
+        self,
+        uid: str,
+        function_factory: Callable[[], KeyedProcessFunction],
+        schema: pa.Schema,
+        *,
+        time: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise function with state and timers per key; see `runtime.operators.process`.
+
+        Args:
+            function_factory: makes the function of one subtask, such as its class.
+            schema: of the rows that come out; columns that a row lacks are null.
+            time: column of event times, for `context.timestamp`.
+        """
+        keys = self.keys
+        return self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
 
     def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
         flow = self.stream.flow

@@ -36,6 +36,7 @@ class StateStore(Protocol):
     """All state of one operator subtask. States are declared in `open` and hold what was restored from then on."""
 
     def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> Any: ...
+    def object_table(self, name: str) -> Any: ...
     def list_state(self, name: str) -> ListState: ...
     def broadcast_table(self, name: str) -> Any: ...
 
@@ -77,8 +78,8 @@ class OperatorContext:
 class Operator(ABC):
     """One parallel instance of an operator. All hooks run on the subtask's own loop, one at a time.
 
-    Order of a life: open, then any of process / on_watermark / the snapshot hooks, then (at a true end of data only)
-    end_input per input and finish once, then close (always, even when open failed).
+    Order of a life: open, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at a true
+    end of data only) end_input per input and finish once, then close (always, even when open failed).
     """
 
     def open(self, context: OperatorContext) -> None:
@@ -90,6 +91,13 @@ class Operator(ABC):
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         """Event time has reached `watermark` (ms): fire what is due. It is forwarded after this returns."""
+
+    def next_processing_timer(self) -> int | None:
+        """When (wall clock, ms) `on_processing_time` wants to be called; None when it does not. Asked often."""
+        return None
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        """The time of `next_processing_timer` has come: fire what is due. Never called at or after `finish`."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         """Last chance to emit what must precede the barrier. Keep it short: it delays everybody downstream."""

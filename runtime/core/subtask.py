@@ -143,6 +143,11 @@ class Subtask:
         return self.is_source and self._started and self._done is None
 
     @property
+    def may_fire(self) -> bool:
+        """Whether the host may let the operator work and emit without a message: on a timer."""
+        return self._started and self._done is None and not self.spec.finished_on_restore
+
+    @property
     def logic_done(self) -> bool:
         return self._done is not None
 

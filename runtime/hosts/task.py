@@ -172,6 +172,7 @@ class Task:
         """Does one piece of work if it may. Returns whether it did."""
         started = self.clock.monotonic_ms()
         did = self._poll() if self.machine.is_source else self._take()
+        did = self._fire() or did
         if did:
             self.busy_ms += self.clock.monotonic_ms() - started
         self._note_blocked(started)
@@ -215,6 +216,20 @@ class Task:
     def _may_handle(self, message: Message) -> bool:
         """What makes output waits for credit; barriers and the last words of a channel do not."""
         return self.outputs.credits.runnable or not isinstance(message, Records | Watermark | EndOfData)
+
+    @property
+    def timer_in_ms(self) -> int | None:
+        """How soon a processing timer fires; None when there is none, or when its output would have no credit."""
+        if self.operator is None or not self.machine.may_fire or not self.outputs.credits.runnable:
+            return None
+        due = self._call("next_processing_timer", self.operator.next_processing_timer)
+        return None if due is None else max(0, due - self.clock.now_ms())
+
+    def _fire(self) -> bool:
+        if self.timer_in_ms != 0:
+            return False
+        self._hook("on_processing_time", self.clock.now_ms(), self._gate)
+        return True
 
     def _note_blocked(self, now: float) -> None:
         if self.outputs.credits.runnable or self.machine.ended:

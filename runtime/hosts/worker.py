@@ -132,8 +132,9 @@ class Slot:
 
     def _wait(self) -> None:
         polling = any(task.wants_polling for task in self._order)
+        timers = [ms / 1000 for task in self._order if (ms := task.timer_in_ms) is not None]
         try:
-            self._mail.get(timeout=IDLE_POLL_S if polling else IDLE_S)()
+            self._mail.get(timeout=min([IDLE_POLL_S if polling else IDLE_S, *timers]))()
         except queue.Empty:
             return
 

@@ -6,7 +6,7 @@ A segment's columns are: key group, whether the row is a tombstone, the keys, th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,17 @@ from runtime.state.keycodes import KeyCodec
 from runtime.state.schema import TableSchema
 
 _OWN_COLUMNS: Final = 2  #: key group and tombstone mark, by position: names are the author's
+
+
+class SegmentRows(Protocol):
+    """Rows on their way to a segment."""
+
+    @property
+    def groups(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def to_batch(self) -> pa.RecordBatch:
+        """The rows in the layout of a segment, not sorted yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class StoredRows:
     values: list[pa.Array]
 
 
-def segment_batch(parts: Sequence[TableRows]) -> pa.RecordBatch:
+def segment_batch(parts: Sequence[SegmentRows]) -> pa.RecordBatch:
     """All parts as one batch, sorted by key group."""
     batch = pa.concat_batches([part.to_batch() for part in parts])
     order = np.argsort(batch.column(0).to_numpy(), kind="stable")

@@ -8,7 +8,7 @@ lineage or on a savepoint, which belongs to people.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +19,8 @@ from runtime.ports import SnapshotStore
 from runtime.state.broadcast import BroadcastTable
 from runtime.state.chain import Chain, Link
 from runtime.state.lists import OperatorList
-from runtime.state.rows import TableRows, column_names, rows_in, segment_batch, types_of
+from runtime.state.objects import ObjectTable
+from runtime.state.rows import SegmentRows, column_names, segment_batch
 from runtime.state.schema import TableSchema
 from runtime.state.segments import read_segment
 from runtime.state.table import KeyedTable
@@ -27,6 +28,7 @@ from runtime.state.table import KeyedTable
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Links = dict[str, tuple[Link, ...]]
+Table = TypeVar("Table", KeyedTable, ObjectTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class SubtaskState:
         self._max_parallelism = max_parallelism
         self._store = store
         self._restored: Restored | None = None
-        self._tables: dict[str, KeyedTable] = {}
+        self._tables: dict[str, KeyedTable | ObjectTable] = {}
         self._broadcast: dict[str, BroadcastTable] = {}
         self._lists: dict[str, OperatorList] = {}
         self._chains: dict[str, Chain] = {}
@@ -74,12 +76,17 @@ class SubtaskState:
             JobRejected: the name is taken, or the restored columns are not the declared ones.
         """
         self._claim(name)
-        table = KeyedTable(TableSchema(name, keys, values), self._max_parallelism)
-        for snapshot in self._snapshots():
-            for segment in snapshot.keyed.get(name, ()):
-                self._apply(table, segment)
-        self._tables[name] = table
-        return table
+        return self._filled(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
+
+    def object_table(self, name: str) -> ObjectTable:
+        """Declares keyed state of Python objects and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+            JobRejected: the name is taken, or a table with typed columns was restored.
+        """
+        self._claim(name)
+        return self._filled(name, ObjectTable(name))
 
     def list_state(self, name: str) -> OperatorList:
         """Declares a list state; it holds this subtask's share of what was restored."""
@@ -129,7 +136,7 @@ class SubtaskState:
             lists={name: values.capture() for name, values in self._lists.items()},
         )
 
-    def _capture_table(self, name: str, table: KeyedTable, full: bool) -> tuple[Link, ...]:
+    def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
         if not table.settled:
             return ()
         chain = self._chains[name]
@@ -151,7 +158,7 @@ class SubtaskState:
             chain.append(self._broadcast_link(name, table.capture_changes()))
         return chain.links()
 
-    def _table_link(self, name: str, rows: Sequence[TableRows]) -> Link | None:
+    def _table_link(self, name: str, rows: Sequence[SegmentRows]) -> Link | None:
         if not rows:
             return None
         size = sum(part.nbytes for part in rows)
@@ -192,22 +199,23 @@ class SubtaskState:
         assert self._store is not None, "a restore needs a store"
         return read_segment(self._store, segment)
 
-    def _apply(self, table: KeyedTable, segment: Segment) -> None:
+    def _filled(self, name: str, table: Table) -> Table:
+        for snapshot in self._snapshots():
+            for segment in snapshot.keyed.get(name, ()):
+                self._apply(table, segment)
+        self._tables[name] = table
+        return table
+
+    def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
         """Takes over those rows of a segment whose key groups this subtask owns."""
         groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
         if not groups and table.settled:
             return
         batch = self._read(segment)
         self._check_columns(table, batch, segment)
-        table.settle(*types_of(batch, table.schema))
-        rows = rows_in(batch, table.schema, groups)
-        if len(rows.deleted_keys[0]):
-            found = table.find(rows.deleted_keys)
-            table.delete(found[found >= 0])
-        if len(rows.keys[0]):
-            table.restore(rows.keys, rows.values)
+        table.take_over(batch, groups)
 
-    def _check_columns(self, table: KeyedTable, batch: pa.RecordBatch, segment: Segment) -> None:
+    def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
         declared = [*table.schema.keys.names, *table.schema.values.names]
         if batch.num_columns < 2:
             raise CorruptState(f"state file {segment.path} does not have the columns of a keyed table")

@@ -19,7 +19,7 @@ from runtime.state.hashing import groups_of, hash_columns
 from runtime.state.index import NOWHERE, CodeRows, KeyIndex, Slots
 from runtime.state.interned import UNKNOWN, InternedCodec
 from runtime.state.keycodes import KeyCodec, codec_of, plain
-from runtime.state.rows import TableRows
+from runtime.state.rows import TableRows, rows_in, types_of
 from runtime.state.schema import TableSchema
 
 _MOST_NULLABLE_KEYS = 63  #: null marks of one key share an int64
@@ -159,6 +159,20 @@ class KeyedTable:
         for column, array in zip(self._columns.values(), values, strict=True):
             column.put(slots, array)
         self.touch(slots)
+
+    def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
+        """Applies those rows of a segment that lie in `groups`.
+
+        Raises:
+            JobRejected: the segment holds other types than were declared.
+        """
+        self.settle(*types_of(batch, self.schema))
+        rows = rows_in(batch, self.schema, groups)
+        if len(rows.deleted_keys[0]):
+            found = self.find(rows.deleted_keys)
+            self.delete(found[found >= 0])
+        if len(rows.keys[0]):
+            self.restore(rows.keys, rows.values)
 
     # ------------------------------------------------------------ inside
 

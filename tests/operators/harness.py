@@ -9,7 +9,7 @@ from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.ids import OperatorId, SubtaskId, Token
 from runtime.core.keygroups import range_of
 from runtime.core.recovery import Restored
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
 from runtime.state.store import SubtaskState
 
@@ -42,8 +42,10 @@ class Harness:
         index: int = 0,
         parallelism: int = 1,
         max_parallelism: int = 16,
+        clock: ManualClock | None = None,
     ) -> None:
         self.operator = operator
+        self.clock = clock or ManualClock()
         self.store = store or MemorySnapshotStore()
         self.out = Collected()
         self.state = SubtaskState(range_of(index, max_parallelism, parallelism), max_parallelism, self.store)
@@ -59,7 +61,7 @@ class Harness:
             max_parallelism=max_parallelism,
             token=Token(7),
             state=self.state,
-            now_ms=lambda: 0,
+            now_ms=self.clock.now_ms,
             restored=bool(found),
         )
         operator.open(self.context)
@@ -74,6 +76,13 @@ class Harness:
     def watermark(self, time: int) -> list[dict[str, Any]]:
         seen = len(self.out.rows())
         self.operator.on_watermark(time, self.out)
+        return self.out.rows()[seen:]
+
+    def tick(self) -> list[dict[str, Any]]:
+        """What comes out when the host looks at the clock."""
+        seen, due = len(self.out.rows()), self.operator.next_processing_timer()
+        if due is not None and due <= self.clock.now_ms():
+            self.operator.on_processing_time(self.clock.now_ms(), self.out)
         return self.out.rows()[seen:]
 
     def snapshot(self, name: str, *, full: bool = False) -> SubtaskSnapshot:

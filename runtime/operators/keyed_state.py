@@ -1,0 +1,247 @@
+"""State of the current key, for row-wise functions: value, list, map, reducing, aggregating; each with a time to live.
+
+    self.seen = context.value_state("seen", ttl_ms=3_600_000)    get, update, clear
+    self.last = context.list_state("last")                       get, add, replace, clear
+    self.by_page = context.map_state("by-page")                  like a dictionary
+    self.best = context.reducing_state("best", max)              get, add, clear
+    self.mean = context.aggregating_state("mean", lambda: [0, 0], lambda a, v: [a[0] + v, a[1] + 1],
+                                          lambda a: a[0] / a[1])  get, add, clear
+
+Values are JSON values (and bytes). They are encoded when they are put, so what `get` returns is a copy, and the same
+before and after a restore: a tuple comes back as a list. A change to it counts when it is put back.
+
+A time to live is processing time since an element was last written. What has outlived it is not there to any read, and
+is removed at the next snapshot at the latest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from runtime.errors import JobRejected, WeirError
+from runtime.state.objects import Entry, ObjectTable, Place
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
+_THE_VALUE: Final[Place] = None  #: the place of a state that has one
+
+
+@dataclass(slots=True)
+class CurrentKey:
+    """The key whose row or timer is being handled; all states of an operator share it."""
+
+    _group: int = 0
+    _key: bytes | None = None
+
+    def enter(self, group: int, key: bytes) -> None:
+        self._group, self._key = group, key
+
+    def leave(self) -> None:
+        self._key = None
+
+    def get(self) -> tuple[int, bytes]:
+        """Key group and key.
+
+        Raises:
+            WeirError: no row and no timer is being handled.
+        """
+        if self._key is None:
+            raise WeirError("there is no current key here: keyed state and timers belong to a row or a timer")
+        return self._group, self._key
+
+
+class Cells:
+    """The elements of one named state under the current key. Each is stored with the time at which it expires."""
+
+    def __init__(self, table: ObjectTable, current: CurrentKey, now_ms: Callable[[], int], ttl_ms: int | None) -> None:
+        if ttl_ms is not None and ttl_ms <= 0:
+            raise JobRejected("bad-ttl", table.schema.name, f"a time to live is at least 1 ms, not {ttl_ms}")
+        self._table = table
+        self._current = current
+        self._now_ms = now_ms
+        self._ttl_ms = ttl_ms
+        self._expiries = self._restored_expiries()  #: soonest first, since each write moves its entry to the end
+
+    def read(self, place: Place) -> tuple[bool, Any]:
+        """Whether there is a living element, and its value."""
+        group, key = self._current.get()
+        stored = self._table.under(group, key).get(place)
+        if stored is None:
+            return False, None
+        expires, value = _decode(stored)
+        return (False, None) if self._is_past(expires) else (True, value)
+
+    def write(self, place: Place, value: Any) -> None:
+        """Sets an element.
+
+        Raises:
+            TypeError: the value cannot be stored; the state is named.
+        """
+        entry: Entry = (*self._current.get(), place)
+        expires = None if self._ttl_ms is None else self._now_ms() + self._ttl_ms
+        try:
+            stored = _encode((expires, value))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"state {self._table.schema.name!r} holds JSON values and bytes only: {error}") from error
+        self._table.put(entry, stored)
+        self._expiries.pop(entry, None)
+        if expires is not None:
+            self._expiries[entry] = expires
+
+    def remove(self, place: Place) -> None:
+        self._remove((*self._current.get(), place))
+
+    def living(self) -> list[tuple[Any, Any]]:
+        """Places and values of the current key, in the order in which they were written."""
+        found = ((place, *_decode(stored)) for place, stored in self._table.under(*self._current.get()).items())
+        return [(place, value) for place, expires, value in found if not self._is_past(expires)]
+
+    def next_place(self) -> int:
+        """One behind the last place of a list."""
+        last = next(reversed(self._table.under(*self._current.get())), None)
+        return last + 1 if isinstance(last, int) else 0
+
+    def clear(self) -> None:
+        for place in list(self._table.under(*self._current.get())):
+            self.remove(place)
+
+    def sweep(self) -> None:
+        """Removes what has expired, of all keys."""
+        now, expired = self._now_ms(), []
+        for entry, expires in self._expiries.items():
+            if expires > now:
+                break
+            expired.append(entry)
+        for entry in expired:
+            self._remove(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        self._expiries.pop(entry, None)
+        self._table.delete(entry)
+
+    def _is_past(self, expires: int | None) -> bool:
+        return expires is not None and expires <= self._now_ms()
+
+    def _restored_expiries(self) -> dict[Entry, int]:
+        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _decode(stored)[0])]
+        return {entry: expires for expires, entry in sorted(found, key=lambda pair: pair[0])}
+
+
+class ValueState:
+    """One value per key."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def get(self, default: Any = None) -> Any:
+        there, value = self._cells.read(_THE_VALUE)
+        return value if there else default
+
+    def update(self, value: Any) -> None:
+        self._cells.write(_THE_VALUE, value)
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+class KeyedListState:
+    """A list per key. Adding costs the element alone, however long the list is."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def get(self) -> list[Any]:
+        return [value for _, value in self._cells.living()]
+
+    def add(self, value: Any) -> None:
+        self._cells.write(self._cells.next_place(), value)
+
+    def replace(self, values: Iterable[Any]) -> None:
+        values = list(values)
+        self._cells.clear()
+        for place, value in enumerate(values):
+            self._cells.write(place, value)
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+class MapState(MutableMapping[Any, Any]):
+    """A dictionary per key; its keys are text, integers or bytes, in the order in which they were written."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def __getitem__(self, key: Any) -> Any:
+        there, value = self._cells.read(_place_of(key))
+        if not there:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._cells.write(_place_of(key), value)
+
+    def __delitem__(self, key: Any) -> None:
+        place = _place_of(key)
+        if not self._cells.read(place)[0]:
+            raise KeyError(key)
+        self._cells.remove(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([_decode(place) for place, _ in self._cells.living()])
+
+    def __len__(self) -> int:
+        return len(self._cells.living())
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+class AggregatingState:
+    """An accumulator per key: `create` makes it, `add` folds a value into it, `result` reads it."""
+
+    def __init__(
+        self, cells: Cells, create: Callable[[], Any], add: Callable[[Any, Any], Any], result: Callable[[Any], Any]
+    ) -> None:
+        self._cells = cells
+        self._create, self._add, self._result = create, add, result
+
+    def get(self) -> Any:
+        """The result so far; None before the first value."""
+        there, accumulator = self._cells.read(_THE_VALUE)
+        return self._result(accumulator) if there else None
+
+    def add(self, value: Any) -> None:
+        there, accumulator = self._cells.read(_THE_VALUE)
+        self._cells.write(_THE_VALUE, self._add(accumulator if there else self._create(), value))
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+class ReducingState:
+    """All values of a key folded into one by a function of two."""
+
+    def __init__(self, cells: Cells, function: Callable[[Any, Any], Any]) -> None:
+        self._cells = cells
+        self._function = function
+
+    def get(self) -> Any:
+        """The value so far; None before the first."""
+        return self._cells.read(_THE_VALUE)[1]
+
+    def add(self, value: Any) -> None:
+        there, before = self._cells.read(_THE_VALUE)
+        self._cells.write(_THE_VALUE, self._function(before, value) if there else value)
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+def _place_of(key: Any) -> bytes:
+    """Exact types: `True` is `1` to a dictionary, and would be another key after a restore."""
+    if type(key) not in (str, int, bytes):
+        raise TypeError(f"a key of a map state is str, int or bytes, not {type(key).__name__}")
+    return _encode(key)

@@ -1,0 +1,268 @@
+"""Row-wise functions with state and timers per key.
+
+    class Sessions(KeyedProcessFunction):
+        # Counts the rows of a user until it has been quiet for a minute.
+
+        def open(self, context):
+            self.count = context.reducing_state("count", lambda one, other: one + other)
+            self.last = context.value_state("last")
+
+        def process(self, row, context, out):
+            self.count.add(1)
+            self.last.update(context.timestamp)
+            context.register_event_timer(context.timestamp + 60_000)
+
+        def on_timer(self, timestamp_ms, context, out):
+            if timestamp_ms == self.last.get() + 60_000:
+                out.emit({"user": context.current_key, "count": self.count.get()})
+                self.count.clear()
+
+    stream.key_by("user").process("sessions", Sessions, schema, time="at")
+
+A batch is taken row by row inside one operator: what a row puts into state, the next one sees. Everything runs on the
+subtask's loop, one thing at a time, so rows and timers of a key never meet.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from runtime.errors import JobRejected, WeirError
+from runtime.operators.batch import ROWS_PER_BATCH
+from runtime.operators.event_time import event_times_ms
+from runtime.operators.keyed_state import (
+    AggregatingState,
+    Cells,
+    CurrentKey,
+    KeyedListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
+from runtime.operators.timers import Timer, Timers
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.hashing import key_groups
+from runtime.state.keycodes import plain_type
+
+
+class RowCollector:
+    """Where a function's rows go, as dicts; those of one call leave in batches, in their order."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._rows: list[dict[str, Any]] = []
+        self._target: Collector | None = None
+
+    def emit(self, row: dict[str, Any]) -> None:
+        """Gives out a row; columns that it lacks are null.
+
+        Raises:
+            WeirError: outside of `process` and `on_timer`, where it would be lost.
+        """
+        if self._target is None:
+            raise WeirError("output outside of process and on_timer is refused: it would be lost")
+        self._rows.append(row)
+        if len(self._rows) >= ROWS_PER_BATCH:
+            self._flush(self._target)
+
+    @contextmanager
+    def into(self, target: Collector) -> Iterator[None]:
+        """Accepts rows, and sends them to `target`."""
+        self._target = target
+        try:
+            yield
+            self._flush(target)
+        finally:
+            self._target = None
+
+    def _flush(self, target: Collector) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            target.emit(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+
+
+class ProcessContext:
+    """What a function may ask for. States are declared in `open`; they and timers are those of the current key."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self._key = CurrentKey()
+        self._cells: list[Cells] = []
+        self.event_timers = Timers(context.state.object_table("_event_timers"), self._key)
+        self.processing_timers = Timers(context.state.object_table("_processing_timers"), self._key)
+        self._timestamp: int | None = None
+
+    # ------------------------------------------------------------ states
+
+    def value_state(self, name: str, *, ttl_ms: int | None = None) -> ValueState:
+        return ValueState(self._declare(name, ttl_ms))
+
+    def list_state(self, name: str, *, ttl_ms: int | None = None) -> KeyedListState:
+        """With a time to live, each element has its own."""
+        return KeyedListState(self._declare(name, ttl_ms))
+
+    def map_state(self, name: str, *, ttl_ms: int | None = None) -> MapState:
+        """With a time to live, each entry has its own."""
+        return MapState(self._declare(name, ttl_ms))
+
+    def reducing_state(
+        self, name: str, function: Callable[[Any, Any], Any], *, ttl_ms: int | None = None
+    ) -> ReducingState:
+        return ReducingState(self._declare(name, ttl_ms), function)
+
+    def aggregating_state(
+        self,
+        name: str,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        *,
+        ttl_ms: int | None = None,
+    ) -> AggregatingState:
+        """Args: `create` makes an accumulator, `add` folds a value into it and returns it, `result` reads it."""
+        return AggregatingState(self._declare(name, ttl_ms), create, add, result)
+
+    # ------------------------------------------------------------ here and now
+
+    @property
+    def current_key(self) -> Any:
+        """The value of the key column; a tuple when there are several."""
+        values = msgspec.msgpack.decode(self._key.get()[1])
+        return values[0] if len(values) == 1 else tuple(values)
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds: the event time of the row (None without a time column), or the time of the timer."""
+        return self._timestamp
+
+    def now_ms(self) -> int:
+        """Processing time."""
+        return self._context.now_ms()
+
+    def register_event_timer(self, timestamp_ms: int) -> None:
+        """`on_timer` is called when the watermark reaches it; if it is past already, at the next watermark."""
+        self.event_timers.register(timestamp_ms)
+
+    def register_processing_timer(self, timestamp_ms: int) -> None:
+        """`on_timer` is called when the wall clock reaches it. Those still ahead when the input ends do not fire."""
+        self.processing_timers.register(timestamp_ms)
+
+    # ------------------------------------------------------------ for the operator
+
+    @contextmanager
+    def at(self, group: int, key: bytes, timestamp: int | None) -> Iterator[None]:
+        self._key.enter(group, key)
+        self._timestamp = timestamp
+        try:
+            yield
+        finally:
+            self._key.leave()
+            self._timestamp = None
+
+    def sweep(self) -> None:
+        for cells in self._cells:
+            cells.sweep()
+
+    def _declare(self, name: str, ttl_ms: int | None) -> Cells:
+        table = self._context.state.object_table(name)
+        cells = Cells(table, self._key, self.now_ms, ttl_ms)
+        self._cells.append(cells)
+        return cells
+
+
+class KeyedProcessFunction(ABC):
+    """What an author writes; one per subtask. `out.emit` takes rows as dicts."""
+
+    def open(self, context: ProcessContext) -> None:
+        """Declare state."""
+
+    @abstractmethod
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        """Handle a row."""
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+        """A timer of the current key is due."""
+
+
+class KeyedProcess(Operator):
+    """Runs a function over rows and timers.
+
+    Args:
+        function: for this subtask alone.
+        keys: key columns: text, binary, integers or booleans.
+        schema: of the rows that come out.
+        time: column of event times.
+    """
+
+    def __init__(
+        self, function: KeyedProcessFunction, keys: Sequence[str], schema: pa.Schema, time: str | None = None
+    ) -> None:
+        self._function = function
+        self._keys = tuple(keys)
+        self._time = time
+        self._out = RowCollector(schema)
+        self._checked: pa.Schema | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._groups = context.max_parallelism
+        self._context = ProcessContext(context)
+        self._function.open(self._context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._check_keys(batch.schema)
+        groups = key_groups(batch, self._keys, self._groups).tolist()
+        times = [None] * batch.num_rows if self._time is None else event_times_ms(batch, self._time).tolist()
+        with self._out.into(out):
+            for row, group, time in zip(batch.to_pylist(), groups, times, strict=True):
+                key = msgspec.msgpack.encode([row[name] for name in self._keys])
+                with self._context.at(group, key, time):
+                    self._function.process(row, self._context, self._out)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._fire(self._context.event_timers.due(watermark), out)
+
+    def next_processing_timer(self) -> int | None:
+        return self._context.processing_timers.next_ms
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        self._fire(self._context.processing_timers.due(now_ms), out)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._context.sweep()
+
+    def _fire(self, due: Iterator[Timer], out: Collector) -> None:
+        with self._out.into(out):
+            for timestamp, group, key in due:
+                with self._context.at(group, key, timestamp):
+                    self._function.on_timer(timestamp, self._context, self._out)
+
+    def _check_keys(self, schema: pa.Schema) -> None:
+        if schema is self._checked:
+            return
+        for name in self._keys:
+            kind = plain_type(schema.field(name).type)
+            if not _can_be_key(kind):
+                detail = f"a key of a process function is text, binary, an integer or a boolean, not {kind}"
+                raise JobRejected("bad-key-type", name, detail)
+        self._checked = schema
+
+
+def _can_be_key(kind: Any) -> bool:
+    """Types whose Python values are equal exactly where their keys are, also after they were stored."""
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_integer,
+            pa.types.is_boolean,
+            pa.types.is_null,
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_fixed_size_binary,
+        )
+    )

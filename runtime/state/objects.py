@@ -1,0 +1,153 @@
+"""Keyed state as Python dictionaries: entries of bytes per key, with marks for what changed since the last capture.
+
+The backend of row-wise functions. An entry is found by key group, key and place within the key: a value has one place,
+a list one per element, a map one per map key; so a delta holds single elements and never a whole list or map. Values
+are bytes already, and bytes do not change: a copy taken at the barrier shares nothing that could.
+
+It knows neither what the bytes mean nor files. In a segment, the column `key` is msgpack of (key, place).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.state.schema import TableSchema
+
+Place = int | bytes | None  #: within a key: of an element, of a map key, of the one value
+Entry = tuple[int, bytes, Place]  #: key group, key, place
+
+_BINARY: Final = pa.large_binary()  # one subtask may hold more than the 2 GiB of the small kind
+_KEYS: Final = pa.schema([("key", _BINARY)])
+_VALUES: Final = pa.schema([("value", _BINARY)])
+_LAYOUT: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEYS, *_VALUES])
+_ROW_KEY: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Place])
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRows:
+    """Entries copied out of a table; those that are gone have no value. Implements `rows.SegmentRows`."""
+
+    groups: npt.NDArray[np.int32]
+    entries: tuple[Entry, ...]
+    values: tuple[bytes | None, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(key) for _, key, _ in self.entries) + sum(len(value or b"") for value in self.values)
+
+    def to_batch(self) -> pa.RecordBatch:
+        """The rows in the layout of a segment, not sorted yet."""
+        keys = [msgspec.msgpack.encode((msgspec.Raw(key), place)) for _, key, place in self.entries]
+        deleted = [value is None for value in self.values]
+        arrays = [pa.array(self.groups), pa.array(deleted), pa.array(keys, _BINARY), pa.array(self.values, _BINARY)]
+        return pa.RecordBatch.from_arrays(arrays, schema=_LAYOUT)
+
+
+class ObjectTable:
+    """One named keyed state of one subtask."""
+
+    settled: Final = True  #: its types are always known
+
+    def __init__(self, name: str) -> None:
+        self.schema = TableSchema(name, _KEYS, _VALUES)
+        self._groups: dict[int, dict[bytes, dict[Place, bytes]]] = {}
+        self._changed: dict[Entry, bool] = {}  #: since the last capture; whether that capture has it
+
+    def __len__(self) -> int:
+        return sum(len(places) for keys in self._groups.values() for places in keys.values())
+
+    # ------------------------------------------------------------ entries
+
+    def under(self, group: int, key: bytes) -> dict[Place, bytes]:
+        """What is there of a key, by place, what was written last comes last. To look at, and not to keep."""
+        return self._groups.get(group, {}).get(key, {})
+
+    def put(self, entry: Entry, value: bytes) -> None:
+        """Sets an entry. It is the last of its key from now on, also after a restore."""
+        self._changed[entry] = self._unmark(entry)
+        self._set(entry, value)
+
+    def delete(self, entry: Entry) -> None:
+        """Removes an entry, if it is there. The next delta says so."""
+        captured = self._unmark(entry)
+        self._remove(entry)
+        if captured:
+            self._changed[entry] = True
+
+    def items(self) -> Iterator[tuple[Entry, bytes]]:
+        """All entries; the table must not change meanwhile."""
+        for group, keys in self._groups.items():
+            for key, places in keys.items():
+                for place, value in places.items():
+                    yield (group, key, place), value
+
+    # ------------------------------------------------------------ snapshots
+
+    def copy_all(self) -> ObjectRows:
+        """A copy of every entry; marks stay as they are."""
+        return _rows(self.items())
+
+    def capture_all(self) -> list[ObjectRows]:
+        """A copy of every entry, from which deltas count again."""
+        self._changed = {}
+        rows = self.copy_all()
+        return [rows] if rows.entries else []
+
+    def capture_changes(self) -> list[ObjectRows]:
+        """What changed since the last capture. What came and went since then leaves nothing."""
+        changed, self._changed = self._changed, {}
+        found = ((entry, self.under(*entry[:2]).get(entry[2]), captured) for entry, captured in changed.items())
+        rows = _rows((entry, value) for entry, value, captured in found if captured or value is not None)
+        return [rows] if rows.entries else []
+
+    def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
+        """Applies those rows of a segment that lie in `groups`. What follows first is a base: nothing is marked.
+
+        Raises:
+            JobRejected: the segment is that of a table with typed columns.
+        """
+        kinds = batch.schema.types[2:]
+        if kinds != [_BINARY, _BINARY]:
+            detail = f"the checkpoint has columns {', '.join(map(str, kinds))} here, and no objects"
+            raise JobRejected("state-type-changed", self.schema.name, detail)
+        start, stop = np.searchsorted(batch.column(0).to_numpy(), [groups.start, groups.stop])
+        columns = (column.to_pylist() for column in batch.slice(int(start), int(stop - start)).columns)
+        for group, deleted, row_key, value in zip(*columns, strict=True):
+            key, place = _ROW_KEY.decode(row_key)
+            if deleted:
+                self._remove((group, bytes(key), place))
+            else:
+                self._set((group, bytes(key), place), value)
+
+    # ------------------------------------------------------------ inside
+
+    def _unmark(self, entry: Entry) -> bool:
+        """Whether the last capture has the entry: what is not marked is as that capture has it."""
+        captured = self._changed.pop(entry, None)
+        return entry[2] in self.under(entry[0], entry[1]) if captured is None else captured
+
+    def _set(self, entry: Entry, value: bytes) -> None:
+        group, key, place = entry
+        places = self._groups.setdefault(group, {}).setdefault(key, {})
+        places.pop(place, None)
+        places[place] = value
+
+    def _remove(self, entry: Entry) -> None:
+        group, key, place = entry
+        keys = self._groups.get(group, {})
+        places = keys.get(key, {})
+        places.pop(place, None)
+        if not places:
+            keys.pop(key, None)
+
+
+def _rows(found: Iterable[tuple[Entry, bytes | None]]) -> ObjectRows:
+    pairs = list(found)
+    groups = np.array([entry[0] for entry, _ in pairs], dtype=np.int32)
+    return ObjectRows(groups, tuple(entry for entry, _ in pairs), tuple(value for _, value in pairs))

@@ -299,3 +299,4 @@ def test_checkpoints_that_are_declined_while_the_build_side_is_read_do_not_loop(
     s = live(plan(joining(), PERIODIC, again=False), seed)
     periods = (s.world.now - 1_000) // 20
     assert s.world.records.last_id <= 2 * periods + 3
+    """S2-38: one more try in each period, not more."""

@@ -41,6 +41,13 @@ class FailureReason(StrEnum):
 _COUNTED = frozenset({FailureReason.ASYNC_FAILED, FailureReason.EXPIRED})
 
 
+class CheckpointMode(StrEnum):
+    """What a restore owes to the records that were on their way."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"  #: none is lost, some may be handled again; no channel ever waits
+
+
 class Fate(StrEnum):
     """What had become of a checkpoint when an answer to it came too late."""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from runtime.core.checkpoint import FailureReason, Fate, Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import CheckpointMode, FailureReason, Fate, Manifest, SubtaskSnapshot
 from runtime.core.commit import permit_for_recorded
 from runtime.core.effects import (
     CoordinatorEffect,
@@ -69,6 +69,7 @@ class CoordinatorSettings:
     timeout_ms: int = 60_000
     min_pause_ms: int = 500
     max_concurrent: int = 1
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE  #: for the subtasks; the coordinator does the same in both
     tolerable_failures: int | None = None  #: None: failures never fail the job
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.core import alignment as align
-from runtime.core.checkpoint import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core import barriers
+from runtime.core.checkpoint import CheckpointMode, CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -91,10 +92,17 @@ class SubtaskSpec:
     build: frozenset[ChannelId] = frozenset()  #: channels to be read to their end before all others
     completes: bool = False  #: a bounded source on a build side is never stopped half-way
     restored_watermark: int | None = None
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     finished_on_restore: bool = False  #: skip the operator; still send what successors need
 
 
-def spec_of(graph: JobGraph, subtask: SubtaskId, watermark: int | None = None, finished: bool = False) -> SubtaskSpec:
+def spec_of(
+    graph: JobGraph,
+    subtask: SubtaskId,
+    watermark: int | None = None,
+    finished: bool = False,
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE,
+) -> SubtaskSpec:
     """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
     channels = graph.inputs[subtask]
     return SubtaskSpec(
@@ -103,6 +111,7 @@ def spec_of(graph: JobGraph, subtask: SubtaskId, watermark: int | None = None, f
         build=frozenset(channel for channel in channels if graph.edges[channel.edge].build),
         completes=graph.by_uid[subtask.operator].role is Role.SOURCE and feeds_build_side(graph, subtask.operator),
         restored_watermark=watermark,
+        mode=mode,
         finished_on_restore=finished,
     )
 
@@ -121,7 +130,7 @@ class Subtask:
         self.story: deque[SubtaskEvent | Heard | Stored] = deque(maxlen=STORY_LENGTH)
         self.ended = False
         self._started = False
-        self._alignment = align.Alignment(live=frozenset(spec.inputs))
+        self._alignment = barriers.fresh(spec.mode, frozenset(spec.inputs))
         self._watermarks = Watermarks(spec.inputs, spec.restored_watermark)
         self._end_of_data: dict[ChannelId, bool] = {}
         self._idle = False  #: the successors have been told to leave this subtask out of event time
@@ -163,15 +172,15 @@ class Subtask:
     @property
     def aligning(self) -> CheckpointId | None:
         """The checkpoint for which some channel is blocked."""
-        return self._alignment.pending.checkpoint if self._alignment.pending else None
+        return barriers.aligning(self._alignment)
 
     @property
     def blocked(self) -> frozenset[ChannelId]:
-        return self._alignment.blocked
+        return barriers.blocked(self._alignment)
 
     def readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
-        if not self._started or self.ended or channel not in self._alignment.live or channel in self._alignment.blocked:
+        if not self._started or self.ended or channel not in self._alignment.live or channel in self.blocked:
             return False
         return channel in self.spec.build or not self._building
 
@@ -244,11 +253,11 @@ class Subtask:
             case Barrier():
                 return self._barrier(channel, message)
             case CancelBarrier(checkpoint):
-                return self._settle(*align.cancel_received(self._alignment, checkpoint))
+                return self._settle(*barriers.cancelled(self._alignment, checkpoint))
             case EndOfData(drain):
                 return self._end_of_channel_data(channel, drain)
             case EndOfPartition():
-                return self._settle(*align.channel_ended(self._alignment, channel))
+                return self._settle(*barriers.ended(self._alignment, channel))
         raise AssertionError(f"unknown message {message!r}")
 
     def _timed(self, before: int, risen: int | None) -> Effects:
@@ -281,10 +290,10 @@ class Subtask:
 
     def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
         if self._building and channel not in self._end_of_data:
-            self._alignment, verdicts = align.cancel_received(self._alignment, barrier.checkpoint)
+            self._alignment, verdicts = barriers.cancelled(self._alignment, barrier.checkpoint)
             detail = "the build side is still being read"
             return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
-        return self._settle(*align.barrier_received(self._alignment, channel, barrier))
+        return self._settle(*barriers.received(self._alignment, channel, barrier))
 
     def _triggered(self, barrier: Barrier) -> Effects:
         checkpoint = barrier.checkpoint
@@ -299,9 +308,9 @@ class Subtask:
                 self._deferred = barrier
                 return []
             done = self._source_done(drain=barrier.kind is CheckpointKind.DRAIN)
-        return done + self._settle(*align.barrier_injected(self._alignment, barrier))
+        return done + self._settle(*barriers.injected(self._alignment, barrier))
 
-    def _settle(self, after: align.Alignment, verdicts: list[align.Verdict]) -> Effects:
+    def _settle(self, after: barriers.Barriers, verdicts: list[align.Verdict]) -> Effects:
         self._alignment = after
         effects: Effects = []
         for verdict in verdicts:
@@ -341,7 +350,7 @@ class Subtask:
         if self._deferred is None:
             return done
         barrier, self._deferred = self._deferred, None
-        return done + self._settle(*align.barrier_injected(self._alignment, barrier))
+        return done + self._settle(*barriers.injected(self._alignment, barrier))
 
     def _end_of_channel_data(self, channel: ChannelId, drain: bool) -> Effects:
         self._end_of_data[channel] = drain
@@ -383,5 +392,5 @@ class Subtask:
     def _aborted(self, checkpoint: CheckpointId) -> Effects:
         if self._deferred is not None and self._deferred.checkpoint == checkpoint:
             self._deferred = None
-        self._alignment = align.checkpoint_aborted(self._alignment, checkpoint)
+        self._alignment = barriers.aborted(self._alignment, checkpoint)
         return [] if self.ended or self.spec.finished_on_restore else [ForgetCheckpoint(checkpoint)]

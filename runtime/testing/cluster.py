@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.core.checkpoint import Segment, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import CheckpointMode, Segment, SnapshotTimings, SubtaskSnapshot
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -107,9 +107,15 @@ class Attempt:
     """The subtasks of one token."""
 
     def __init__(
-        self, world: World, job: Job, graph: JobGraph, token: Token, dealt: Mapping[SubtaskId, Restored]
+        self,
+        world: World,
+        job: Job,
+        graph: JobGraph,
+        token: Token,
+        dealt: Mapping[SubtaskId, Restored],
+        mode: CheckpointMode,
     ) -> None:
-        self.world, self.job, self.graph, self.token = world, job, graph, token
+        self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
         self.lingers = 10**9  #: steps that it goes on acting once abandoned
         self.channels = {channel: Channel(channel) for channel in graph.channels()}
         self.slots = {index: Slot() for index in range(graph.parallelism)}
@@ -150,7 +156,7 @@ class Host:
         self.attempt, self.subtask, self.world = attempt, subtask, attempt.world
         graph = attempt.graph
         self.slot = attempt.slots[subtask.index]
-        self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished))
+        self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished, attempt.mode))
         self.credits = Credits(graph.outputs[subtask], WINDOW_BYTES)
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]

@@ -305,7 +305,7 @@ class Master:
             dealt = dict(assign(base, self.graph))
         self.world.bases[token] = base
         self.world.target.clean(token)
-        attempt = Attempt(self.world, self.job, self.graph, token, dealt)
+        attempt = Attempt(self.world, self.job, self.graph, token, dealt, self.settings.mode)
         self.driver = Driver(self, attempt)
         self.world.note(f"{token}:master", f"begins from {base.checkpoint if base else 'nothing'}")
         self.on_attempt(attempt)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import CommitPermit, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import CheckpointMode, CommitPermit, SnapshotTimings, SubtaskSnapshot
 from runtime.core.checkpoint import FailureReason as Why
 from runtime.core.effects import (
     Acknowledge,
@@ -600,3 +600,29 @@ def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
     assert not spec_of(graph, subtask("s/0")).completes
     assert feeds_build_side(graph, OperatorId("m"))
     assert spec_of(graph, subtask("m/0"), finished=True).finished_on_restore
+    assert spec_of(graph, subtask("m/0"), mode=CheckpointMode.AT_LEAST_ONCE).mode is CheckpointMode.AT_LEAST_ONCE
+
+
+# ---------------------------------------------------------------- at least once
+
+
+def test_at_least_once_reads_on_while_a_barrier_is_awaited() -> None:
+    """S4-24: nobody is blocked, and what came behind the first barrier is in the snapshot."""
+    machine = two_inputs(mode=CheckpointMode.AT_LEAST_ONCE)
+    assert hear(machine, LEFT, barrier(1)) == []
+    assert machine.readable(LEFT)
+    assert machine.aligning is None
+    assert hear(machine, LEFT, ROWS, barrier(2)) == [Process(LEFT, ROWS)]
+    assert hear(machine, RIGHT, barrier(1), barrier(2)) == taken(1) + taken(2)
+
+
+def test_at_least_once_gives_up_what_is_cancelled_upstream_and_what_came_before_it() -> None:
+    machine = two_inputs(mode=CheckpointMode.AT_LEAST_ONCE)
+    hear(machine, LEFT, barrier(1), barrier(2))
+    effects = hear(machine, RIGHT, CancelBarrier(CheckpointId(2)))
+    assert [(e.checkpoint, e.reason) for e in effects if isinstance(e, Decline)] == [
+        (1, Why.DECLINED_SUBSUMED),
+        (2, Why.DECLINED_CANCEL_BARRIER),
+    ]
+    forwarded = [Broadcast(CancelBarrier(CheckpointId(n))) for n in (1, 2)]
+    assert [e for e in effects if isinstance(e, Broadcast)] == forwarded

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import CheckpointMode, Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.graph import Partitioning
 from runtime.core.messages import CheckpointKind
@@ -129,6 +129,43 @@ def test_periodic_checkpoints_that_overlap_all_the_time_keep_the_output_exact(se
     s = live(plan(counting(bounded=True), often, Incident(three_pending, note), again=False), seed)
     assert seen
     assert s.endings == [Ending.FINISHED]
+
+
+# ---------------------------------------------------------------- at least once
+
+LOOSE = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0, mode=CheckpointMode.AT_LEAST_ONCE)
+
+
+def passing() -> Job:
+    """Three splits of very different lengths, mixed by a step, and a sink."""
+    job = Job()
+    read = job.add_source(0, True, splits("s", 40, 25, 3))
+    passed = job.add("map", 1, [(read, REBALANCE)])
+    job.add("sink", 2, [(passed, REBALANCE)])
+    return job
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_at_least_once_brings_nothing_again_while_nothing_fails(seed: int) -> None:
+    """S4-24: stops and drains included; behind their barriers nothing comes that could be handled twice."""
+    stop = Incident(lambda s: running(s) and not s.endings, ask(CheckpointKind.STOP))
+    s = live(plan(counting(bounded=False), LOOSE, stop, again=False), seed)
+    assert s.endings == [Ending.STOPPED, Ending.FINISHED]
+    assert not s.surplus
+
+
+def test_at_least_once_loses_nothing_in_a_crash_but_brings_some_again() -> None:
+    """S4-24: the price of not waiting, which alignment does not pay."""
+    surplus = {}
+    for mode in CheckpointMode:
+        settings = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0, mode=mode)
+        worlds = []
+        for seed in range(40):
+            crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
+            worlds.append(live(plan(passing(), settings, crash, again=False), seed))
+        surplus[mode] = sum(s.surplus.total() for s in worlds)
+    assert surplus[CheckpointMode.EXACTLY_ONCE] == 0
+    assert surplus[CheckpointMode.AT_LEAST_ONCE] > 0
 
 
 # ---------------------------------------------------------------- ends of jobs
@@ -296,7 +333,7 @@ def test_a_record_of_unknown_outcome_is_read_back(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_checkpoints_that_are_declined_while_the_build_side_is_read_do_not_loop(seed: int) -> None:
+    """S2-38: one more try in each period, not more."""
     s = live(plan(joining(), PERIODIC, again=False), seed)
     periods = (s.world.now - 1_000) // 20
     assert s.world.records.last_id <= 2 * periods + 3
-    """S2-38: one more try in each period, not more."""

@@ -1,0 +1,56 @@
+"""One entrance to the two ways of a subtask with barriers: `alignment` blocks, `counting` does not.
+
+It decides nothing but which of them is asked.
+"""
+
+from runtime.core import alignment, counting
+from runtime.core.alignment import NOBODY, Alignment, Verdict
+from runtime.core.checkpoint import CheckpointMode
+from runtime.core.counting import Counting
+from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.messages import Barrier
+
+Barriers = Alignment | Counting
+
+
+def fresh(mode: CheckpointMode, live: frozenset[ChannelId]) -> Barriers:
+    return Alignment(live=live) if mode is CheckpointMode.EXACTLY_ONCE else Counting(live=live)
+
+
+def received(now: Barriers, channel: ChannelId, barrier: Barrier) -> tuple[Barriers, list[Verdict]]:
+    if isinstance(now, Counting):
+        return counting.barrier_received(now, channel, barrier)
+    return alignment.barrier_received(now, channel, barrier)
+
+
+def injected(now: Barriers, barrier: Barrier) -> tuple[Barriers, list[Verdict]]:
+    if isinstance(now, Counting):
+        return counting.barrier_injected(now, barrier)
+    return alignment.barrier_injected(now, barrier)
+
+
+def cancelled(now: Barriers, checkpoint: CheckpointId) -> tuple[Barriers, list[Verdict]]:
+    if isinstance(now, Counting):
+        return counting.cancel_received(now, checkpoint)
+    return alignment.cancel_received(now, checkpoint)
+
+
+def ended(now: Barriers, channel: ChannelId) -> tuple[Barriers, list[Verdict]]:
+    if isinstance(now, Counting):
+        return counting.channel_ended(now, channel)
+    return alignment.channel_ended(now, channel)
+
+
+def aborted(now: Barriers, checkpoint: CheckpointId) -> Barriers:
+    if isinstance(now, Counting):
+        return counting.checkpoint_aborted(now, checkpoint)
+    return alignment.checkpoint_aborted(now, checkpoint)
+
+
+def aligning(now: Barriers) -> CheckpointId | None:
+    """The checkpoint for which some channel is blocked."""
+    return now.pending.checkpoint if isinstance(now, Alignment) and now.pending else None
+
+
+def blocked(now: Barriers) -> frozenset[ChannelId]:
+    return now.blocked if isinstance(now, Alignment) else NOBODY

@@ -1,0 +1,43 @@
+"""The two ways with barriers, through one entrance: the same story told to both."""
+
+from runtime.core import barriers
+from runtime.core.alignment import Aligned, GivenUp
+from runtime.core.checkpoint import CheckpointMode
+from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.messages import Barrier, CheckpointKind
+
+ONE, TWO = (ChannelId(0, n, 0) for n in range(2))
+EXACTLY, AT_LEAST = CheckpointMode.EXACTLY_ONCE, CheckpointMode.AT_LEAST_ONCE
+
+
+def barrier(checkpoint: int) -> Barrier:
+    return Barrier(CheckpointId(checkpoint), CheckpointKind.CHECKPOINT, 0)
+
+
+def test_exactly_once_blocks_and_at_least_once_does_not() -> None:
+    """S4-24, S4-25."""
+    stories = {}
+    for mode in (EXACTLY, AT_LEAST):
+        now = barriers.fresh(mode, frozenset((ONE, TWO)))
+        now, verdicts = barriers.received(now, ONE, barrier(1))
+        stories[mode] = (barriers.blocked(now), barriers.aligning(now), verdicts)
+        now, verdicts = barriers.received(now, TWO, barrier(1))
+        assert verdicts == [Aligned(barrier(1))]
+        assert barriers.aligning(now) is None
+    assert stories == {EXACTLY: ({ONE}, 1, []), AT_LEAST: (frozenset(), None, [])}
+
+
+def test_both_agree_on_cancels_ends_aborts_and_triggers() -> None:
+    for mode in (EXACTLY, AT_LEAST):
+        now = barriers.fresh(mode, frozenset((ONE, TWO)))
+        now, verdicts = barriers.cancelled(now, CheckpointId(1))
+        assert verdicts == [GivenUp(CheckpointId(1), overtaken=False)]
+        now = barriers.aborted(now, CheckpointId(2))
+        now, verdicts = barriers.received(now, ONE, barrier(2))
+        assert verdicts == []
+        now, verdicts = barriers.injected(now, barrier(3))
+        assert verdicts == []
+        now, verdicts = barriers.ended(now, ONE)
+        assert verdicts == []
+        now, verdicts = barriers.ended(now, TWO)
+        assert verdicts == [Aligned(barrier(3))]

@@ -29,8 +29,9 @@ def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordC
     return words
 
 
-def survive(words: WordCount) -> None:
-    """The job must go on by itself and be exact with what is fed during and after the fault."""
+def survive(words: WordCount, known: int = 0) -> None:
+    """The job must go on by itself, from no older checkpoint than `known`, and be exact with what is fed meanwhile."""
+    assert words.restored_number() >= known
     before = words.newest_checkpoint()
     words.feed(5)
     until(lambda: words.goes_on(before), PATIENCE_S)
@@ -39,27 +40,27 @@ def survive(words: WordCount) -> None:
 
 
 def test_sigkill_of_a_slot(words: WordCount) -> None:
-    """S4-42: all of it starts again, in a new attempt."""
-    token = words.run["token"]
+    """S0-11, S4-42: all of it starts again, in a new attempt, from the newest completed checkpoint."""
+    token, known = words.run["token"], words.newest_checkpoint()
     os.kill(words.slot_pid(1), signal.SIGKILL)
-    until(lambda: words.run["token"] > token, PATIENCE_S)
-    survive(words)
+    until(lambda: words.run["token"] > token and words.restored_number() > 0, PATIENCE_S)
+    survive(words, known)
 
 
 def test_sigkill_of_the_job_master(words: WordCount) -> None:
     """Its supervisor starts another one with a newer token."""
-    token = words.run["token"]
-    os.kill(parent_of_jvm(words), signal.SIGKILL)
-    until(lambda: words.run["token"] > token, PATIENCE_S)
-    survive(words)
+    token, known = words.run["token"], words.newest_checkpoint()
+    os.kill(master_pid(words), signal.SIGKILL)
+    until(lambda: words.run["token"] > token and words.restored_number() > 0, PATIENCE_S)
+    survive(words, known)
 
 
 def test_sigkill_of_the_worker_that_holds_the_run(words: WordCount) -> None:
     """Another worker claims the run when its lease has stood still."""
-    owner = words.run["lease_owner"]
+    owner, known = words.run["lease_owner"], words.newest_checkpoint()
     os.kill(int(owner.split(":")[1]), signal.SIGKILL)
-    until(lambda: words.run["lease_owner"] not in ("", owner), PATIENCE_S)
-    survive(words)
+    until(lambda: words.run["lease_owner"] not in ("", owner) and words.restored_number() > 0, PATIENCE_S)
+    survive(words, known)
 
 
 def test_sigkill_of_postgres(words: WordCount) -> None:
@@ -74,13 +75,13 @@ def test_sigkill_of_postgres(words: WordCount) -> None:
 
 def test_sigstop_of_a_slot_for_20_s(words: WordCount) -> None:
     """S1-11: it is replaced after the heartbeat timeout; when it wakes up, nothing that it does counts."""
-    token, pid = words.run["token"], words.slot_pid(0)
+    token, pid, known = words.run["token"], words.slot_pid(0), words.newest_checkpoint()
     os.kill(pid, signal.SIGSTOP)
     time.sleep(20)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
-    until(lambda: words.run["token"] > token, PATIENCE_S)
-    survive(words)
+    until(lambda: words.run["token"] > token and words.restored_number() > 0, PATIENCE_S)
+    survive(words, known)
 
 
 def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
@@ -98,7 +99,7 @@ def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
     assert not [path for path in words.output.iterdir() if path.name.startswith(".")], "leftovers"
 
 
-def parent_of_jvm(words: WordCount) -> int:
+def master_pid(words: WordCount) -> int:
     """The job master: the process that was started for the run."""
     wanted = f"runtime.hosts.spark\0run\0{words.run['id']}\0".encode()
     found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(p)]

@@ -58,9 +58,10 @@ class WordCount:
         for path in self.output.glob("*.parquet"):
             if path.name not in self._seen and path.name[0] not in "._":
                 self._seen[path.name] = pq.read_table(path).to_pylist()
-        for rows in self._seen.values():
-            for row in rows:
-                counts[row["word"]] = max(counts[row["word"]], row["count"])
+        updates = [(row["word"], row["count"]) for rows in self._seen.values() for row in rows]
+        assert len(set(updates)) == len(updates), "counts only rise, so an update that stands twice was written twice"
+        for word, count in updates:
+            counts[word] = max(counts[word], count)
         return counts
 
     def is_exact(self) -> bool:
@@ -68,6 +69,14 @@ class WordCount:
 
     def newest_checkpoint(self) -> int:
         return max((int(c["number"]) for c in self.api.checkpoints(self.job)), default=0)
+
+    def restored_number(self) -> int:
+        """The checkpoint that the present attempt started from; 0: from nothing."""
+        run = self.run
+        attempt = next(a for a in run["attempts"] if a["token"] == run["token"])
+        return next(
+            (int(c["number"]) for c in self.api.checkpoints(self.job) if c["id"] == attempt["restored_checkpoint"]), 0
+        )
 
     def goes_on(self, after: int) -> bool:
         """Whether the run is running and has completed a checkpoint since `after`."""

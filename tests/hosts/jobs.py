@@ -95,9 +95,11 @@ def counts(source: Any, output: Path) -> Dataflow:
 
 
 def final_counts(output: Path) -> dict[int, tuple[int, int]]:
-    """The last update of each key in the committed output."""
+    """The last update of each key in the committed output; counts only rise, so no update may stand there twice."""
     found: dict[int, tuple[int, int]] = {}
-    for row in committed(output):
+    rows = committed(output)
+    assert len({(row["key"], row["n"]) for row in rows}) == len(rows), "an update was written twice"
+    for row in rows:
         if row["key"] not in found or row["n"] > found[row["key"]][0]:
             found[row["key"]] = (row["n"], row["total"])
     return found

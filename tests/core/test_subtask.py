@@ -626,3 +626,15 @@ def test_at_least_once_gives_up_what_is_cancelled_upstream_and_what_came_before_
     ]
     forwarded = [Broadcast(CancelBarrier(CheckpointId(n))) for n in (1, 2)]
     assert [e for e in effects if isinstance(e, Broadcast)] == forwarded
+
+
+# ---------------------------------------------------------------- timers of the host
+
+
+def test_timers_fire_between_the_start_and_the_end_of_the_logic() -> None:
+    """And never in an operator that is skipped, or behind its own end of data."""
+    waiting = Subtask(SubtaskSpec(id=subtask("b/0"), inputs={LEFT: 0}))
+    machine, skipped = one_input(), one_input(finished_on_restore=True)
+    assert [one.may_fire for one in (waiting, machine, skipped)] == [False, True, False]
+    hear(machine, LEFT, EndOfData(drain=True))
+    assert not machine.may_fire

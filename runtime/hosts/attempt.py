@@ -21,6 +21,7 @@ from runtime.core.effects import (
     EndJob,
     FailAttempt,
     IssueId,
+    LateAnswer,
     NotifyAborted,
     NotifyCompleted,
     ReportCheckpoint,
@@ -325,6 +326,8 @@ class Attempt:
                 self._scribe.submit(partial(self.records.report_checkpoint, effect))
             case SettleOperation(operation, checkpoint, reason, detail):
                 self._settle(operation, checkpoint, str(reason or ""), detail)
+            case LateAnswer():
+                log.info("an answer came too late", subtask=str(effect.subtask), answer=repr(effect))
             case ResumeJob():
                 self._change_state(RunEvent.SHUTDOWN_ABANDONED)
             case FailAttempt(detail):

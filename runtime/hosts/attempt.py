@@ -6,16 +6,15 @@ what threads and other processes have to say arrives there.
 
 import queue
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
-from runtime.core.checkpoint import Manifest, SnapshotTimings
-from runtime.core.coordinator import Coordinator, CoordinatorSettings
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import Coordinator
 from runtime.core.effects import (
     CoordinatorEffect,
     EndJob,
@@ -46,12 +45,11 @@ from runtime.core.events import (
     SubtaskEnded,
     Ticked,
 )
-from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.ids import CheckpointId
 from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
-from runtime.core.recovery import Restored, has_state
-from runtime.dataflow import CompiledJob
 from runtime.errors import EnvironmentFailure
+from runtime.hosts.completion import Timings, complete
 from runtime.hosts.monitor import Monitor
 from runtime.hosts.protocol import (
     Aborted,
@@ -70,10 +68,9 @@ from runtime.hosts.protocol import (
     Trigger,
 )
 from runtime.hosts.scribe import Scribe
+from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.control import ControlServer, Hello
-from runtime.io.manifests import write_manifest
 from runtime.ports import Clock, SnapshotStore
-from runtime.records import Completed as CompletedRecord
 from runtime.records import OperationRequest, RunRecords
 
 TICK_S: Final = 0.25
@@ -81,56 +78,6 @@ LIVE_MS: Final = 1_000
 HELLO_TIMEOUT_MS: Final = 120_000  #: for Spark to start every slot; what a slot restores may take as long as it takes
 
 log = structlog.get_logger()
-
-
-class Launcher(Protocol):
-    """Starts and ends the processes or threads that slots run in."""
-
-    @property
-    def usable(self) -> bool:
-        """False when this process can start no slots any more, and only a fresh one could."""
-
-    def launch(
-        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
-    ) -> None:
-        """Starts `job.graph.parallelism` slots; returns at once. `ended` hears, once, that all are gone and why."""
-
-    def stop(self) -> None:
-        """Ends the slots of the last launch, however they are. Returns when they are gone or cannot be waited for."""
-
-
-class OutcomeKind(StrEnum):
-    ENDED = "ended"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    RELEASED = "released"
-    SUPERSEDED = "superseded"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt came to its end. `final`: trying again cannot help."""
-
-    kind: OutcomeKind
-    detail: str = ""
-    operator: str = ""
-    final: bool = False
-    story: tuple[str, ...] = ()
-    savepoint: Manifest | None = None  #: of a completed stop or drain
-    progressed: bool = False  #: a checkpoint was completed
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptConfig:
-    job_id: str
-    token: Token
-    job: CompiledJob
-    storage: str
-    host: str
-    settings: CoordinatorSettings
-    heartbeat_timeout_ms: int
-    restored: Mapping[SubtaskId, Restored]
-    restarts: int
 
 
 @dataclass
@@ -315,7 +262,7 @@ class Attempt:
             case TriggerSubtask(subtask, barrier):
                 self._control.send(subtask.index, Trigger(subtask, barrier))
             case StoreManifest(manifest, timings):
-                self._scribe.submit(partial(self._store, manifest, timings), partial(self._stored, manifest))
+                self._scribe.submit(partial(self._complete, manifest, timings), partial(self._stored, manifest))
             case NotifyCompleted(permit, subtasks):
                 for slot in {subtask.index for subtask in subtasks}:
                     self._control.send(slot, Completed(permit.checkpoint))
@@ -344,26 +291,9 @@ class Attempt:
         else:
             self._post(partial(self._decide, IdIssued(at, CheckpointId(answer))))
 
-    def _store(self, manifest: Manifest, timings: tuple[tuple[SubtaskId, SnapshotTimings], ...]) -> bool | str:
-        """On the scribe's thread: durable first, recorded then. A record of unknown outcome is tried again.
-
-        Returns why the manifest could not be written, or whether it was recorded.
-        """
-        try:
-            folder, nbytes = write_manifest(self.store, manifest)
-        except (OSError, EnvironmentFailure) as error:
-            return f"{type(error).__name__}: {error}"
-        size = nbytes + sum(segment.nbytes for segment in manifest.segments())
-        written = nbytes + sum(t.written_bytes for _, t in timings)
-        record = CompletedRecord(
-            manifest=manifest,
-            folder=folder,
-            size_bytes=size,
-            written_bytes=written,
-            at=self._now(),
-            operators=_summary(manifest, timings),
-        )
-        return self.records.record_completed(record)
+    def _complete(self, manifest: Manifest, timings: Timings) -> bool | str:
+        """On the scribe's thread."""
+        return complete(self.store, self.records, manifest, timings, self._now())
 
     def _stored(self, manifest: Manifest, recorded: bool | str) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
@@ -440,23 +370,3 @@ class Attempt:
             live["checkpoint"] = None
         live |= {"restarts": self.config.restarts, "parallelism": self._graph.parallelism}
         self._scribe.submit(partial(self.records.write_live, live), once=True)
-
-
-def _summary(manifest: Manifest, timings: tuple[tuple[SubtaskId, SnapshotTimings], ...]) -> list[dict[str, Any]]:
-    """Per operator, for people."""
-    rows = []
-    for uid, operator in manifest.operators.items():
-        own = [t for subtask, t in timings if subtask.operator == uid]
-        rows.append(
-            {
-                "uid": uid,
-                "finished": str(operator.finished),
-                "subtasks": operator.parallelism,
-                "has_state": has_state(operator),
-                "state_bytes": sum(s.nbytes for t in operator.subtasks.values() for s in t.segments()),
-                "max_alignment_ms": max((t.alignment_ms for t in own), default=0.0),
-                "max_sync_ms": max((t.sync_ms for t in own), default=0.0),
-                "max_async_ms": max((t.async_ms for t in own), default=0.0),
-            }
-        )
-    return rows

@@ -24,8 +24,9 @@ from runtime.core.recovery import RestartStrategy, Restored, assign, check_resto
 from runtime.dataflow import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
-from runtime.hosts.attempt import Attempt, AttemptConfig, Launcher, Outcome, OutcomeKind
+from runtime.hosts.attempt import Attempt
 from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
 from runtime.ports import Clock, SnapshotStore
 from runtime.records import RunRecords

@@ -28,7 +28,7 @@ STOP_S: Final = 10.0
 
 
 class LocalLauncher:
-    """Implements `attempt.Launcher` with threads."""
+    """Implements `terms.Launcher` with threads."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []

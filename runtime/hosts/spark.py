@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 
 class SparkLauncher:
-    """Implements `attempt.Launcher` with one barrier-mode stage per attempt, on one session for the master's life."""
+    """Implements `terms.Launcher` with one barrier-mode stage per attempt, on one session for the master's life."""
 
     def __init__(self, name: str, spark_master: str) -> None:
         self._name, self._spark_master = name, spark_master

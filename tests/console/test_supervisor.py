@@ -13,7 +13,7 @@ import pytest
 from tests.console.world import Worker, World, alive
 from tests.waiting import until
 
-CLAIM_LIMIT_S = 10  #: issue 2: a run whose worker was killed is claimed by another within this
+CLAIM_LIMIT_S = 10  #: a run whose worker was killed is claimed by another within this
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,62 @@
+"""What an attempt is told, what starts its slots, and how it can end: words shared by job master and attempt."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import SubtaskId, Token
+from runtime.core.recovery import Restored
+from runtime.dataflow import CompiledJob
+
+
+class Launcher(Protocol):
+    """Starts and ends the processes or threads that slots run in."""
+
+    @property
+    def usable(self) -> bool:
+        """False when this process can start no slots any more, and only a fresh one could."""
+
+    def launch(
+        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
+    ) -> None:
+        """Starts `job.graph.parallelism` slots; returns at once. `ended` hears, once, that all are gone and why."""
+
+    def stop(self) -> None:
+        """Ends the slots of the last launch, however they are. Returns when they are gone or cannot be waited for."""
+
+
+class OutcomeKind(StrEnum):
+    ENDED = "ended"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    RELEASED = "released"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt came to its end. `final`: trying again cannot help."""
+
+    kind: OutcomeKind
+    detail: str = ""
+    operator: str = ""
+    final: bool = False
+    story: tuple[str, ...] = ()
+    savepoint: Manifest | None = None  #: of a completed stop or drain
+    progressed: bool = False  #: a checkpoint was completed
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptConfig:
+    job_id: str
+    token: Token
+    job: CompiledJob
+    storage: str
+    host: str
+    settings: CoordinatorSettings
+    heartbeat_timeout_ms: int
+    restored: Mapping[SubtaskId, Restored]
+    restarts: int

@@ -40,6 +40,7 @@ class Running:
     def __init__(self, launcher: SparkLauncher, folder: Path, source: Numbers, parallelism: int, **config: Any) -> None:
         self.records = config.pop("records", None) or MemoryRecords()
         self.output = folder / "out"
+        attempts = config.pop("attempts", 3)
         storage = str(folder / "state")
         master = MasterConfig(
             job_id="1",
@@ -47,7 +48,7 @@ class Running:
             job=counts(source, self.output).compile(parallelism),
             storage=storage,
             coordinator=CoordinatorSettings(interval_ms=500, min_pause_ms=50),
-            restart=RestartStrategy(attempts=3, delay_ms=50),
+            restart=RestartStrategy(attempts=attempts, delay_ms=50),
             **config,
         )
         self.master = JobMaster(master, self.records, FileStore(storage), launcher, SystemClock())
@@ -144,7 +145,7 @@ def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, 
 
 def test_more_slots_than_the_cluster_offers_fails_in_words(tmp_path: Path, launcher: SparkLauncher) -> None:
     source = Numbers(total=10)
-    job = Running(launcher, tmp_path, source, 8)
+    job = Running(launcher, tmp_path, source, 8, attempts=0)
     job.join()
     assert job.records.state is RunState.FAILED
     assert job.records.failure is not None

@@ -8,12 +8,15 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.commit import owed
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
+from runtime.core.ids import OperatorId, Token
 from runtime.core.lifecycle import RunState
+from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import RestartStrategy
 from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import EnvironmentFailure
+from runtime.hosts import driver
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.local import LocalLauncher, local_master, run_local
 from runtime.hosts.scribe import Scribe
@@ -65,6 +68,53 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
     second.restore_point = lambda: None  # type: ignore[method-assign]
     run_local(counts(Numbers(total=100), tmp_path / "out2"), storage=storage, settings=FAST, records=second)
     assert all(path.exists() for path in kept)
+
+
+def drained_but_not_committed(folder: Path) -> tuple[MemoryRecords, list[Path]]:
+    """A run whose drain is recorded and whose files of that savepoint are pending still, as if all slots died there."""
+    first = MemoryRecords()
+    job = counts(Numbers(total=100, unbounded=True), folder / "out").compile(1)
+    master = local_master(job, str(folder / "state"), first, CoordinatorSettings(interval_ms=None))
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    until(lambda: first.live and first.live["operators"]["out"]["records_in"] > 0)
+    first.operations.append(OperationRequest("d", "drain"))
+    master.poke()
+    thread.join(60)
+    savepoint = first.completed[-1].manifest
+    assert savepoint.kind is CheckpointKind.DRAIN
+    shown = []
+    for committable in owed(savepoint)[OperatorId("out")]:
+        shown.append(folder / "out" / committable["final"])
+        shown[-1].rename(folder / "out" / committable["pending"])
+    assert shown, "a test of nothing"
+    return MemoryRecords(token=Token(5), completed=list(first.completed)), shown
+
+
+def test_a_recorded_savepoint_of_a_drain_ends_the_run_and_is_committed_from_its_manifest(tmp_path: Path) -> None:
+    """S0-21: the next master restarts nothing, commits what the slots still owed, and tells whoever asked."""
+    records, shown = drained_but_not_committed(tmp_path)
+    records.operations.append(OperationRequest("d", "drain"))
+    job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
+    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
+    assert records.state is RunState.FINISHED
+    assert all(path.exists() for path in shown)
+    assert records.settled["d"] == ({"checkpoint": records.completed[-1].manifest.checkpoint}, None)
+
+
+def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savepoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, _ = drained_but_not_committed(tmp_path)
+    for path in (tmp_path / "out").glob(".*.pending"):
+        path.unlink()
+    monkeypatch.setattr(driver, "COMMIT_PATIENCE_MS", 0)
+    job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
+    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
+    assert records.state is RunState.FAILED
+    assert records.failure is not None
+    number = records.completed[-1].manifest.checkpoint
+    assert f"the savepoint {number} is complete" in str(records.failure["message"])
 
 
 class SpentLauncher(LocalLauncher):

@@ -1,4 +1,4 @@
-"""From a manifest to the next attempt: may it be restored, who gets which state, and is there another attempt at all.
+"""From a manifest to the next attempt: who gets which state.
 
 Pure functions of what was read. They do not know files: a `Segment` is a name here. State is dealt by operator uid
 and key group, never by slot; list state in contiguous chunks; broadcast state from any subtask that has it; an
@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.graph import JobGraph, OperatorSpec
 from runtime.core.ids import SubtaskId
 from runtime.core.keygroups import range_of
-from runtime.errors import JobRejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,38 +25,6 @@ class Restored:
     broadcast: SubtaskSnapshot | None = None  #: whose broadcast state to take
     watermark: int | None = None
     finished: bool = False  #: skip the operator
-
-
-def check_restorable(manifest: Manifest, graph: JobGraph) -> None:
-    """Refuses a restore that would lose or misplace state, before anything starts.
-
-    Raises:
-        JobRejected: naming the operator or field at fault.
-    """
-    if manifest.format > FORMAT_VERSION:
-        detail = f"the checkpoint has format {manifest.format}, this version reads up to {FORMAT_VERSION}"
-        raise JobRejected("newer-format", "checkpoint", detail)
-    if manifest.max_parallelism != graph.max_parallelism:
-        detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {graph.max_parallelism}"
-        raise JobRejected("max-parallelism-changed", "max_parallelism", detail)
-    for uid, snapshot in manifest.operators.items():
-        if uid not in graph.by_uid and has_state(snapshot):
-            raise JobRejected("unmapped-state", uid, "the checkpoint holds state for an operator that the job lacks")
-    _check_finished_set(manifest, graph)
-
-
-def _check_finished_set(manifest: Manifest, graph: JobGraph) -> None:
-    finished = set(manifest.finished_operators())
-    for operator in graph.operators:
-        for before in graph.predecessors(operator.uid):
-            if operator.uid in finished and before not in finished:
-                detail = f"it stands before {operator.uid!r}, which the checkpoint holds as finished"
-                raise JobRejected("operator-before-finished", str(before), detail)
-
-
-def has_state(operator: OperatorSnapshot) -> bool:
-    """Whether dropping the operator would lose something."""
-    return any(s.keyed or s.broadcast or s.lists or s.committables for s in operator.subtasks.values())
 
 
 def assign(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Restored]:
@@ -113,16 +80,3 @@ def _deal_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str
         start = index * size + min(index, more)
         dealt[name] = tuple(entries[start : start + size + (index < more)])
     return dealt
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartStrategy:
-    """Fixed delay. `attempts` counts failures since the last completed checkpoint; 0 means none."""
-
-    attempts: int = 10
-    delay_ms: int = 1_000
-
-    def delay_after(self, failures: int) -> int | None:
-        """Milliseconds to wait before the next attempt, or None to give up, after `failures` failures in a row."""
-        assert failures > 0, "asked without a failure"
-        return self.delay_ms if failures <= self.attempts else None

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

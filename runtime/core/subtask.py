@@ -6,14 +6,9 @@ end events follows the barrier of a stop or drain; a task ends only after the fi
 after its logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
 """
 
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
-
 from runtime.core import alignment as align
 from runtime.core import barriers
-from runtime.core.checkpoint import CheckpointMode, CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -45,8 +40,7 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.graph import JobGraph, Role
-from runtime.core.ids import ChannelId, CheckpointId, OperatorId, SubtaskId
+from runtime.core.ids import ChannelId, CheckpointId
 from runtime.core.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
@@ -59,67 +53,11 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
+from runtime.core.spec import SubtaskSpec
+from runtime.core.story import Story
 from runtime.core.watermarks import Watermarks
 
-STORY_LENGTH: Final = 40  #: events kept for the report of a failed attempt
-
 Effects = list[SubtaskEffect]
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What the story keeps of records: none of their values, and nothing of their memory."""
-
-    channel: ChannelId
-    rows: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the story keeps of a snapshot: none of its state."""
-
-    checkpoint: CheckpointId
-    timings: SnapshotTimings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubtaskSpec:
-    """What a subtask must know about its place in the graph and about its past."""
-
-    id: SubtaskId
-    inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: input number of each channel
-    build: frozenset[ChannelId] = frozenset()  #: channels to be read to their end before all others
-    completes: bool = False  #: a bounded source on a build side is never stopped half-way
-    restored_watermark: int | None = None
-    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
-    finished_on_restore: bool = False  #: skip the operator; still send what successors need
-
-
-def spec_of(
-    graph: JobGraph,
-    subtask: SubtaskId,
-    watermark: int | None = None,
-    finished: bool = False,
-    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE,
-) -> SubtaskSpec:
-    """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
-    channels = graph.inputs[subtask]
-    return SubtaskSpec(
-        id=subtask,
-        inputs={channel: graph.input_of(channel) for channel in channels},
-        build=frozenset(channel for channel in channels if graph.edges[channel.edge].build),
-        completes=graph.by_uid[subtask.operator].role is Role.SOURCE and feeds_build_side(graph, subtask.operator),
-        restored_watermark=watermark,
-        mode=mode,
-        finished_on_restore=finished,
-    )
-
-
-def feeds_build_side(graph: JobGraph, uid: OperatorId) -> bool:
-    """Whether a path leads from `uid` to a build input."""
-    out = [edge for edge in graph.edges if edge.source == uid]
-    return any(edge.build or feeds_build_side(graph, edge.target) for edge in out)
 
 
 class Subtask:
@@ -127,7 +65,7 @@ class Subtask:
 
     def __init__(self, spec: SubtaskSpec) -> None:
         self.spec = spec
-        self.story: deque[SubtaskEvent | Heard | Stored] = deque(maxlen=STORY_LENGTH)
+        self.story = Story()
         self.ended = False
         self._started = False
         self._alignment = barriers.fresh(spec.mode, frozenset(spec.inputs))
@@ -191,7 +129,7 @@ class Subtask:
     # ------------------------------------------------------------ the one entrance
 
     def handle(self, event: SubtaskEvent) -> Effects:
-        self._note(event)
+        self.story.note(event)
         match event:
             case MessageArrived(channel, message):
                 return self._message(channel, message)
@@ -215,17 +153,6 @@ class Subtask:
                 return self._aborted(checkpoint)
             case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
                 return self._start()
-
-    def _note(self, event: SubtaskEvent) -> None:
-        match event:
-            case SourceAdvanced():
-                return
-            case MessageArrived(channel, Records(rows=rows, nbytes=nbytes)):
-                self.story.append(Heard(channel, rows, nbytes))
-            case SnapshotStored(checkpoint, _, timings):
-                self.story.append(Stored(checkpoint, timings))
-            case _:
-                self.story.append(event)
 
     # ------------------------------------------------------------ messages
 

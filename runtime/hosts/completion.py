@@ -4,7 +4,7 @@ from typing import Any
 
 from runtime.core.checkpoint import Manifest, SnapshotTimings
 from runtime.core.ids import SubtaskId
-from runtime.core.recovery import has_state
+from runtime.core.mapping import has_state
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
 from runtime.ports import SnapshotStore

@@ -19,8 +19,10 @@ from runtime.core.commit import owed, permit_for_recorded
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.lifecycle import RunEvent
+from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
-from runtime.core.recovery import RestartStrategy, Restored, assign, check_restorable
+from runtime.core.recovery import Restored, assign
+from runtime.core.restart import RestartStrategy
 from runtime.dataflow import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention

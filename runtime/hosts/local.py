@@ -13,7 +13,7 @@ from typing import Final
 
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig

@@ -23,7 +23,8 @@ from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskE
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.messages import Message
 from runtime.core.recovery import Restored
-from runtime.core.subtask import Subtask, spec_of
+from runtime.core.spec import spec_of
+from runtime.core.subtask import Subtask
 from runtime.dataflow import CompiledJob
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.hosts.outputs import Outputs

@@ -45,7 +45,8 @@ from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
 from runtime.core.messages import Message, Records
 from runtime.core.recovery import Restored
-from runtime.core.subtask import Subtask, spec_of
+from runtime.core.spec import spec_of
+from runtime.core.subtask import Subtask
 from runtime.testing.invariants import ChannelWatch, check_subtask
 from runtime.testing.jobs import Job
 from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, Image, ModelOperator, Row, Rows, SourceOperator, group_of

@@ -55,8 +55,10 @@ from runtime.core.events import (
 )
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
-from runtime.core.recovery import RestartStrategy, assign, check_restorable
+from runtime.core.recovery import assign
+from runtime.core.restart import RestartStrategy
 from runtime.testing.cluster import Attempt, Broken, Report, SlotLost, Started
 from runtime.testing.invariants import check_notified, require
 from runtime.testing.jobs import Job

@@ -4,7 +4,9 @@ import pytest
 
 from runtime.core.checkpoint import FORMAT_VERSION, SubtaskSnapshot
 from runtime.core.graph import JobGraph
-from runtime.core.recovery import RestartStrategy, assign, check_restorable
+from runtime.core.mapping import check_restorable
+from runtime.core.recovery import assign
+from runtime.core.restart import RestartStrategy
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, manifest, operator, segment, sink, source, subtask
 

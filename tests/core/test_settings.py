@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 from runtime.core.settings import JobSettings
 
 

@@ -56,7 +56,9 @@ from runtime.core.messages import (
 from runtime.core.messages import (
     CheckpointKind as Kind,
 )
-from runtime.core.subtask import STORY_LENGTH, Heard, Stored, Subtask, SubtaskSpec, feeds_build_side, spec_of
+from runtime.core.spec import SubtaskSpec, feeds_build_side, spec_of
+from runtime.core.story import STORY_LENGTH, Heard, Stored
+from runtime.core.subtask import Subtask
 from tests.core.builders import SNAPSHOT, TIMINGS, edge, operator, sink, source, subtask
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)

@@ -13,7 +13,7 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId, Token
 from runtime.core.lifecycle import RunState
 from runtime.core.messages import CheckpointKind
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import driver

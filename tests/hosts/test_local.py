@@ -41,7 +41,7 @@ def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_outp
 
 
 def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_up(tmp_path: Path) -> None:
-    from runtime.core.recovery import RestartStrategy
+    from runtime.core.restart import RestartStrategy
 
     flow = counts(Numbers(total=100), tmp_path / "out")
     broken = flow.source("more", Numbers(total=10)).map_batches("broken", lambda batch: batch.column("nope"))

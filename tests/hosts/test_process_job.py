@@ -13,7 +13,7 @@ import pyarrow as pa
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 from runtime.dataflow import Dataflow
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master, run_local

@@ -12,7 +12,7 @@ import pytest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.spark import SparkLauncher
 from runtime.io.clock import SystemClock

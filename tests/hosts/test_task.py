@@ -10,7 +10,8 @@ from runtime.core.checkpoint import CommitPermit
 from runtime.core.events import Triggered
 from runtime.core.ids import CheckpointId, Token
 from runtime.core.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
-from runtime.core.subtask import Subtask, spec_of
+from runtime.core.spec import spec_of
+from runtime.core.subtask import Subtask
 from runtime.errors import DataRejected, OperatorFailure
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.task import SourceOperator, Task

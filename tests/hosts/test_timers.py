@@ -9,7 +9,8 @@ from runtime.core.events import MessageArrived
 from runtime.core.flow import CHANNEL_WINDOW_BYTES
 from runtime.core.ids import Token
 from runtime.core.messages import EndOfData, Message, Records
-from runtime.core.subtask import Subtask, spec_of
+from runtime.core.spec import spec_of
+from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.task import Task

@@ -22,7 +22,7 @@ import pytest
 
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
-from runtime.core.recovery import RestartStrategy
+from runtime.core.restart import RestartStrategy
 from runtime.dataflow import Dataflow, PipelineContext
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master

@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SEEDS ?= 200
 PYTEST ?=
+JOBS ?= 2
 
 # Checks read Django's settings and reach no server.
 CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=redis://127.0.0.1:1/0 \
@@ -35,7 +36,7 @@ logs: setup ## follow the logs of all processes
 	@exec $(BIN)/python -m stack logs
 
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
-	@exec $(BIN)/python -m pytest $(PYTEST)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
 
 test-slow: setup-browser ## run the tests that take minutes
 	@exec $(BIN)/python -m pytest -m slow $(PYTEST)

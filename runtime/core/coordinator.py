@@ -79,6 +79,7 @@ class Coordinator:
     def __init__(self, job: str, token: Token, graph: JobGraph, settings: CoordinatorSettings) -> None:
         self._job, self._token, self._graph, self._settings = job, token, graph, settings
         self._running = False
+        self._over = False  #: suspended; nothing starts any more
         self._finished: set[SubtaskId] = set()
         self._ended: set[SubtaskId] = set()
         self._queue = RequestQueue()
@@ -132,6 +133,8 @@ class Coordinator:
 
     def _start(self, at: int) -> Effects:
         assert not self._running, "a coordinator starts once"
+        if self._over:  # the last slot reported itself while the attempt was being given up
+            return []
         self._running = True
         return self._schedule(at) + self._final_checkpoint(at)  # subtasks may have finished before the last one started
 
@@ -339,7 +342,7 @@ class Coordinator:
         return effects
 
     def _suspend(self, at: int, detail: str = "the attempt ended") -> Effects:
-        self._running = False
+        self._running, self._over = False, True
         self._pacing.stop()
         effects = self._abandon_all(at, detail)
         request, self._issuing = self._issuing, None

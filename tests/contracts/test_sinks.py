@@ -89,7 +89,7 @@ def test_a_committable_is_plain_json_and_counts_its_rows(tmp_path: Path) -> None
 
 
 def test_committing_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
-    """S1-05."""
+    """S1-05, S1-06."""
     sink = writer(tmp_path)
     sink.write(batch(1))
     committables = sink.prepare(1)
@@ -147,7 +147,7 @@ def test_large_output_is_one_file_of_several_row_groups(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_is_cleaned_by_a_newer_attempt_and_by_nobody_else(tmp_path: Path) -> None:
-    """S1-51, S1-53, S1-54."""
+    """S1-51, S1-53, S1-54, S1-39."""
     crashed = writer(tmp_path, token=3)
     crashed.write(batch(1))
     kept = crashed.prepare(1)
@@ -266,7 +266,7 @@ def test_a_file_system_without_links_commits_by_rename(tmp_path: Path, monkeypat
 def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
     steps: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """S1-13, S1-24, S1-40, S1-47, S1-51, S1-53.
+    """S1-13, S1-24, S1-40, S1-47, S1-51, S1-53, S1-21, S1-30.
 
     A crash repeats the rows since the last completed checkpoint, as a source that rewinds does.
     """

@@ -53,6 +53,7 @@ def test_a_newer_barrier_overtakes_one_that_was_given_up_upstream() -> None:
 
 
 def test_two_overlapping_checkpoints_are_both_taken_in_order() -> None:
+    """S3-49."""
     now = fresh()
     taken = []
     for channel, checkpoint in ((ONE, 1), (TWO, 1), (TWO, 2), (ONE, 2)):

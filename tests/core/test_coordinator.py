@@ -113,7 +113,7 @@ def manifest_in(effects: Effects) -> Manifest:
 
 
 def test_from_request_to_completion() -> None:
-    """S2-16, S2-25, S2-46, S2-51: id, trigger, acknowledgements, record, notice; S4-22."""
+    """S2-16, S2-25, S2-46, S2-51, S2-24: id, trigger, acknowledgements, record, notice; S4-22."""
     job = Job()
     assert job.ask() == [IssueId()]
     barrier = Barrier(CheckpointId(7), Kind.CHECKPOINT, 100)
@@ -232,6 +232,7 @@ def test_at_most_as_many_as_allowed_are_pending_and_the_next_follows() -> None:
 
 
 def test_two_overlapping_checkpoints_both_complete() -> None:
+    """S3-49."""
     job = Job(max_concurrent=2)
     assert job.ask(operation="one") == [IssueId()]
     assert job.ask(operation="two") == [], "one id is asked for at a time"
@@ -666,6 +667,7 @@ def test_what_is_pending_or_waits_gives_way_to_a_stop() -> None:
 
 
 def test_an_id_that_was_under_way_for_a_periodic_one_is_burnt_by_a_stop() -> None:
+    """S2-23: what was decided before the id came is looked at again."""
     job = Job(interval_ms=50)
     job.tick(150)
     assert job.ask(Kind.STOP) == []

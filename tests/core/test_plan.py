@@ -17,7 +17,7 @@ GRAPH = chain()
     [([], ["a/0"]), (["a/0"], ["b/0"]), (["a/0", "b/0"], ["c/0"]), (["b/0"], ["a/0", "c/0"])],
 )
 def test_running_subtasks_whose_predecessors_have_ended_are_triggered(ended: list[str], trigger: list[str]) -> None:
-    """S0-19: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
+    """S0-19, S2-56, S3-52: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
     made = plan(GRAPH, {subtask(name) for name in ended})
     assert made.trigger == {subtask(name) for name in trigger}
     assert made.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}

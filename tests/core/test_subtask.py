@@ -266,7 +266,7 @@ def test_a_source_takes_its_snapshot_in_one_step_when_triggered() -> None:
 
 
 def test_a_channel_that_delivered_its_barrier_is_blocked_until_the_other_has() -> None:
-    """S4-20, S4-24..27."""
+    """S4-20, S4-24..27, S3-51."""
     machine = two_inputs()
     assert hear(machine, LEFT, barrier(1)) == []
     assert not machine.readable(LEFT)
@@ -335,7 +335,7 @@ def test_a_subtask_without_running_predecessors_waits_for_their_last_messages() 
 
 
 def test_a_trigger_before_the_start_is_declined() -> None:
-    """S0-44, S2-33."""
+    """S0-44, S2-33, S3-53."""
     machine = Subtask(SubtaskSpec(id=subtask("a/0")))
     assert machine.handle(Triggered(barrier(1))) == [
         Decline(CheckpointId(1), Why.DECLINED_TASK_NOT_READY, "the subtask is being deployed"),
@@ -439,7 +439,7 @@ def test_its_snapshot_says_that_it_has_finished() -> None:
 
 
 def test_after_its_end_everything_comes_too_late() -> None:
-    """S0-46."""
+    """S0-46, S3-53."""
     machine = started()
     tell(machine, [SourceExhausted(), Triggered(barrier(1)), permit(1)])
     detail = "the subtask ended while it was being triggered"
@@ -609,7 +609,7 @@ def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
 
 
 def test_at_least_once_reads_on_while_a_barrier_is_awaited() -> None:
-    """S4-24: nobody is blocked, and what came behind the first barrier is in the snapshot."""
+    """S4-24, S3-51: nobody is blocked, and what came behind the first barrier is in the snapshot."""
     machine = two_inputs(mode=CheckpointMode.AT_LEAST_ONCE)
     assert hear(machine, LEFT, barrier(1)) == []
     assert machine.readable(LEFT)

@@ -159,7 +159,7 @@ PLANTED: list[Plant] = [
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S0-67, S1-14: the old way to end, and exact sinks behind a state that is not."""
+    """S0-67, S1-14, S2-54: the old way to end, and exact sinks behind a state that is not."""
     plant(monkeypatch)
     with pytest.raises(BrokenSeed):
         _simulate_all()

@@ -91,7 +91,7 @@ CHECKPOINT, SAVEPOINT = CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("pair", [(CHECKPOINT, SAVEPOINT), (SAVEPOINT, CHECKPOINT), (SAVEPOINT, SAVEPOINT)])
 def test_two_overlapping_checkpoints_both_complete(seed: int, pair: tuple[CheckpointKind, CheckpointKind]) -> None:
-    """S2-10: barriers of both are on their way at once, and neither gives way to the other."""
+    """S2-10, S3-49: barriers of both are on their way at once, and neither gives way to the other."""
     together: list[set[int]] = []
 
     def ask_for_both(s: Simulation) -> None:

@@ -16,6 +16,7 @@ from runtime.core.settings import JobSettings
 SETTINGS_SCHEMA: Schema = msgspec.json.schema(JobSettings)
 
 _SETTINGS_HELP = {
+    "checkpoint_mode": "At least once: no channel waits for a barrier, and a restart may handle records again.",
     "checkpoint_interval_ms": "From the start of one checkpoint to the start of the next.",
     "checkpoint_timeout_ms": "A checkpoint that takes longer is given up.",
     "min_pause_ms": "Left between the end of one checkpoint and the start of the next.",

@@ -111,7 +111,10 @@ def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Paramet
 
 
 def _resolved(part: Schema, root: Schema) -> Schema:
-    """Follows references inside the same schema; what stands beside a reference is kept."""
+    """Follows references inside the same schema; what stands beside a reference is kept.
+
+    A title that was referred to names a type, not the parameter.
+    """
     for _ in range(8):
         reference = part.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -119,7 +122,8 @@ def _resolved(part: Schema, root: Schema) -> Schema:
         found: Any = root
         for step in reference[2:].split("/"):
             found = found.get(step, {}) if isinstance(found, Mapping) else {}
-        part = {**found, **{key: value for key, value in part.items() if key != "$ref"}}
+        referred = {key: value for key, value in found.items() if key != "title"}
+        part = {**referred, **{key: value for key, value in part.items() if key != "$ref"}}
     return part
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from runtime.core.checkpoint import CheckpointMode
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.restart import RestartStrategy
 
@@ -16,6 +17,7 @@ from runtime.core.restart import RestartStrategy
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Defaults are those of a job that nobody has tuned."""
 
+    checkpoint_mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     checkpoint_interval_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 5000
     checkpoint_timeout_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] = 60_000
     min_pause_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 500
@@ -33,6 +35,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             timeout_ms=self.checkpoint_timeout_ms,
             min_pause_ms=self.min_pause_ms,
             max_concurrent=self.max_concurrent_checkpoints,
+            mode=self.checkpoint_mode,
             tolerable_failures=self.tolerable_failed_checkpoints,
         )
 

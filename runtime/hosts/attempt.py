@@ -210,10 +210,12 @@ class Attempt:
     def _hello(self, slot: int, hello: Hello) -> None:
         self._monitor.hello(slot, hello, self.clock.monotonic_ms())
         self._addresses[slot] = hello.address
+        config = self.config
         if len(self._addresses) == self._graph.parallelism:
             for each in self._addresses:
-                restored = [r for subtask, r in self.config.restored.items() if subtask.index == each]
-                self._control.send(each, Deploy(self.config.job_id, self.config.storage, self._addresses, restored))
+                restored = [r for subtask, r in config.restored.items() if subtask.index == each]
+                deploy = Deploy(config.job_id, config.storage, self._addresses, restored, config.settings.mode)
+                self._control.send(each, deploy)
 
     def _heard(self, slot: int, message: ToMaster) -> None:
         now, at = self.clock.monotonic_ms(), self._now()

@@ -5,7 +5,7 @@ Values only. Every message belongs to one attempt: the connection itself is fenc
 
 import msgspec
 
-from runtime.core.checkpoint import FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.checkpoint import CheckpointMode, FailureReason, SnapshotTimings, SubtaskSnapshot
 from runtime.core.ids import SubtaskId
 from runtime.core.messages import Barrier
 from runtime.core.recovery import Restored
@@ -25,6 +25,7 @@ class Deploy(_Message, frozen=True):
     storage: str
     peers: dict[int, str]
     restored: list[Restored]
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
 
 
 class Go(_Message, frozen=True):

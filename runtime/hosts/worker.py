@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
@@ -196,13 +197,13 @@ class Slot:
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
         store = self._open_store(deploy.storage)
         for restored in deploy.restored:
-            self._tasks[restored.subtask] = self._make(restored, store)
+            self._tasks[restored.subtask] = self._make(restored, deploy.mode, store)
         self._order = list(reversed(self._tasks.values()))
         for task in self._tasks.values():
             task.open()
         self._control.send(Deployed())
 
-    def _make(self, restored: Restored, store: SnapshotStore) -> Task:
+    def _make(self, restored: Restored, mode: CheckpointMode, store: SnapshotStore) -> Task:
         job, subtask = self._config.job, restored.subtask
         operator = job.graph.by_uid[subtask.operator]
         context = OperatorContext(
@@ -219,7 +220,7 @@ class Slot:
         state = SubtaskState(context.key_groups, job.graph.max_parallelism, store)
         context.state = state
         state.restore(restored)
-        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished)
+        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode)
         return Task(
             machine=Subtask(spec),
             operator=None if restored.finished else self._code(subtask),

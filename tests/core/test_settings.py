@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime.core.checkpoint import CheckpointMode
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.restart import RestartStrategy
 from runtime.core.settings import JobSettings
@@ -23,11 +24,17 @@ def test_what_is_set_reaches_the_machines() -> None:
         "min_pause_ms": 0,
         "max_concurrent_checkpoints": 2,
         "tolerable_failed_checkpoints": 3,
+        "checkpoint_mode": "at_least_once",
         "restart_attempts": 0,
     }
     settings = msgspec.convert(raw, JobSettings)
     assert settings.coordinator == CoordinatorSettings(
-        interval_ms=100, timeout_ms=2_000, min_pause_ms=0, max_concurrent=2, tolerable_failures=3
+        interval_ms=100,
+        timeout_ms=2_000,
+        min_pause_ms=0,
+        max_concurrent=2,
+        mode=CheckpointMode.AT_LEAST_ONCE,
+        tolerable_failures=3,
     )
     assert settings.restart == RestartStrategy(attempts=0, delay_ms=1_000)
 
@@ -40,6 +47,7 @@ def test_what_is_set_reaches_the_machines() -> None:
         ({"tolerable_failed_checkpoints": -1}, "tolerable_failed_checkpoints"),
         ({"retained_checkpoints": 0}, "retained_checkpoints"),
         ({"min_pause_ms": "soon"}, "min_pause_ms"),
+        ({"checkpoint_mode": "at_most_once"}, "checkpoint_mode"),
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),
     ],
 )

@@ -3,12 +3,14 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
+from runtime.core.settings import JobSettings
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -188,7 +190,5 @@ def operation(of: Job, kind: str = "savepoint", state: str = "succeeded", **chan
     return Operation.objects.create(job=of, kind=kind, state=state, **{**given, **changes})
 
 
-def _settings() -> dict[str, int | None]:
-    return {"checkpoint_interval_ms": 5000, "checkpoint_timeout_ms": 60_000, "min_pause_ms": 500,
-            "max_concurrent_checkpoints": 1, "tolerable_failed_checkpoints": None, "retained_checkpoints": 5,
-            "restart_attempts": 10, "restart_delay_ms": 1000, "heartbeat_timeout_ms": 10_000}  # fmt: skip
+def _settings() -> Any:
+    return msgspec.to_builtins(JobSettings())

@@ -9,7 +9,8 @@ from tests.console.ui import blocks, rows
 
 FILLED = {"pipeline": "flights", "name": "delays", "description": "", "parallelism": "2", "max_parallelism": "128",
           "params-input": "/data/in", "params-output": "/data/out", "params-max_disorder_ms": "1000",
-          "params-on_malformed": '"skip"', "settings-checkpoint_interval_ms": "2000"}  # fmt: skip
+          "params-on_malformed": '"skip"', "settings-checkpoint_interval_ms": "2000",
+          "settings-checkpoint_mode": '"at_least_once"'}  # fmt: skip
 
 
 def test_first_a_pipeline_is_chosen(at_console: Client) -> None:
@@ -47,6 +48,7 @@ def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: U
         "input": "/data/in", "output": "/data/out", "max_disorder_ms": 1000, "on_malformed": "skip"
     }  # fmt: skip
     assert version.settings["checkpoint_interval_ms"] == 2000
+    assert version.settings["checkpoint_mode"] == "at_least_once"
     assert version.settings["retained_checkpoints"] == 5
     assert version.state == "compiling"
     assert "delays is defined. Version 1 is being compiled." in blocks.text(response)

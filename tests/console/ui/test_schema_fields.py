@@ -80,6 +80,14 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     assert SchemaForm({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}).fields == {}
 
 
+def test_a_type_of_its_own_gives_its_options_but_not_its_name() -> None:
+    mode = SettingsForm().fields["checkpoint_mode"]
+    assert isinstance(mode, forms.TypedChoiceField)
+    assert mode.label == "Checkpoint mode"
+    assert mode.initial == '"exactly_once"'
+    assert [shown for _, shown in mode.choices] == ["at_least_once", "exactly_once"]
+
+
 def test_settings_are_drawn_from_their_struct_with_bounds_and_help() -> None:
     form = SettingsForm()
     interval = form.fields["checkpoint_interval_ms"]

@@ -85,7 +85,7 @@ def test_a_type_of_its_own_gives_its_options_but_not_its_name() -> None:
     assert isinstance(mode, forms.TypedChoiceField)
     assert mode.label == "Checkpoint mode"
     assert mode.initial == '"exactly_once"'
-    assert [shown for _, shown in mode.choices] == ["at_least_once", "exactly_once"]
+    assert mode.choices == [('"at_least_once"', "at_least_once"), ('"exactly_once"', "exactly_once")]
 
 
 def test_settings_are_drawn_from_their_struct_with_bounds_and_help() -> None:

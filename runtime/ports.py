@@ -236,6 +236,9 @@ class SnapshotStore(Protocol):
     def get(self, path: str) -> bytes:
         """Raises CorruptState, naming the path, if it is not there."""
 
+    def get_range(self, path: str, offset: int, nbytes: int) -> bytes:
+        """Up to `nbytes` from `offset`: fewer where the file ends. Raises CorruptState as `get` does."""
+
     def delete(self, paths: Iterable[str]) -> None:
         """Those already gone count as success; folders left empty go too."""
 

@@ -70,6 +70,17 @@ class FinishedState(StrEnum):
     FINISHED = "finished"
 
 
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a state file that can be read alone: whole key groups, one after another."""
+
+    offset: int
+    nbytes: int
+    rows: int
+    checksum: str  #: as that of a segment, over what precedes the first block and then the block
+    first_group: int
+    last_group: int
+
+
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """One state file. `path` is relative to the checkpoint storage root of the job."""
 
@@ -79,6 +90,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  #: "crc32c:<hex>" or "blake2b:<hex>", over the file's bytes
     first_group: int  #: key groups that may occur in it, both ends included
     last_group: int
+    blocks: tuple[Block, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):

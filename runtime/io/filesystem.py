@@ -8,8 +8,9 @@ from __future__ import annotations  # `list` is also a method here
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from runtime.errors import CorruptState, EnvironmentFailure
 
@@ -35,9 +36,20 @@ class FileStore:
             raise EnvironmentFailure(f"{target} cannot be written: {error}") from error
 
     def get(self, path: str) -> bytes:
+        return self._read(path, lambda file: file.read())
+
+    def get_range(self, path: str, offset: int, nbytes: int) -> bytes:
+        def part(file: BinaryIO) -> bytes:
+            file.seek(offset)
+            return file.read(nbytes)
+
+        return self._read(path, part)
+
+    def _read(self, path: str, read: Callable[[BinaryIO], bytes]) -> bytes:
         target = self._locate(path)
         try:
-            return target.read_bytes()
+            with target.open("rb") as file:
+                return read(file)
         except (FileNotFoundError, NotADirectoryError):
             raise CorruptState(f"{target}: there is no such file") from None
         except OSError as error:

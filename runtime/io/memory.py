@@ -60,6 +60,9 @@ class MemorySnapshotStore:
             raise CorruptState(f"{path}: not there")
         return content
 
+    def get_range(self, path: str, offset: int, nbytes: int) -> bytes:
+        return self.get(path)[offset : offset + nbytes]
+
     def delete(self, paths: Iterable[str]) -> None:
         with self._lock:
             for path in paths:

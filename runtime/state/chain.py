@@ -30,10 +30,19 @@ class Link:
         make: encodes the rows; called in the background, again after a failed write.
         nbytes: their size in memory.
         groups: first and last key group that may occur.
+        by_group: the rows are sorted by key group, which is their first column.
     """
 
-    def __init__(self, name: str, make: Callable[[], pa.RecordBatch], nbytes: int, groups: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], pa.RecordBatch],
+        nbytes: int,
+        groups: tuple[int, int],
+        by_group: bool = False,
+    ) -> None:
         self.nbytes = nbytes
+        self._by_group = by_group
         self._name = name
         self._make: Callable[[], pa.RecordBatch] | None = make
         self._groups = groups
@@ -46,7 +55,7 @@ class Link:
             if self._segment is not None:
                 return self._segment, 0
             assert self._make is not None, "rows are kept until they are written"
-            segment = write_segment(store, f"{prefix}/{self._name}", self._make(), self._groups)
+            segment = write_segment(store, f"{prefix}/{self._name}", self._make(), self._groups, self._by_group)
             self._segment, self._make = segment, None
             return segment, segment.nbytes
 

@@ -163,7 +163,7 @@ class SubtaskState:
             return None
         size = sum(part.nbytes for part in rows)
         groups = (min(int(part.groups.min()) for part in rows), max(int(part.groups.max()) for part in rows))
-        return self._link(name, lambda: segment_batch(rows), size, groups)
+        return self._link(name, lambda: segment_batch(rows), size, groups, by_group=True)
 
     def _broadcast_link(self, name: str, batches: Sequence[pa.RecordBatch]) -> Link | None:
         if not batches:
@@ -171,9 +171,16 @@ class SubtaskState:
         everywhere = (0, self._max_parallelism - 1)
         return self._link(name, lambda: pa.concat_batches(batches), sum(batch.nbytes for batch in batches), everywhere)
 
-    def _link(self, name: str, make: Callable[[], pa.RecordBatch], nbytes: int, groups: tuple[int, int]) -> Link:
+    def _link(
+        self,
+        name: str,
+        make: Callable[[], pa.RecordBatch],
+        nbytes: int,
+        groups: tuple[int, int],
+        by_group: bool = False,
+    ) -> Link:
         self._written_names += 1
-        return Link(f"{name}-{self._written_names:06d}.arrow", make, nbytes, groups)
+        return Link(f"{name}-{self._written_names:06d}.arrow", make, nbytes, groups, by_group)
 
     # ------------------------------------------------------------ inside
 
@@ -195,9 +202,9 @@ class SubtaskState:
             names += [name for name, found in self._restored.broadcast.broadcast.items() if found]
         return names
 
-    def _read(self, segment: Segment) -> pa.RecordBatch:
+    def _read(self, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
         assert self._store is not None, "a restore needs a store"
-        return read_segment(self._store, segment)
+        return read_segment(self._store, segment, groups)
 
     def _filled(self, name: str, table: Table) -> Table:
         for snapshot in self._snapshots():
@@ -211,7 +218,7 @@ class SubtaskState:
         groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
         if not groups and table.settled:
             return
-        batch = self._read(segment)
+        batch = self._read(segment, groups)
         self._check_columns(table, batch, segment)
         table.take_over(batch, groups)
 

@@ -28,6 +28,16 @@ def test_what_is_put_can_be_got(store: SnapshotStore) -> None:
     assert store.get("empty") == b""
 
 
+def test_a_part_can_be_got(store: SnapshotStore) -> None:
+    """S3-21: who needs a part of the state reads a part of the file."""
+    store.put("chk-1/state.arrow", [b"0123", b"456789"])
+    assert store.get_range("chk-1/state.arrow", 2, 5) == b"23456"
+    assert store.get_range("chk-1/state.arrow", 8, 5) == b"89"
+    assert store.get_range("chk-1/state.arrow", 20, 5) == b""
+    with pytest.raises(CorruptState, match="chk-1/nothing"):
+        store.get_range("chk-1/nothing", 0, 1)
+
+
 def test_a_file_can_be_replaced(store: SnapshotStore) -> None:
     store.put("manifest", [b"a longer first version"])
     store.put("manifest", [b"second"])

@@ -1,0 +1,172 @@
+"""A sequence made inside the job: numbers, keys and event times, for measuring and trying without any input.
+
+Row `id` is the same in every run: its key and its time follow from it. The sequence is dealt in blocks to as many
+splits as there are key groups; a subtask reads its splits in step, always the one that lags most, so its event time
+never falls behind itself. Positions are keyed state and move with their key groups.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.ports import OperatorContext, SourceReader
+from runtime.state.hashing import groups_of, hash_columns
+from runtime.state.table import KeyedTable
+
+MULTIPLIER: Final = 2_654_435_761  #: Knuth's: neighbours get keys that lie far apart
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("key", pa.int64(), nullable=False),
+        pa.field("time", pa.timestamp("us"), nullable=False),
+    ]
+)
+_BLOCK_ROWS: Final = 8_192
+_US_PER_MS: Final = 1_000
+_SPACE: Final = 2**32
+_NEVER: Final = 2**63 - 1
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceSource:
+    """Gives out `id`, `key` and `time`.
+
+    Args:
+        rows: how many in all subtasks together; None: no end.
+        duration_ms: wall time after the job's first start at which each subtask ends; None: no end.
+        keys: number of different keys. Even spread: key = id * 2654435761 mod keys.
+        zipf: exponent of the spread of keys, above 1; key 0 is the most frequent. None: even.
+        microseconds_per_row: event time between a row and the next; row 0 has time 0.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    rows: int | None = None
+    duration_ms: int | None = None
+    keys: int = 1_000
+    zipf: float | None = None
+    microseconds_per_row: int = 1
+
+    @property
+    def bounded(self) -> bool:
+        return self.rows is not None or self.duration_ms is not None
+
+    def reader(self) -> "SequenceReader":
+        return SequenceReader(self)
+
+    def check(self) -> None:
+        for name, value in (("rows", self.rows), ("duration_ms", self.duration_ms)):
+            if value is not None and value < 0:
+                raise JobRejected("bad-sequence", name, f"must not be negative, but is {value}")
+        if not 0 < self.keys < _SPACE:
+            raise JobRejected("bad-sequence", "keys", f"must lie between 1 and {_SPACE - 1}, not {self.keys}")
+        if self.zipf is not None and not self.zipf > 1:
+            raise JobRejected("bad-sequence", "zipf", f"the exponent must be above 1, not {self.zipf}")
+        if self.microseconds_per_row < 1:
+            raise JobRejected("bad-sequence", "microseconds_per_row", "must be at least 1")
+
+
+class SequenceReader(SourceReader):
+    """One subtask's share: the splits of its key groups, in order."""
+
+    def __init__(self, source: SequenceSource) -> None:
+        self._source = source
+        self._end = _NEVER if source.rows is None else source.rows
+        self._offsets = np.empty(0, dtype=np.int64)
+        self._steps = np.empty(0, dtype=np.int64)
+
+    def open(self, context: OperatorContext) -> None:
+        self._now_ms = context.now_ms
+        groups = context.max_parallelism
+        self._cycle_rows = groups * _BLOCK_ROWS
+        owned = np.asarray(context.key_groups)
+        self._next: Numbers = owned * _BLOCK_ROWS  #: by split, the next id to give out
+        self._since_ms = context.now_ms()
+        self._table: KeyedTable = context.state.keyed_table("positions", _KEYS, _VALUES)
+        self._slots = self._table.find([_splits(groups, context.key_groups)])
+        restored = self._slots >= 0
+        if restored.any():
+            self._next[restored] = self._table.column("next_id")[self._slots[restored]]
+            self._since_ms = int(self._table.column("since_ms")[self._slots[restored]].min())
+        self._slots = self._table.upsert([_splits(groups, context.key_groups)])
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        if self.exhausted:
+            return None
+        split = int(self._next.argmin())
+        first = int(self._next[split])
+        return self._rows(first, self._advance(split, first, max_rows) - first)
+
+    @property
+    def exhausted(self) -> bool:
+        duration_ms = self._source.duration_ms
+        if duration_ms is not None and self._now_ms() - self._since_ms >= duration_ms:
+            return True
+        return int(self._next.min()) >= self._end
+
+    def watermark(self) -> int | None:
+        """The row of the split that lags most comes next, or one after it."""
+        return int(self._next.min()) * self._source.microseconds_per_row // _US_PER_MS - 1
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._table.column("next_id")[self._slots] = self._next
+        self._table.column("since_ms")[self._slots] = self._since_ms
+        self._table.touch(self._slots)
+
+    def _advance(self, split: int, first: int, max_rows: int) -> int:
+        """Takes the numbers from `first` on, as far as they go without a gap. Returns where they end."""
+        at, limit = first, min(self._end, first + max_rows)
+        while at < limit and split < len(self._next) and self._next[split] == at:
+            block_end = at - at % _BLOCK_ROWS + _BLOCK_ROWS
+            at = min(block_end, limit)
+            self._next[split] = at if at < block_end else block_end - _BLOCK_ROWS + self._cycle_rows
+            split += 1
+        return at
+
+    def _rows(self, first: int, count: int) -> pa.RecordBatch:
+        if count > len(self._offsets):
+            self._offsets = np.arange(count, dtype=np.int64)
+            self._steps = self._offsets * (MULTIPLIER % self._source.keys) % self._source.keys
+        ids = self._offsets[:count] + first
+        keys = self._even_keys(first, count) if self._source.zipf is None else _skewed(ids, self._source)
+        times = pa.array(ids * self._source.microseconds_per_row).view(SCHEMA.field("time").type)
+        return pa.RecordBatch.from_arrays([pa.array(ids), pa.array(keys), times], schema=SCHEMA)
+
+    def _even_keys(self, first: int, count: int) -> Numbers:
+        """Those of a run of ids: one division in all, not one per row."""
+        keys = self._steps[:count] + first * MULTIPLIER % self._source.keys
+        keys -= (keys >= self._source.keys) * np.int64(self._source.keys)
+        return keys
+
+
+def _skewed(ids: Numbers, source: SequenceSource) -> Numbers:
+    """Ranks of a bounded power law: the inverse of its distribution at a number in (0, 1) that follows from the id."""
+    assert source.zipf is not None, "an even spread has another formula"
+    power = 1.0 - source.zipf
+    spread = ((ids.view(np.uint64) * np.uint64(MULTIPLIER)) & np.uint64(_SPACE - 1)).astype(np.float64)
+    uniform = (spread + 0.5) / _SPACE
+    ranks = (1.0 - uniform * (1.0 - (source.keys + 1.0) ** power)) ** (1.0 / power)
+    return np.minimum(ranks.astype(np.int64), source.keys) - 1
+
+
+def _splits(max_parallelism: int, owned: range) -> pa.Array:
+    """For each key group in `owned` the smallest number that hashes into it: the names of the splits in state."""
+    count = max_parallelism
+    while True:
+        count *= 4
+        groups = groups_of(hash_columns([pa.array(np.arange(count))]), max_parallelism)
+        found, first = np.unique(groups, return_index=True)
+        if len(found) == max_parallelism:
+            return pa.array(first[owned.start : owned.stop].astype(np.int64))
+
+
+_KEYS: Final = pa.schema([pa.field("split", pa.int64())])
+_VALUES: Final = pa.schema(
+    [pa.field("next_id", pa.int64(), nullable=False), pa.field("since_ms", pa.int64(), nullable=False)]
+)

@@ -1,0 +1,72 @@
+"""The discarding sink: counts and sums are state, so they stay right across restores and rescales."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.connectors.sinks.discard import STATE, DiscardSink, DiscardWriter, totals
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import OperatorId, SubtaskId, Token
+from runtime.core.recovery import Restored
+from runtime.dataflow import Dataflow
+from runtime.hosts.local import run_local
+from runtime.io.memory import MemorySnapshotStore
+from runtime.ports import OperatorContext
+from runtime.state.store import SubtaskState
+
+
+def state_of(context: OperatorContext) -> Any:
+    assert isinstance(context.state, SubtaskState)
+    return context.state.capture(False).write(MemorySnapshotStore(), "chk-1")[0].lists[STATE]
+
+
+def opened(*entries: Any) -> tuple[DiscardWriter, OperatorContext]:
+    state = SubtaskState(range(16), 16, None)
+    state.restore(Restored(subtask=SubtaskId(OperatorId("out"), 0), lists={STATE: entries}))
+    context = OperatorContext(
+        job="7", uid="out", index=0, parallelism=1, max_parallelism=16, token=Token(1), state=state, now_ms=lambda: 0,
+    )  # fmt: skip
+    writer = DiscardSink().writer()
+    writer.open(context)
+    return writer, context
+
+
+def batch(*numbers: int | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64()), "text": ["x"] * len(numbers)})
+
+
+def test_rows_and_sums_of_integer_columns_are_kept_in_state() -> None:
+    writer, context = opened()
+    writer.write(batch(1, 2, None))
+    writer.write(batch(2**62))
+    assert writer.prepare(1) == ()
+    assert state_of(context) == ({"rows": 4, "sums": {"n": 2**62 + 3}},)
+    assert context.counters == {"discarded_rows": 4}
+
+
+def test_what_is_restored_counts_on() -> None:
+    """A rescale may deal the entries of several subtasks to one."""
+    writer, context = opened({"rows": 3, "sums": {"n": 5}}, {"rows": 4, "sums": {"n": 2**64 - 1}})
+    writer.write(batch(1))
+    writer.prepare(2)
+    assert totals(state_of(context)) == (8, {"n": 5})
+
+
+def test_sums_wrap_at_64_bits() -> None:
+    writer, context = opened()
+    writer.write(batch(2**63 - 1, 2**63 - 1))
+    writer.write(batch(-1))
+    writer.prepare(1)
+    assert totals(state_of(context)) == (3, {"n": 2**64 - 3})
+
+
+def test_the_last_manifest_of_a_job_tells_what_was_discarded(tmp_path: Any) -> None:
+    rows = 300_000
+    flow = Dataflow("measure")
+    flow.source("numbers", SequenceSource(rows=rows)).sink("out", DiscardSink())
+    records = run_local(flow, parallelism=2, storage=str(tmp_path), settings=CoordinatorSettings(interval_ms=50))
+    last = records.completed[-1].manifest.operators["out"].subtasks
+    found, sums = totals(entry for snapshot in last.values() for entry in snapshot.lists[STATE])
+    assert found == rows
+    assert sums["id"] == rows * (rows - 1) // 2

@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
+_CONTRADICTING = re.compile(r"^`(?P<name>\w+)` must ")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
@@ -27,7 +28,7 @@ def parsed(given: Any, wanted: type[T], prefix: str) -> T:
     except msgspec.ValidationError as error:
         message = str(error)
     at = _AT.search(message)
-    named = _UNKNOWN.search(message) or _MISSING.search(message)
+    named = _UNKNOWN.search(message) or _MISSING.search(message) or _CONTRADICTING.match(message)
     parts = [prefix, at["path"] if at else "", named["name"] if named else ""]
     field = ".".join(part for part in parts if part)
     what = message[: at.start()] if at else message

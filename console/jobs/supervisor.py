@@ -7,6 +7,7 @@ touches while it turns ($WEIR_BEAT_FILE) and in rows.
 While Postgres is away the lease cannot be judged by anybody, so the child keeps running and only the recording waits.
 """
 
+import random
 import signal
 import subprocess
 import time
@@ -25,6 +26,7 @@ from console.jobs.holding import new_owner, renew
 from console.jobs.models import Run
 from console.jobs.patience import when_back
 from console.jobs.pulse import Pulse
+from runtime.core.restart import Failure
 from runtime.core.settings import JobSettings
 
 log = structlog.get_logger(__name__)
@@ -170,24 +172,27 @@ class _Supervision:
         return self._after_death(ended)
 
     def _after_death(self, ended: Ended) -> int | None:
-        self._deaths = 1 if ended.lived_s > STEADY_S else self._deaths + 1
+        draw = random.random()  # noqa: S311 - it keeps no secret
+        failure = Failure(ran_ms=int(ended.lived_s * 1000), progressed=ended.lived_s > STEADY_S, draw=draw)
+        verdict = self._settings.restart.after(failure, self._deaths)
+        self._deaths = verdict.failures
         reason = f"The job master {ended.how}"
-        if self._deaths > self._settings.restart_attempts:
+        if verdict.delay_ms is None:
             self._give_up(reason, ended)
             return None
         detail = {"log": ended.log_tail}
         restart = partial(runs.restart, self._run_id, self._owner, f"{reason}.", detail)
         token = when_back(restart, shutting_down)
-        return token if token is not None and self._pause() else None
+        return token if token is not None and self._pause(verdict.delay_ms) else None
 
     def _give_up(self, reason: str, ended: Ended) -> None:
-        message = f"{reason}; it was restarted {self._deaths - 1} times, as often as restart_attempts allows."
+        message = f"{reason}; it was restarted {self._deaths - 1} times, as often as its restart strategy allows."
         failure = {"code": "master-died", "message": message, "detail": "\n".join(ended.log_tail)}
         when_back(partial(runs.give_up, self._run_id, failure, self._owner), shutting_down)
 
-    def _pause(self) -> bool:
+    def _pause(self, delay_ms: int) -> bool:
         """Wait before the next attempt, with the lease kept. False: it must not follow here."""
-        until = time.monotonic() + self._settings.restart_delay_ms / 1000
+        until = time.monotonic() + delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, BEAT_S))
             if shutting_down():

@@ -23,8 +23,16 @@ _SETTINGS_HELP = {
     "max_concurrent_checkpoints": "So many may be under way at once.",
     "tolerable_failed_checkpoints": "More failures in a row restart the job. Empty: none ever does.",
     "retained_checkpoints": "Completed checkpoints that are kept; savepoints are always kept.",
-    "restart_attempts": "Failures in a row before the run fails for good.",
-    "restart_delay_ms": "Waited before each new attempt.",
+    "restart_strategy": "After a failure: nothing, so many attempts at a fixed delay, or ever longer delays without end.",
+    "restart_attempts": "Fixed delay: failures in a row, without a completed checkpoint, before the run fails.",
+    "restart_delay_ms": "Fixed delay: waited before each new attempt.",
+    "restart_initial_backoff_ms": "Exponential delay: waited after the first failure.",
+    "restart_max_backoff_ms": "Exponential delay: never waited longer.",
+    "restart_backoff_multiplier": "Exponential delay: how much longer each failure makes it.",
+    "restart_reset_after_ms": "Exponential delay: running for so long without a failure begins anew.",
+    "restart_jitter": "Exponential delay: the part of it by which chance may change it.",
+    "on_corrupt_checkpoint": "When the newest checkpoint cannot be read: fail and name the one before, or restore that "
+    "one. Then output committed since is repeated: no longer exactly once.",
     "heartbeat_timeout_ms": "A slot that is silent for so long is taken for dead.",
 }
 

@@ -130,7 +130,7 @@ def _resolved(part: Schema, root: Schema) -> Schema:
 def _field(parameter: Parameter) -> forms.Field:
     schema, required = parameter.schema, parameter.required and not parameter.nullable
     if "enum" in schema:
-        return _choice(schema["enum"], required or schema.get("default") is not None)
+        return _choice(schema["enum"], required, schema.get("default") is not None)
     match parameter.kind:
         case "boolean":
             return forms.BooleanField(required=False)
@@ -146,11 +146,11 @@ def _field(parameter: Parameter) -> forms.Field:
             return JsonField(required=required)
 
 
-def _choice(options: list[Any], required: bool) -> forms.Field:
+def _choice(options: list[Any], required: bool, has_default: bool) -> forms.Field:
+    """One that has a default may be left out of what is sent, though the page always offers a choice."""
     shown = [(json.dumps(option), str(option)) for option in options if option is not None]
-    return forms.TypedChoiceField(
-        choices=shown if required else [("", "default"), *shown], required=required, coerce=json.loads, empty_value=None
-    )
+    choices = shown if required or has_default else [("", "default"), *shown]
+    return forms.TypedChoiceField(choices=choices, required=required, coerce=json.loads, empty_value=None)
 
 
 def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:

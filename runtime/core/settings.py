@@ -4,14 +4,14 @@ One value for three readers: the console checks what people type and draws the f
 setting does is decided by the machines that it is handed to.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,9 +24,21 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100)] = 1
     tolerable_failed_checkpoints: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None  #: None: as many as may come
     retained_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 5
+    restart_strategy: Literal["none", "fixed_delay", "exponential_delay"] = "fixed_delay"
     restart_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
     restart_delay_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1000
+    restart_initial_backoff_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1000
+    restart_max_backoff_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
+    restart_backoff_multiplier: Annotated[float, Meta(ge=1, le=100)] = 1.5
+    restart_reset_after_ms: Annotated[int, Meta(ge=1, le=2_592_000_000)] = 3_600_000
+    restart_jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
     heartbeat_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 10_000
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where settings contradict each other."""
+        if self.restart_max_backoff_ms < self.restart_initial_backoff_ms:
+            raise ValueError("`restart_max_backoff_ms` must not be below `restart_initial_backoff_ms`")
 
     @property
     def coordinator(self) -> CoordinatorSettings:
@@ -41,4 +53,16 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def restart(self) -> RestartStrategy:
-        return RestartStrategy(attempts=self.restart_attempts, delay_ms=self.restart_delay_ms)
+        match self.restart_strategy:
+            case "none":
+                return NoRestart()
+            case "fixed_delay":
+                return FixedDelay(attempts=self.restart_attempts, delay_ms=self.restart_delay_ms)
+            case "exponential_delay":
+                return ExponentialDelay(
+                    initial_ms=self.restart_initial_backoff_ms,
+                    max_ms=self.restart_max_backoff_ms,
+                    multiplier=self.restart_backoff_multiplier,
+                    reset_after_ms=self.restart_reset_after_ms,
+                    jitter=self.restart_jitter,
+                )

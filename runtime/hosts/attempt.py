@@ -7,7 +7,7 @@ what threads and other processes have to say arrives there.
 import queue
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -103,7 +103,7 @@ class Attempt:
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
         self._deployed: set[int] = set()
-        self._running = False
+        self._running_since: float | None = None
         self._progressed = False
         self._wake_at: list[int] = []
         self.cancelled_by: list[str] = []  #: operations that asked to cancel
@@ -189,9 +189,8 @@ class Attempt:
         while not self._mail.empty():  # a manifest that was on its way may have been recorded
             self._mail.get()()
         savepoint = self._coordinator.savepoint
-        return Outcome(
-            outcome.kind, outcome.detail, outcome.operator, outcome.final, outcome.story, savepoint, self._progressed
-        )
+        ran_ms = 0 if self._running_since is None else int(self.clock.monotonic_ms() - self._running_since)
+        return replace(outcome, savepoint=savepoint, progressed=self._progressed, ran_ms=ran_ms)
 
     def _end(self, outcome: Outcome) -> None:
         self._outcome = self._outcome or outcome
@@ -239,7 +238,7 @@ class Attempt:
         self._deployed.add(slot)
         if len(self._deployed) < self._graph.parallelism:
             return
-        self._running = True
+        self._running_since = self.clock.monotonic_ms()
         for each in self._deployed:
             self._control.send(each, Go())
         self._decide(JobStarted(at))
@@ -316,7 +315,7 @@ class Attempt:
     def _take_operations(self) -> None:
         if not self._taking and self._outcome is None:
             self._taking = True
-            work = partial(self.records.take_operations, only_cancel=not self._running)
+            work = partial(self.records.take_operations, only_cancel=self._running_since is None)
             self._scribe.submit(work, lambda taken: self._post(partial(self._taken, taken)), once=True)
 
     def _taken(self, taken: list[OperationRequest] | None | EnvironmentFailure) -> None:

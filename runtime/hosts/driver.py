@@ -5,6 +5,7 @@ owes, cleaning what it disowns, starting attempts, and stopping when superseded.
 launcher starts slots, records hold the truth.
 """
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from runtime.core.lifecycle import RunEvent
 from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import Restored, assign
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import Failure, FixedDelay, RestartStrategy
 from runtime.dataflow import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
@@ -55,7 +56,7 @@ class MasterConfig:
     storage: str
     host: str = "127.0.0.1"
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
-    restart: RestartStrategy = field(default_factory=RestartStrategy)
+    restart: RestartStrategy = field(default_factory=FixedDelay)
     heartbeat_timeout_ms: int = 10_000
     retained_checkpoints: int = 5
 
@@ -271,8 +272,7 @@ class JobMaster:
                     return str(error)
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
-        self._failures = 1 if outcome.progressed else self._failures + 1
-        delay_ms = None if outcome.final else self._config.restart.delay_after(self._failures)
+        delay_ms = None if outcome.final else self._next_delay_ms(outcome)
         failure = {
             "code": "final" if outcome.final else "attempt-failed",
             "message": outcome.detail,
@@ -292,6 +292,13 @@ class JobMaster:
         self._patiently(partial(self._records.change_state, RunEvent.ATTEMPT_FAILED))
         self._patiently(self._records.requeue_operations)
         return self._pause(delay_ms)
+
+    def _next_delay_ms(self, outcome: Outcome) -> int | None:
+        draw = random.random()  # noqa: S311 - it keeps no secret
+        failure = Failure(ran_ms=outcome.ran_ms, progressed=outcome.progressed, draw=draw)
+        verdict = self._config.restart.after(failure, self._failures)
+        self._failures = verdict.failures
+        return verdict.delay_ms
 
     def _pause(self, delay_ms: int) -> Exit | None:
         """Waits before the next attempt, but hears of a release or a cancel. None: go on."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import FixedDelay, RestartStrategy
 from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
@@ -110,6 +110,6 @@ def local_master(
         job=job,
         storage=str(root),
         coordinator=settings or CoordinatorSettings(),
-        restart=restart or RestartStrategy(),
+        restart=restart or FixedDelay(),
     )
     return JobMaster(config, records, FileStore(str(root)), LocalLauncher(), SystemClock())

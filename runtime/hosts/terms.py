@@ -47,6 +47,7 @@ class Outcome:
     story: tuple[str, ...] = ()
     savepoint: Manifest | None = None  #: of a completed stop or drain
     progressed: bool = False  #: a checkpoint was completed
+    ran_ms: int = 0  #: since every subtask ran
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,13 +58,13 @@ from runtime.core.ids import CheckpointId, SubtaskId, Token
 from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import assign
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import Failure, FixedDelay
 from runtime.testing.cluster import Attempt, Broken, Report, SlotLost, Started
 from runtime.testing.invariants import check_notified, require
 from runtime.testing.jobs import Job
 from runtime.testing.world import JOB, EnvironmentTrouble, World
 
-STRATEGY: Final = RestartStrategy(attempts=1_000, delay_ms=20)
+STRATEGY: Final = FixedDelay(attempts=1_000, delay_ms=20)
 
 
 class Ending(StrEnum):
@@ -326,10 +326,10 @@ class Master:
             stopped = saved is not None and saved.kind is CheckpointKind.STOP
             self._over(Ending.STOPPED if stopped else Ending.FINISHED)
         else:
-            self.failures += 1
-            delay = STRATEGY.delay_after(self.failures)
-            require(delay is not None, "the-strategy-allows-another-attempt", self.failures)
-            self.begin_at = self.world.now + (delay or 0)
+            verdict = STRATEGY.after(Failure(ran_ms=0, progressed=False, draw=0.5), self.failures)
+            self.failures = verdict.failures
+            require(verdict.delay_ms is not None, "the-strategy-allows-another-attempt", self.failures)
+            self.begin_at = self.world.now + (verdict.delay_ms or 0)
             driver.attempt.abandon(self.world.rng.choice((0, 100, 600)))
             self.driver = None
         return True

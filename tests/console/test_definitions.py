@@ -64,7 +64,10 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
         "checkpoint_mode": "exactly_once",
         "checkpoint_interval_ms": 1000, "checkpoint_timeout_ms": 60000, "min_pause_ms": 500,
         "max_concurrent_checkpoints": 1, "tolerable_failed_checkpoints": None, "retained_checkpoints": 5,
-        "restart_attempts": 10, "restart_delay_ms": 1000, "heartbeat_timeout_ms": 10000,
+        "restart_strategy": "fixed_delay", "restart_attempts": 10, "restart_delay_ms": 1000,
+        "restart_initial_backoff_ms": 1000, "restart_max_backoff_ms": 60000, "restart_backoff_multiplier": 1.5,
+        "restart_reset_after_ms": 3600000, "restart_jitter": 0.1,
+        "on_corrupt_checkpoint": "fail", "heartbeat_timeout_ms": 10000,
     }  # fmt: skip
     assert [callback.args for callback in callbacks] == [("console.jobs.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]
 
@@ -87,6 +90,11 @@ def test_versions_are_numbered_within_their_job(definer: User, job: Job, version
         ({"settings": {"checkpoint_interval_ms": 1}}, "settings.checkpoint_interval_ms"),
         ({"settings": {"restart_attempts": "many"}}, "settings.restart_attempts"),
         ({"settings": {"interval": 5}}, "settings.interval"),
+        ({"settings": {"restart_strategy": "failure_rate"}}, "settings.restart_strategy"),
+        (
+            {"settings": {"restart_initial_backoff_ms": 9, "restart_max_backoff_ms": 1}},
+            "settings.restart_max_backoff_ms",
+        ),
     ],
 )
 def test_a_bad_version_is_refused_by_field(definer: User, job: Job, given: dict[str, Any], field: str) -> None:

@@ -6,7 +6,6 @@ from runtime.core.checkpoint import FORMAT_VERSION, SubtaskSnapshot
 from runtime.core.graph import JobGraph
 from runtime.core.mapping import check_restorable
 from runtime.core.recovery import assign
-from runtime.core.restart import RestartStrategy
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, manifest, operator, segment, sink, source, subtask
 
@@ -106,16 +105,3 @@ def test_state_follows_the_uid_when_steps_are_reordered() -> None:
     """S0-49."""
     graph = JobGraph((sink("c"), operator("b"), source("a")), (edge("b", "c"), edge("a", "b")), max_parallelism=8)
     assert assign(manifest({"b": [HELD]}), graph)[subtask("b/0")].snapshots == (HELD,)
-
-
-# ---------------------------------------------------------------- restarts
-
-
-@pytest.mark.parametrize(("attempts", "failures", "expected"), [(3, 1, 50), (3, 3, 50), (3, 4, None), (0, 1, None)])
-def test_fixed_delay(attempts: int, failures: int, expected: int | None) -> None:
-    assert RestartStrategy(attempts=attempts, delay_ms=50).delay_after(failures) == expected
-
-
-def test_a_strategy_is_asked_about_failures_only() -> None:
-    with pytest.raises(AssertionError, match="without a failure"):
-        RestartStrategy().delay_after(0)

@@ -7,14 +7,14 @@ import pytest
 
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.core.settings import JobSettings
 
 
 def test_an_untuned_job_has_the_defaults() -> None:
     settings = msgspec.convert({}, JobSettings)
     assert settings.coordinator == CoordinatorSettings(interval_ms=5_000, timeout_ms=60_000, min_pause_ms=500)
-    assert settings.restart == RestartStrategy(attempts=10, delay_ms=1_000)
+    assert settings.restart == FixedDelay(attempts=10, delay_ms=1_000)
 
 
 def test_what_is_set_reaches_the_machines() -> None:
@@ -36,7 +36,34 @@ def test_what_is_set_reaches_the_machines() -> None:
         mode=CheckpointMode.AT_LEAST_ONCE,
         tolerable_failures=3,
     )
-    assert settings.restart == RestartStrategy(attempts=0, delay_ms=1_000)
+    assert settings.restart == FixedDelay(attempts=0, delay_ms=1_000)
+
+
+@pytest.mark.parametrize(
+    ("raw", "strategy"),
+    [
+        ({"restart_strategy": "none"}, NoRestart()),
+        ({"restart_strategy": "fixed_delay", "restart_attempts": 2}, FixedDelay(attempts=2, delay_ms=1_000)),
+        (
+            {"restart_strategy": "exponential_delay"},
+            ExponentialDelay(initial_ms=1_000, max_ms=60_000, multiplier=1.5, reset_after_ms=3_600_000, jitter=0.1),
+        ),
+        (
+            {
+                "restart_strategy": "exponential_delay",
+                "restart_initial_backoff_ms": 10,
+                "restart_max_backoff_ms": 10,
+                "restart_backoff_multiplier": 3,
+                "restart_reset_after_ms": 60_000,
+                "restart_jitter": 0,
+            },
+            ExponentialDelay(initial_ms=10, max_ms=10, multiplier=3, reset_after_ms=60_000, jitter=0),
+        ),
+    ],
+)
+def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: RestartStrategy) -> None:
+    """With Flink's defaults, where nothing else is said."""
+    assert msgspec.convert(raw, JobSettings).restart == strategy
 
 
 @pytest.mark.parametrize(
@@ -48,6 +75,11 @@ def test_what_is_set_reaches_the_machines() -> None:
         ({"retained_checkpoints": 0}, "retained_checkpoints"),
         ({"min_pause_ms": "soon"}, "min_pause_ms"),
         ({"checkpoint_mode": "at_most_once"}, "checkpoint_mode"),
+        ({"restart_strategy": "failure_rate"}, "restart_strategy"),
+        ({"restart_backoff_multiplier": 0.5}, "restart_backoff_multiplier"),
+        ({"restart_jitter": 1.5}, "restart_jitter"),
+        ({"restart_initial_backoff_ms": 10, "restart_max_backoff_ms": 9}, "restart_max_backoff_ms"),
+        ({"on_corrupt_checkpoint": "ignore"}, "on_corrupt_checkpoint"),
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),
     ],
 )

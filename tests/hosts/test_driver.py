@@ -13,7 +13,7 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId, Token
 from runtime.core.lifecycle import RunState
 from runtime.core.messages import CheckpointKind
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import FixedDelay
 from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import driver
@@ -43,7 +43,7 @@ def broken(folder: Path) -> CompiledJob:
 
 def test_a_cancel_is_heard_between_attempts(tmp_path: Path) -> None:
     records = MemoryRecords()
-    patient = RestartStrategy(attempts=100, delay_ms=3_600_000)
+    patient = FixedDelay(attempts=100, delay_ms=3_600_000)
     master = local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, patient)
     thread = threading.Thread(target=master.run)
     thread.start()

@@ -41,7 +41,7 @@ def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_outp
 
 
 def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_up(tmp_path: Path) -> None:
-    from runtime.core.restart import RestartStrategy
+    from runtime.core.restart import FixedDelay
 
     flow = counts(Numbers(total=100), tmp_path / "out")
     broken = flow.source("more", Numbers(total=10)).map_batches("broken", lambda batch: batch.column("nope"))
@@ -53,5 +53,5 @@ def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_u
             flow,
             storage=str(tmp_path / "state"),
             settings=FAST,
-            restart=RestartStrategy(attempts=1, delay_ms=10),
+            restart=FixedDelay(attempts=1, delay_ms=10),
         )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master, run_local
@@ -164,7 +164,7 @@ class Run:
 
 @contextmanager
 def running(flow: Dataflow, parallelism: int, storage: Path, records: MemoryRecords) -> Iterator[Run]:
-    master = local_master(flow.compile(parallelism), str(storage), records, FAST, RestartStrategy(attempts=0))
+    master = local_master(flow.compile(parallelism), str(storage), records, FAST, FixedDelay(attempts=0))
     run = Run(master, records, threading.Thread(target=master.run))
     run.thread.start()
     try:

@@ -12,7 +12,7 @@ import pytest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import FixedDelay
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.spark import SparkLauncher
 from runtime.io.clock import SystemClock
@@ -48,7 +48,7 @@ class Running:
             job=counts(source, self.output).compile(parallelism),
             storage=storage,
             coordinator=CoordinatorSettings(interval_ms=500, min_pause_ms=50),
-            restart=RestartStrategy(attempts=attempts, delay_ms=50),
+            restart=FixedDelay(attempts=attempts, delay_ms=50),
             **config,
         )
         self.master = JobMaster(master, self.records, FileStore(storage), launcher, SystemClock())

@@ -22,7 +22,7 @@ import pytest
 
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow, PipelineContext
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master
@@ -77,7 +77,7 @@ def operators(records: MemoryRecords) -> dict[str, Any]:
 def running(flow: Dataflow, parallelism: int, storage: Path, records: MemoryRecords) -> Iterator[LocalRun]:
     settings = CoordinatorSettings(interval_ms=200, min_pause_ms=0)
     job = flow.compile(parallelism)
-    master = local_master(job, str(storage), records, settings, RestartStrategy(attempts=0))
+    master = local_master(job, str(storage), records, settings, FixedDelay(attempts=0))
     thread = threading.Thread(target=master.run)
     thread.start()
     run = LocalRun(master, records, thread)

@@ -10,6 +10,7 @@ from tests.console.ui import blocks, rows
 FILLED = {"pipeline": "flights", "name": "delays", "description": "", "parallelism": "2", "max_parallelism": "128",
           "params-input": "/data/in", "params-output": "/data/out", "params-max_disorder_ms": "1000",
           "params-on_malformed": '"skip"', "settings-checkpoint_interval_ms": "2000",
+          "settings-restart_strategy": '"exponential_delay"', "settings-restart_backoff_multiplier": "2",
           "settings-checkpoint_mode": '"at_least_once"'}  # fmt: skip
 
 
@@ -37,6 +38,9 @@ def test_the_form_is_drawn_from_the_schema(at_console: Client) -> None:
     assert 'name="params-max_disorder_ms" value="3600000" min="0"' in page
     assert '<option value="&quot;fail&quot;" selected>fail</option>' in page
     assert 'name="settings-checkpoint_interval_ms" value="5000" min="100"' in page
+    assert '<option value="&quot;fixed_delay&quot;" selected>fixed_delay</option>' in page
+    assert '<option value="&quot;fail&quot;" selected>fail</option>' in page[page.index("settings-on_corrupt") :]
+    assert "no longer exactly once" in page
 
 
 def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: User) -> None:
@@ -50,6 +54,9 @@ def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: U
     assert version.settings["checkpoint_interval_ms"] == 2000
     assert version.settings["checkpoint_mode"] == "at_least_once"
     assert version.settings["retained_checkpoints"] == 5
+    assert version.settings["restart_strategy"] == "exponential_delay"
+    assert version.settings["restart_backoff_multiplier"] == 2
+    assert version.settings["on_corrupt_checkpoint"] == "fail"
     assert version.state == "compiling"
     assert "delays is defined. Version 1 is being compiled." in blocks.text(response)
 
@@ -64,6 +71,8 @@ def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: U
         ({"params-on_malformed": '"guess"'}, "Select a valid choice"),
         ({"params-input": ""}, "This field is required."),
         ({"settings-checkpoint_interval_ms": "1"}, "greater than or equal to 100"),
+        ({"settings-restart_backoff_multiplier": "0.5"}, "greater than or equal to 1"),
+        ({"settings-restart_max_backoff_ms": "10"}, "must not be below `restart_initial_backoff_ms`"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_made(at_console: Client, changes: dict[str, str], said: str) -> None:

@@ -1,0 +1,62 @@
+"""Restart strategies: whether there is another attempt, and when."""
+
+import pytest
+
+from runtime.core.restart import ExponentialDelay, Failure, FixedDelay, NoRestart, RestartStrategy, Verdict
+
+EXPONENTIAL = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=2.0, reset_after_ms=5_000, jitter=0.0)
+
+
+def failure(ran_ms: int = 0, progressed: bool = False, draw: float = 0.5) -> Failure:
+    return Failure(ran_ms=ran_ms, progressed=progressed, draw=draw)
+
+
+def delays(strategy: RestartStrategy, *failures: Failure) -> list[int | None]:
+    """What a master waits that keeps count, failure by failure."""
+    found, count = [], 0
+    for each in failures:
+        verdict = strategy.after(each, count)
+        count = verdict.failures
+        found.append(verdict.delay_ms)
+    return found
+
+
+def test_none_gives_up_at_once() -> None:
+    assert NoRestart().after(failure(), 0) == Verdict(1, None)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "failures", "expected"),
+    [(3, 1, [50]), (3, 4, [50, 50, 50, None]), (0, 1, [None])],
+)
+def test_fixed_delay_allows_so_many_attempts(attempts: int, failures: int, expected: list[int | None]) -> None:
+    assert delays(FixedDelay(attempts=attempts, delay_ms=50), *[failure()] * failures) == expected
+
+
+def test_fixed_delay_counts_from_the_last_completed_checkpoint() -> None:
+    strategy = FixedDelay(attempts=1, delay_ms=50)
+    assert delays(strategy, failure(), failure(progressed=True), failure(ran_ms=9_999)) == [50, 50, None]
+
+
+def test_exponential_delay_grows_up_to_its_maximum_and_never_gives_up() -> None:
+    assert delays(EXPONENTIAL, *[failure()] * 6) == [100, 200, 400, 800, 1_000, 1_000]
+    assert EXPONENTIAL.after(failure(), 100_000) == Verdict(100_001, 1_000), "a number too large is no error"
+
+
+def test_exponential_delay_is_reset_by_running_for_long_enough_and_not_by_a_checkpoint() -> None:
+    ran = [failure(), failure(progressed=True), failure(ran_ms=4_999), failure(ran_ms=5_000), failure()]
+    assert delays(EXPONENTIAL, *ran) == [100, 200, 400, 100, 200]
+
+
+@pytest.mark.parametrize(
+    ("before", "draw", "expected"),
+    [(1, 0.0, 160), (1, 0.5, 200), (1, 0.75, 220), (0, 0.0, 100), (0, 0.75, 110), (9, 0.75, 1_000), (9, 0.0, 800)],
+)
+def test_jitter_spreads_the_delay_within_its_bounds(before: int, draw: float, expected: int) -> None:
+    strategy = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=2.0, reset_after_ms=5_000, jitter=0.2)
+    assert strategy.after(failure(draw=draw), before).delay_ms == expected
+
+
+def test_a_constant_delay_is_a_multiplier_of_one() -> None:
+    strategy = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=1.0, reset_after_ms=5_000, jitter=0.0)
+    assert strategy.after(failure(), 1_000_000).delay_ms == 100

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 import pyarrow as pa
 
-from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.errors import JobRejected
@@ -46,6 +46,7 @@ class _Step:
     role: Role
     parallelism: int | None
     bounded: bool = False
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     code: Any  #: Source for sources, Callable[[], Operator] for the others
 
 
@@ -78,7 +79,8 @@ class Dataflow:
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
         """Adds a source. `parallelism` None means the job's."""
         source.check()
-        return self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded)
+        guarantee = _guarantee(uid, source)
+        return self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
 
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a job parallelism (slots).
@@ -96,6 +98,7 @@ class Dataflow:
                 role=s.role,
                 parallelism=min(s.parallelism or parallelism, parallelism),
                 bounded=s.bounded,
+                guarantee=s.guarantee,
             )
             for s in self._steps
         )
@@ -110,10 +113,23 @@ class Dataflow:
         )
 
     def _add(
-        self, uid: str, name: str, role: Role, parallelism: int | None, code: Any, bounded: bool = False
+        self,
+        uid: str,
+        name: str,
+        role: Role,
+        parallelism: int | None,
+        code: Any,
+        bounded: bool = False,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     ) -> Stream:
         step = _Step(
-            uid=OperatorId(uid), name=name or uid, role=role, parallelism=parallelism, code=code, bounded=bounded
+            uid=OperatorId(uid),
+            name=name or uid,
+            role=role,
+            parallelism=parallelism,
+            bounded=bounded,
+            guarantee=guarantee,
+            code=code,
         )
         self._steps.append(step)
         return Stream(self, step.uid)
@@ -131,6 +147,14 @@ class Dataflow:
         self._edges.append(
             EdgeSpec(source=source, target=target, input=input, partitioning=partitioning, keys=keys, build=build)
         )
+
+
+def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
+    try:
+        return Guarantee(end.guarantee)
+    except ValueError as error:
+        known = ", ".join(Guarantee)
+        raise JobRejected("bad-guarantee", uid, f"guarantee must be one of {known}, not {end.guarantee!r}") from error
 
 
 def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
@@ -183,7 +207,8 @@ class Stream:
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
         """Ends the stream."""
         sink.check()
-        end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink))
+        guarantee = _guarantee(uid, sink)
+        end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)
         self.flow._sinks[end.uid] = sink
         self.flow._connect(self.uid, end.uid, Partitioning.FORWARD)
 

@@ -174,6 +174,10 @@ class Source(Protocol):
 
     @property
     def bounded(self) -> bool: ...
+    @property
+    def guarantee(self) -> str:
+        """A `core.graph.Guarantee`: what it promises of each record, whatever fails."""
+
     def reader(self) -> SourceReader: ...
     def check(self) -> None:
         """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
@@ -217,6 +221,10 @@ class SinkCommitter(ABC):
 
 class Sink(Protocol):
     """What a pipeline names: makes writers and committers. Must survive cloudpickle."""
+
+    @property
+    def guarantee(self) -> str:
+        """A `core.graph.Guarantee`: what it promises of each record, whatever fails."""
 
     def writer(self) -> SinkWriter: ...
     def committer(self) -> SinkCommitter: ...

@@ -36,6 +36,14 @@ class Partitioning(StrEnum):
     REBALANCE = "rebalance"  #: batches in turn
 
 
+class Guarantee(StrEnum):
+    """What a source or sink promises of each record, whatever fails. Strongest first."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"  #: none is lost, some may come again
+    NONE = "none"  #: some may be lost, as from a source that cannot go back
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
     """One operator. `parallelism` is resolved (never None)."""
@@ -45,6 +53,7 @@ class OperatorSpec:
     role: Role
     parallelism: int
     bounded: bool = False  #: for sources: it ends by itself
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and sinks; state in between is as exact as the mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +148,8 @@ class JobGraph:
             "max_parallelism": self.max_parallelism,
             "parallelism": self.parallelism,
             "operators": [
-                {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded}
+                {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
+                 "guarantee": o.guarantee}
                 for o in self.operators
             ],
             "edges": [

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sinks.print import PrintSink
 from runtime.core.checkpoint import CheckpointMode, CommitPermit
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.restart import RestartStrategy
@@ -99,6 +101,7 @@ def played(play: Play, mode: CheckpointMode, folder: Path) -> dict[str, int]:
     counted = flow.source("words", play).key_by("word").aggregate("counts", {"n": Count()}, parallelism=1)
     watched = counted.map_batches("watch", play.watch, parallelism=1)
     watched.sink("out", ParquetSink(str(folder / "out")), parallelism=1)
+    watched.sink("shown", PrintSink(), parallelism=1)
     settings = CoordinatorSettings(interval_ms=300, min_pause_ms=10_000, mode=mode)
     restart = RestartStrategy(attempts=1, delay_ms=0)
     run_local(flow, parallelism=2, storage=str(folder / "state"), settings=settings, restart=restart)
@@ -116,8 +119,11 @@ def test_at_least_once_no_channel_waits_and_after_a_restart_none_is_lost(tmp_pat
     assert play.passed
 
 
-def test_exactly_once_the_channel_waits_and_nothing_comes_twice(tmp_path: Path) -> None:
-    """The same play."""
+def test_exactly_once_the_channel_waits_and_nothing_comes_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S1-02: the same play. State and files are exact; what was shown before its checkpoint is shown again."""
     play = Play(held_for_s=0.3)
     assert set(played(play, CheckpointMode.EXACTLY_ONCE, tmp_path).values()) == {1}
     assert not play.passed
+    assert capsys.readouterr().out.count('{"word":"behind","n":1}') == 2

@@ -1,0 +1,40 @@
+"""What a job promises from end to end, and the sentences that say why it is not more."""
+
+import pytest
+
+from runtime.core.checkpoint import CheckpointMode as Mode
+from runtime.core.graph import Guarantee, Role
+from runtime.core.guarantee import End, Promise, promise
+
+EXACTLY, AT_LEAST, NONE = Guarantee
+LINES, WORDS = End("lines", Role.SOURCE, EXACTLY), End("words", Role.SINK, EXACTLY)
+SOCKET = End("socket", Role.SOURCE, NONE)
+MAIL = End("mail", Role.SOURCE, AT_LEAST)
+PRINT = End("print", Role.SINK, AT_LEAST)
+HOLE = End("hole", Role.SINK, NONE)
+
+
+def test_exactly_once_needs_the_mode_and_every_end() -> None:
+    """S1-01, S1-02."""
+    assert promise(Mode.EXACTLY_ONCE, [LINES, WORDS]) == Promise(EXACTLY)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends", "found", "why"),
+    [
+        (Mode.AT_LEAST_ONCE, [LINES, WORDS], AT_LEAST, ["mode is at least once"]),
+        (Mode.EXACTLY_ONCE, [LINES, PRINT], AT_LEAST, ["Sink print shows records before their checkpoint"]),
+        (Mode.EXACTLY_ONCE, [MAIL, WORDS], AT_LEAST, ["Source mail may give records again"]),
+        (Mode.EXACTLY_ONCE, [SOCKET, WORDS], NONE, ["Source socket cannot go back to a position"]),
+        (Mode.EXACTLY_ONCE, [LINES, HOLE], NONE, ["Sink hole may lose"]),
+        (Mode.AT_LEAST_ONCE, [SOCKET, PRINT], NONE, ["mode is", "Source socket", "Sink print"]),
+    ],
+)
+def test_the_weakest_decides_and_each_weak_one_says_why(
+    mode: Mode, ends: list[End], found: Guarantee, why: list[str]
+) -> None:
+    """S1-01, S1-23, S4-47: exactly once is not claimed over a source that cannot go back."""
+    made = promise(mode, ends)
+    assert made.guarantee is found
+    assert len(made.reasons) == len(why)
+    assert all(part in sentence for part, sentence in zip(why, made.reasons, strict=True))

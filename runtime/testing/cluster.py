@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.core.checkpoint import CheckpointMode, Segment, SnapshotTimings, SubtaskSnapshot
+import msgspec
+
+from runtime.core.checkpoint import CheckpointMode, SnapshotTimings, SubtaskSnapshot, folder_of
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -43,14 +45,17 @@ from runtime.core.flow import Credits
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
-from runtime.core.messages import Message, Records
+from runtime.core.messages import Barrier, Message, Records
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
+from runtime.errors import EnvironmentFailure
+from runtime.state.store import StateCapture
 from runtime.testing.invariants import ChannelWatch, check_subtask
 from runtime.testing.jobs import Job
-from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, Image, ModelOperator, Row, Rows, SourceOperator, group_of
-from runtime.testing.world import EnvironmentTrouble, World
+from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of
+from runtime.testing.snapshots import HELD, Snapshots, read_image, read_table
+from runtime.testing.world import World
 
 WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
 
@@ -164,6 +169,7 @@ class Host:
         self.turn = 0
         self.poll_at = 0
         self.operator = self._operator(restored)
+        self.snapshots = Snapshots()
         self.started = False
 
     def _operator(self, restored: Restored) -> ModelOperator:
@@ -171,16 +177,12 @@ class Host:
         prefix = f"{self.attempt.token}-{self.subtask.operator}-{self.subtask.index}"
         operator = self.attempt.job.operator(self.subtask, parallelism, self.world.target, prefix)
         if not restored.finished:
-            images = [self._read(snapshot) for snapshot in restored.snapshots]
-            table = self._read(restored.broadcast).table if restored.broadcast else ()
-            held = [(key, time) for key, time in restored.lists.get("held", ())]
-            operator.restore((image for image in images), held, table)
+            store = self.world.storage
+            images = [read_image(store, snapshot) for snapshot in restored.snapshots]
+            table = read_table(store, restored.broadcast) if restored.broadcast else ()
+            held = [(key, time) for key, time in restored.lists.get(HELD, ())]
+            operator.restore(images, held, table)
         return operator
-
-    def _read(self, snapshot: SubtaskSnapshot) -> Image:
-        names = [segment.path for segments in snapshot.keyed.values() for segment in segments]
-        assert len(names) == 1, "the model writes one file per snapshot"
-        return self.world.files[names[0]]
 
     # ------------------------------------------------------------ running
 
@@ -245,7 +247,7 @@ class Host:
         try:
             for effect in effects:
                 self._perform(effect)
-        except EnvironmentTrouble as trouble:
+        except EnvironmentFailure as trouble:
             self.report(Broken(str(trouble)))
             self.slot.alive = False
         check_subtask(self.machine)
@@ -320,33 +322,25 @@ class Host:
     # ------------------------------------------------------------ snapshots
 
     def _capture(self, effect: CaptureState) -> None:
-        checkpoint, faults = effect.barrier.checkpoint, self.world.faults
-        path = f"{self.attempt.token}/{checkpoint}/{self.subtask}"
-        image = self.operator.image()
-        snapshot = _snapshot(path, image, effect, self.operator.committables())
-        if faults.strikes("lose_snapshot"):
+        capture = self.snapshots.capture(self.operator.image(), full=effect.barrier.kind.is_savepoint)
+        committables = self.operator.committables()
+        rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
+        self.world.later(lambda: self._store(effect.barrier, capture, rest), "slow_snapshot")
+
+    def _store(self, barrier: Barrier, capture: StateCapture, rest: SubtaskSnapshot) -> None:
+        """The background part of a snapshot. Any failure costs this checkpoint only."""
+        faults = self.world.faults
+        lost = faults.strikes("lose_snapshot")
+        if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
-        failed = faults.strikes("fail_snapshot")
-
-        def stored() -> None:
-            if not self.slot.alive:
-                return
-            if failed:
-                self.handle(SnapshotFailed(checkpoint, "storage failed"))
-                return
-            self.world.files[path] = image
-            self.handle(SnapshotStored(checkpoint, snapshot, SnapshotTimings()))
-
-        self.world.later(stored, "slow_snapshot")
-
-
-def _snapshot(path: str, image: Image, effect: CaptureState, committables: tuple[object, ...]) -> SubtaskSnapshot:
-    segment = Segment(path=path, rows=0, nbytes=0, checksum="", first_group=0, last_group=MAX_PARALLELISM - 1)
-    return SubtaskSnapshot(
-        finished=effect.finished,
-        watermark=effect.watermark,
-        keyed={"keyed": (segment,)},
-        broadcast={"table": (segment,)} if image.table else {},
-        lists={"held": image.held} if image.held else {},
-        committables=committables,
-    )
+        folder = folder_of(barrier.kind, barrier.checkpoint, self.attempt.token)
+        event: SubtaskEvent
+        try:
+            stored, _ = capture.write(self.world.storage, f"{folder}/{self.subtask.operator}-{self.subtask.index}")
+        except EnvironmentFailure as failure:
+            event = SnapshotFailed(barrier.checkpoint, str(failure))
+        else:
+            named = msgspec.structs.replace(rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists)
+            event = SnapshotStored(barrier.checkpoint, named, SnapshotTimings())
+        if not lost:
+            self.handle(event)

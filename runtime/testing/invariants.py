@@ -9,6 +9,8 @@ from runtime.core.graph import JobGraph
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.messages import Barrier, CheckpointKind, EndOfData, EndOfPartition, Idle, Message, Records, Watermark
 from runtime.core.subtask import Subtask
+from runtime.hosts.retention import files_of
+from runtime.ports import SnapshotStore
 
 
 class Violation(Exception):
@@ -127,6 +129,14 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         done = sum(snapshot.finished for snapshot in entry.subtasks.values())
         flagged = entry.finished is FinishedState.FINISHED
         require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)
+
+
+def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
+    """After every deletion."""
+    there = set(store.list(""))
+    for manifest in retained:
+        missing = files_of(manifest) - there
+        require(not missing, "a-retained-checkpoint-keeps-its-files", f"{manifest.checkpoint} lacks {sorted(missing)}")
 
 
 def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tuple[str, str, int]]) -> None:

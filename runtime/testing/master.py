@@ -8,63 +8,31 @@ restarted: what its manifest owes is committed, and the run is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import Manifest, folder_of
 from runtime.core.commit import owed, permit_for_recorded
-from runtime.core.coordinator import Coordinator, CoordinatorSettings
-from runtime.core.effects import (
-    Acknowledge,
-    CoordinatorEffect,
-    Decline,
-    EndJob,
-    FailAttempt,
-    IssueId,
-    LateAnswer,
-    NotifyAborted,
-    NotifyCompleted,
-    ReportCheckpoint,
-    ReportEnded,
-    ReportFinished,
-    ResumeJob,
-    SettleOperation,
-    StoreManifest,
-    TriggerSubtask,
-    WakeAt,
-)
+from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.events import (
-    Acknowledged,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointDeclined,
     CheckpointRequested,
-    CoordinatorEvent,
-    CoordinatorSuspended,
-    IdIssued,
-    IdUnavailable,
-    JobStarted,
-    LogicFinished,
-    ManifestFailed,
-    ManifestRecorded,
-    SubtaskEnded,
-    SubtaskEvent,
-    Ticked,
-    Triggered,
 )
 from runtime.core.graph import JobGraph
-from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.ids import SubtaskId, Token
 from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
-from runtime.core.recovery import assign
-from runtime.core.restart import Failure, FixedDelay
-from runtime.testing.cluster import Attempt, Broken, Report, SlotLost, Started
-from runtime.testing.invariants import check_notified, require
+from runtime.core.recovery import Restored, assign
+from runtime.errors import CorruptState, EnvironmentFailure
+from runtime.hosts import retention
+from runtime.io.manifests import read_manifest
+from runtime.testing.cluster import Attempt
+from runtime.testing.driver import Driver, Process
+from runtime.testing.invariants import Violation, check_files, require
 from runtime.testing.jobs import Job
-from runtime.testing.world import JOB, EnvironmentTrouble, World
+from runtime.testing.world import World
 
-STRATEGY: Final = FixedDelay(attempts=1_000, delay_ms=20)
+RESTART_DELAY_MS: Final = 20
 
 
 class Ending(StrEnum):
@@ -75,174 +43,6 @@ class Ending(StrEnum):
     CANCELED = "canceled"
 
 
-class Driver:
-    """The coordinator of one attempt, and what performs its effects."""
-
-    def __init__(self, master: Master, attempt: Attempt) -> None:
-        self.master, self.attempt, self.world = master, attempt, master.world
-        self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, master.settings)
-        self.suspended = False
-        self.ended = False
-        self.failure: str | None = None
-        self.started: set[SubtaskId] = set()
-        self.wakes: list[int] = []
-        self.asked: set[str] = set()  #: operations not yet settled
-        self.storing = 0  #: manifests on their way
-        self.stopping = False  #: what the run's state would say
-
-    def feed(self, event: CoordinatorEvent) -> None:
-        self.world.note(f"{self.attempt.token}:coordinator", event)
-        for effect in self.coordinator.handle(event):
-            self._perform(effect)
-        if self.failure is not None and not self.suspended:
-            self.suspend()
-
-    def suspend(self) -> None:
-        self.suspended = True
-        self.feed(CoordinatorSuspended(self.world.now))
-
-    def tick(self) -> None:
-        """Wakes the coordinator once for all wishes that are due."""
-        due = [at for at in self.wakes if at <= self.world.now]
-        if due and not self.suspended and not self.ended:
-            self.wakes = [at for at in self.wakes if at > self.world.now]
-            self.feed(Ticked(self.world.now))
-
-    # ------------------------------------------------------------ what slots say
-
-    def receive(self, said: tuple[SubtaskId, Report] | SlotLost) -> None:
-        now = self.world.now
-        if isinstance(said, SlotLost):
-            self.fail("a slot was lost")
-            return
-        match said:
-            case subtask, Started():
-                self._subtask_started(subtask)
-            case subtask, Broken(detail):
-                self.fail(f"{subtask}: {detail}")
-            case subtask, Acknowledge(checkpoint, snapshot, timings):
-                self.feed(Acknowledged(now, subtask, checkpoint, snapshot, timings))
-            case subtask, Decline(checkpoint, reason, detail):
-                self.feed(CheckpointDeclined(now, subtask, checkpoint, reason, detail))
-            case subtask, ReportFinished():
-                self.feed(LogicFinished(now, subtask))
-            case subtask, ReportEnded():
-                self.feed(SubtaskEnded(now, subtask))
-
-    def _subtask_started(self, subtask: SubtaskId) -> None:
-        self.started.add(subtask)
-        if len(self.started) == len(self.attempt.graph.subtasks):
-            self.feed(JobStarted(self.world.now))
-
-    def fail(self, detail: str) -> None:
-        if not self.suspended and not self.ended:
-            self.world.note(f"{self.attempt.token}:master", f"the attempt failed: {detail}")
-            self.failure = detail
-            self.suspend()
-
-    # ------------------------------------------------------------ effects
-
-    def _perform(self, effect: CoordinatorEffect) -> None:
-        match effect:
-            case IssueId():
-                self._issue()
-            case WakeAt(at):
-                self.wakes.append(at)
-            case TriggerSubtask(subtask, barrier):
-                self._send(subtask, Triggered(barrier))
-            case StoreManifest(manifest):
-                self.storing += 1
-                self.world.later(lambda: self._store(manifest), "slow_manifest")
-            case NotifyCompleted(permit, subtasks):
-                check_notified(self.attempt.graph, subtasks)
-                for subtask in sorted(subtasks):
-                    self._send(subtask, CheckpointCompleted(permit))
-            case NotifyAborted(checkpoint, subtasks):
-                check_notified(self.attempt.graph, subtasks)
-                for subtask in sorted(subtasks):
-                    self._send(subtask, CheckpointAborted(checkpoint))
-            case ReportCheckpoint():
-                self._report(effect)
-            case LateAnswer():
-                self.world.note("late", effect)
-            case SettleOperation(operation):
-                self.world.note("operation", effect)
-                self.world.ledger.settle(operation)
-                self.asked.discard(operation)
-            case FailAttempt(detail):
-                self.failure = self.failure or detail
-            case EndJob():
-                self._end_job()
-            case ResumeJob():
-                self.stopping = False
-
-    def _end_job(self) -> None:
-        self.ended = True
-        saved = self.coordinator.savepoint is not None
-        require(saved == self.stopping, "a-stop-ends-with-its-savepoint", f"stopping {self.stopping}, saved {saved}")
-
-    def _send(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
-        slot = self.attempt.slots[subtask.index]
-        if slot.alive:
-            slot.down.append((subtask, event))
-
-    def _report(self, report: ReportCheckpoint) -> None:
-        begun = report.reason is None and report.acknowledged == 0 and report.at == report.triggered_at
-        if begun and report.checkpoint not in self.world.ledger.triggered:
-            self.world.ledger.began(report.checkpoint, self.attempt.token, report.kind)
-        self.world.note("report", report)
-
-    def _issue(self) -> None:
-        def answer() -> None:
-            if self.master.gone:
-                return
-            if self.world.faults.strikes("id_unavailable"):
-                self.feed(IdUnavailable(self.world.now, "the database is away"))
-                return
-            checkpoint = self.world.records.next_id(self.attempt.token)
-            if checkpoint is None:
-                self._superseded()
-            else:
-                self.feed(IdIssued(self.world.now, checkpoint))
-
-        self.world.later(answer, "slow_id")
-
-    def _store(self, manifest: Manifest) -> None:
-        """Write and record; when the outcome is not known, it is read back before anything is answered."""
-        faults, records = self.world.faults, self.world.records
-        if faults.strikes("fail_manifest"):
-            self._answer(ManifestFailed(self.world.now, CheckpointId(manifest.checkpoint), "storage failed"))
-        elif faults.strikes("unknown_manifest"):
-            if self.world.rng.random() < 0.5:
-                records.record(manifest, self.attempt.graph)
-            self.world.later(lambda: self._read_back(manifest), "slow_manifest")
-        else:
-            self._stored(manifest, records.record(manifest, self.attempt.graph))
-
-    def _read_back(self, manifest: Manifest) -> None:
-        recorded = manifest.checkpoint in self.world.ledger.recorded
-        self._stored(manifest, recorded or self.world.records.record(manifest, self.attempt.graph))
-
-    def _stored(self, manifest: Manifest, recorded: bool) -> None:
-        checkpoint = CheckpointId(manifest.checkpoint)
-        if recorded:
-            self._answer(ManifestRecorded(self.world.now, checkpoint))
-        else:
-            self._answer(ManifestFailed(self.world.now, checkpoint, "this attempt has been superseded"))
-            self._superseded()
-
-    def _answer(self, event: ManifestRecorded | ManifestFailed) -> None:
-        self.storing -= 1
-        if not self.master.gone:
-            self.feed(event)
-
-    def _superseded(self) -> None:
-        """A newer attempt holds the job: nothing of this one counts any more."""
-        self.fail("superseded")
-        if self.master.driver is self:
-            self.master.gone = True
-
-
 class Master:
     """The attempts of one run, one after another."""
 
@@ -251,11 +51,17 @@ class Master:
     ) -> None:
         self.world, self.job, self.graph, self.base, self.settings = world, job, graph, base, settings
         self.driver: Driver | None = None
-        self.gone = False  #: crashed, or superseded
+        self.process = Process()
         self.ending: Ending | None = None
-        self.failures = 0
         self.begin_at = world.now
         self.on_attempt: Callable[[Attempt], None] = lambda attempt: None
+
+    @property
+    def gone(self) -> bool:
+        return self.process.gone
+
+    def crash(self) -> None:
+        self.process.gone = True
 
     def step(self) -> bool:
         """Begins an attempt, ends one, or takes one message of a slot."""
@@ -289,8 +95,8 @@ class Master:
         token = self.world.records.take_token()
         try:
             self._begin_under(token)
-        except EnvironmentTrouble:
-            self.begin_at = self.world.now + STRATEGY.delay_ms
+        except EnvironmentFailure:
+            self.begin_at = self.world.now + RESTART_DELAY_MS
         return True
 
     def _begin_under(self, token: Token) -> None:
@@ -302,15 +108,32 @@ class Master:
         base = self.world.records.recovery_point() or self.base
         dealt = {}
         if base is not None:
+            base = self._read(base)
             check_restorable(base, self.graph)
             self._commit(base, token)
             dealt = dict(assign(base, self.graph))
         self.world.bases[token] = base
-        self.world.target.clean(token)
-        attempt = Attempt(self.world, self.job, self.graph, token, dealt, self.settings.mode)
-        self.driver = Driver(self, attempt)
+        retained = self.world.records.retained()
+        self.world.target.clean(token, retained)
+        retention.sweep(self.world.storage, token, retained)
+        check_files(self.world.storage, retained)
+        self._start(token, dealt)
         self.world.note(f"{token}:master", f"begins from {base.checkpoint if base else 'nothing'}")
+
+    def _start(self, token: Token, dealt: Mapping[SubtaskId, Restored]) -> None:
+        try:
+            attempt = Attempt(self.world, self.job, self.graph, token, dealt, self.settings.mode)
+        except CorruptState as missing:
+            raise Violation("a-restore-finds-every-file", str(missing)) from missing
+        self.driver = Driver(self.world, self.process, attempt, self.settings)
         self.on_attempt(attempt)
+
+    def _read(self, recorded: Manifest) -> Manifest:
+        folder = folder_of(recorded.kind, recorded.checkpoint, recorded.token)
+        try:
+            return read_manifest(self.world.storage, folder)
+        except CorruptState as missing:
+            raise Violation("a-restore-finds-every-file", str(missing)) from missing
 
     def _commit(self, manifest: Manifest, token: Token) -> None:
         permit = permit_for_recorded(manifest, token)
@@ -326,11 +149,9 @@ class Master:
             stopped = saved is not None and saved.kind is CheckpointKind.STOP
             self._over(Ending.STOPPED if stopped else Ending.FINISHED)
         else:
-            verdict = STRATEGY.after(Failure(ran_ms=0, progressed=False, draw=0.5), self.failures)
-            self.failures = verdict.failures
-            require(verdict.delay_ms is not None, "the-strategy-allows-another-attempt", self.failures)
-            self.begin_at = self.world.now + (verdict.delay_ms or 0)
+            self.begin_at = self.world.now + RESTART_DELAY_MS
             driver.attempt.abandon(self.world.rng.choice((0, 100, 600)))
+            driver.concluded = True
             self.driver = None
         return True
 
@@ -354,5 +175,6 @@ class Master:
             if not self.driver.suspended:
                 self.driver.suspend()
             self.driver.attempt.abandon(self.world.rng.choice((0, 100, 600)))
+            self.driver.concluded = True
         self.driver = None
         self._over(Ending.CANCELED)

@@ -10,12 +10,12 @@ law and the last lines of the journal.
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, TypeVar
 
-from runtime.core.checkpoint import CheckpointMode, Manifest, OperatorSnapshot
+from runtime.core.checkpoint import CheckpointMode, Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId
 from runtime.core.messages import CheckpointKind
@@ -24,7 +24,8 @@ from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
 from runtime.testing.jobs import Job, Positions, random_job, random_parallelism
 from runtime.testing.master import Ending, Master
-from runtime.testing.model import Image, SourceOperator
+from runtime.testing.model import SourceOperator
+from runtime.testing.snapshots import read_image
 from runtime.testing.world import World
 
 FAULTY_STEPS: Final = 3_000  #: after these the faults end
@@ -51,6 +52,7 @@ class Plan:
     settings: CoordinatorSettings | None = None
     faults: dict[str, float] | None = None
     pace_ms: int | None = None
+    retained_checkpoints: int | None = None
     incidents: list[Incident] = field(default_factory=list)
     again: bool = True  #: whether the last manifest is restored once more at the end
 
@@ -64,6 +66,7 @@ class Simulation:
         faults = Faults.drawn(self.rng) if plan.faults is None else Faults(self.rng, dict(plan.faults))
         self.world = World(self.rng, faults)
         self.world.pace_ms = self.rng.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
+        self.world.retained_checkpoints = plan.retained_checkpoints or self.rng.choice((1, 2, 5))
         self.job = plan.job or random_job(self.rng)
         self.settings = plan.settings or _settings(self.rng)
         self.attempts: list[Attempt] = []
@@ -186,9 +189,10 @@ class Simulation:
         if old.driver is not None and old.driver.attempt in self.attempts:
             old.driver.attempt.abandon(self.rng.choice((100, 1_000)) if zombie else self.rng.choice((0, 300)))
         self.world.note("fault", "the master is replaced" if zombie else "the master crashes")
-        old.gone = old.gone or not zombie
         if zombie:
             self.old_masters.append(old)
+        else:
+            old.crash()
         self.master = self._master(old.base, old)
         self.master.begin_at = self.world.now + self.rng.randint(0, 30)
 
@@ -265,16 +269,12 @@ class Simulation:
         before = {} if base is None else self._positions(base)
         found: dict[OperatorId, Mapping[str, int]] = {}
         for source in self.job.sources:
-            images = list(self._images(manifest.operators[source.uid]))
+            captured = [s for s in manifest.operators[source.uid].subtasks.values() if s.keyed]
+            images = [read_image(self.world.storage.archive, snapshot) for snapshot in captured]
             rows = [rows for image in images for rows in image.keyed.values()]
             here = {split: position for splits in rows for split, position in splits.items()}
-            found[source.uid] = here if images else before[source.uid]
+            found[source.uid] = here if captured else before[source.uid]
         return found
-
-    def _images(self, operator: OperatorSnapshot) -> Iterator[Image]:
-        for snapshot in operator.subtasks.values():
-            for segment in (segment for segments in snapshot.keyed.values() for segment in segments):
-                yield self.world.files[segment.path]
 
     def _run_again(self) -> None:
         """Restoring the last checkpoint of an ended job ends at once, with no output twice."""

@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from runtime.core.checkpoint import CommitPermit, Manifest
+from runtime.core.checkpoint import CommitPermit, Manifest, folder_of
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, Token
 from runtime.core.messages import CheckpointKind
+from runtime.errors import EnvironmentFailure
+from runtime.io.memory import MemorySnapshotStore
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Ledger, Violation, committables
-from runtime.testing.model import Image, Row
+from runtime.testing.model import Row
 
 JOURNAL_LENGTH: Final = 400
 JOB: Final = "job"
-
-
-class EnvironmentTrouble(Exception):
-    """Storage or target failed for a moment; the attempt that met it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class CheckpointRecords:
     last_id: int = 0
     run: int = 0
     runs: dict[int, int] = field(default_factory=dict)  #: checkpoint to the run that took it
+    discarded: set[int] = field(default_factory=set)
 
     def take_token(self) -> Token:
         self.token = Token(self.token + 1)
@@ -89,7 +88,18 @@ class CheckpointRecords:
 
     def of_run(self) -> list[Manifest]:
         """What the current run has recorded, oldest first."""
-        return [self.ledger.recorded[CheckpointId(c)] for c in sorted(self.runs) if self.runs[c] == self.run]
+        return [manifest for manifest in self.retained() if self.runs[manifest.checkpoint] == self.run]
+
+    def retained(self) -> list[Manifest]:
+        """What may still be restored, oldest first."""
+        return [manifest for number, manifest in sorted(self.ledger.recorded.items()) if number not in self.discarded]
+
+    def discard_beyond(self, token: Token, keep: int) -> list[str]:
+        """Gives up all but the newest `keep` checkpoints; savepoints never. Returns their folders."""
+        plain = [manifest for manifest in self.retained() if manifest.kind is CheckpointKind.CHECKPOINT]
+        old = plain[:-keep] if token == self.token else []
+        self.discarded.update(manifest.checkpoint for manifest in old)
+        return [folder_of(manifest.kind, manifest.checkpoint, manifest.token) for manifest in old]
 
     def newest(self) -> Manifest | None:
         return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None
@@ -102,6 +112,36 @@ class CheckpointRecords:
         """The newest checkpoint of this run; plain savepoints do not count."""
         usable = [manifest for manifest in self.of_run() if manifest.kind is CheckpointKind.CHECKPOINT]
         return usable[-1] if usable else None
+
+
+class Storage(MemorySnapshotStore):
+    """Checkpoint storage, as unreliable as the faults want. A write that failed may have come through all the same."""
+
+    def __init__(self, rng: Random, faults: Faults) -> None:
+        super().__init__()
+        self._rng, self._faults = rng, faults
+        self.archive = MemorySnapshotStore()  #: all that was ever written, for the oracle
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        content = b"".join(data)
+        failed = self._faults.strikes("fail_snapshot" if path.endswith(".arrow") else "fail_manifest")
+        if not failed or self._rng.random() < 0.3:
+            super().put(path, [content])
+            self.archive.put(path, [content])
+        if failed:
+            raise EnvironmentFailure(f"{path}: storage failed")
+
+    def get(self, path: str) -> bytes:
+        if self._faults.strikes("fail_read"):
+            raise EnvironmentFailure(f"{path}: storage failed")
+        return super().get(path)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        paths = list(paths)
+        failed = self._faults.strikes("fail_delete")
+        super().delete(paths[: self._rng.randrange(len(paths) + 1)] if failed else paths)
+        if failed:
+            raise EnvironmentFailure("storage failed")
 
 
 @dataclass(slots=True)
@@ -122,16 +162,16 @@ class TargetTwin:
         self.ledger.may_commit(permit, names, restoring)
         for name in names:
             if self.faults.strikes("fail_commit"):
-                raise EnvironmentTrouble(f"commit of {name} failed")
+                raise EnvironmentFailure(f"commit of {name} failed")
             if name in self.committed:
                 continue
             if name not in self.pending:
                 raise Violation("prepared-output-stays-until-disowned", name)
             self.committed[name] = self.pending.pop(name)
 
-    def clean(self, token: Token) -> None:
-        """Forgets what older attempts prepared, except what any recorded manifest names."""
-        keep = {name for manifest in self.ledger.recorded.values() for name in committables(manifest)}
+    def clean(self, token: Token, retained: Iterable[Manifest]) -> None:
+        """Forgets what older attempts prepared, except what a manifest in `retained` names."""
+        keep = {name for manifest in retained for name in committables(manifest)}
         self.pending = {n: rows for n, rows in self.pending.items() if n in keep or token_in(n) >= token}
 
     def output(self) -> Counter[tuple[str, str, int]]:
@@ -157,7 +197,8 @@ class World:
         self.records = CheckpointRecords(self.ledger)
         self.target = TargetTwin(faults, self.ledger)
         self.bases: dict[int, Manifest | None] = {}  #: what each attempt, by token, was restored from
-        self.files: dict[str, Image] = {}
+        self.storage = Storage(rng, faults)
+        self.retained_checkpoints = 2
         self.background = Background(rng)
 
     def note(self, who: object, what: object) -> None:

@@ -1,7 +1,7 @@
 """Known bugs, planted one at a time: the simulator must find each, and say what a person needs to go on."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -9,14 +9,17 @@ import pytest
 from runtime.core import alignment, commit, recovery
 from runtime.core.alignment import Alignment, Verdict
 from runtime.core.checkpoint import Manifest
-from runtime.core.effects import ForgetCheckpoint, SubtaskEffect
+from runtime.core.effects import CaptureState, ForgetCheckpoint, SubtaskEffect
 from runtime.core.events import ManifestRecorded
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, OperatorId, Token
 from runtime.core.subtask import Subtask
 from runtime.core.watermarks import Watermarks
+from runtime.hosts import retention
+from runtime.state.chain import Link
 from runtime.testing import master
 from runtime.testing.cluster import Host
+from runtime.testing.driver import Driver
 from runtime.testing.model import SinkOperator
 from runtime.testing.simulation import BrokenSeed, main, simulate
 from runtime.testing.world import CheckpointRecords, TargetTwin, token_in
@@ -34,15 +37,15 @@ def skip_alignment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(alignment, "_settle", settle)
 
 
-def commit_before_the_record(patch: pytest.MonkeyPatch) -> None:
+def commit_on_acknowledgement(patch: pytest.MonkeyPatch) -> None:
     """The coordinator is told that the manifest is recorded as soon as all have acknowledged."""
-    store = master.Driver._store
+    store = Driver._store
 
-    def early(driver: master.Driver, manifest: Manifest) -> None:
+    def early(driver: Driver, manifest: Manifest) -> None:
         driver.feed(ManifestRecorded(driver.world.now, CheckpointId(manifest.checkpoint)))
         driver.world.later(lambda: store(driver, manifest), "slow_manifest")
 
-    patch.setattr(master.Driver, "_store", early)
+    patch.setattr(Driver, "_store", early)
 
 
 def reuse_an_old_token(patch: pytest.MonkeyPatch) -> None:
@@ -75,12 +78,23 @@ def abort_prepared_output_of_a_failed_checkpoint(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Host, "_perform", forgetting)
 
 
-def skip_pending_commits_of_finished_operators(patch: pytest.MonkeyPatch) -> None:
+def skip_the_pending_commits_of_a_finished_operator(patch: pytest.MonkeyPatch) -> None:
     def owed(manifest: Manifest) -> dict[OperatorId, tuple[Any, ...]]:
         done = manifest.finished_operators()
         return {uid: names for uid, names in commit.owed(manifest).items() if uid not in done}
 
     patch.setattr(master, "owed", owed)
+
+
+def drop_the_last_batch_at_drain(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has finished its logic prepares nothing more: what came since the last barrier stays behind."""
+    snapshot = Subtask._snapshot
+
+    def bare(machine: Subtask, *arguments: Any) -> list[SubtaskEffect]:
+        effects = snapshot(machine, *arguments)
+        return effects[1:] if machine.logic_done and len(effects) == 3 else effects
+
+    patch.setattr(Subtask, "_snapshot", bare)
 
 
 def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
@@ -111,7 +125,7 @@ def restore_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 def clean_what_a_manifest_still_names(patch: pytest.MonkeyPatch) -> None:
-    def clean(target: TargetTwin, token: Token) -> None:
+    def clean(target: TargetTwin, token: Token, retained: Iterable[Manifest]) -> None:
         target.pending = {name: rows for name, rows in target.pending.items() if token_in(name) >= token}
 
     patch.setattr(TargetTwin, "clean", clean)
@@ -139,15 +153,44 @@ def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Watermarks, "_rise", rise)
 
 
+def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """Its changes are marked as written, but no later snapshot names them."""
+    perform = Host._perform
+    made: dict[tuple[Host, int], set[Link]] = {}
+
+    def forgetting(host: Host, effect: SubtaskEffect) -> None:
+        chains = host.snapshots._chains.values()
+        before = {link for chain in chains for link in chain.links()}
+        perform(host, effect)
+        if isinstance(effect, CaptureState):
+            new = {link for chain in chains for link in chain.links()} - before
+            made[host, effect.barrier.checkpoint] = new
+        if isinstance(effect, ForgetCheckpoint):
+            forgotten = made.get((host, effect.checkpoint), set())
+            for chain in chains:
+                chain._links = [link for link in chain.links() if link not in forgotten]
+
+    patch.setattr(Host, "_perform", forgetting)
+
+
+def delete_a_file_that_a_retained_manifest_names(patch: pytest.MonkeyPatch) -> None:
+    """As if each checkpoint had its files for itself."""
+    discard = retention.discard
+    patch.setattr(retention, "discard", lambda store, discarded, retained: discard(store, discarded, ()))
+
+
 PLANTED: list[Plant] = [
     skip_alignment,
-    commit_before_the_record,
+    commit_on_acknowledgement,
     reuse_an_old_token,
     abort_prepared_output_of_a_failed_checkpoint,
-    skip_pending_commits_of_finished_operators,
+    skip_the_pending_commits_of_a_finished_operator,
+    drop_the_last_batch_at_drain,
     emit_behind_the_barrier,
     lose_list_state,
     end_before_the_last_checkpoint,
+    forget_the_delta_of_an_aborted_checkpoint,
+    delete_a_file_that_a_retained_manifest_names,
     restart_after_a_completed_stop,
     restore_an_older_checkpoint,
     clean_what_a_manifest_still_names,

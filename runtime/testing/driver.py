@@ -1,0 +1,252 @@
+"""The coordinator of one attempt in the simulator, and what performs its effects: ids, manifests, records, retention.
+
+It does what `hosts.attempt` does, and leaves every decision about checkpoints to the coordinator. When an answer comes,
+and whether, is up to the faults.
+"""
+
+from dataclasses import dataclass
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import Coordinator, CoordinatorSettings
+from runtime.core.effects import (
+    Acknowledge,
+    CoordinatorEffect,
+    Decline,
+    EndJob,
+    FailAttempt,
+    IssueId,
+    LateAnswer,
+    NotifyAborted,
+    NotifyCompleted,
+    ReportCheckpoint,
+    ReportEnded,
+    ReportFinished,
+    ResumeJob,
+    SettleOperation,
+    StoreManifest,
+    TriggerSubtask,
+    WakeAt,
+)
+from runtime.core.events import (
+    Acknowledged,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointDeclined,
+    CoordinatorEvent,
+    CoordinatorSuspended,
+    IdIssued,
+    IdUnavailable,
+    JobStarted,
+    LogicFinished,
+    ManifestFailed,
+    ManifestRecorded,
+    SubtaskEnded,
+    SubtaskEvent,
+    Ticked,
+    Triggered,
+)
+from runtime.core.ids import CheckpointId, SubtaskId
+from runtime.errors import EnvironmentFailure
+from runtime.hosts import retention
+from runtime.io.manifests import write_manifest
+from runtime.testing.cluster import Attempt, Broken, Report, SlotLost, Started
+from runtime.testing.invariants import check_files, check_notified, require
+from runtime.testing.world import JOB, World
+
+
+@dataclass(slots=True)
+class Process:
+    """The process in which a master and its drivers live, one after another."""
+
+    gone: bool = False  #: crashed, or superseded
+
+
+class Driver:
+    """The coordinator of one attempt, and what performs its effects."""
+
+    def __init__(self, world: World, process: Process, attempt: Attempt, settings: CoordinatorSettings) -> None:
+        self.world, self.process, self.attempt = world, process, attempt
+        self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
+        self.concluded = False  #: its master is done with it
+        self.suspended = False
+        self.ended = False
+        self.failure: str | None = None
+        self.started: set[SubtaskId] = set()
+        self.wakes: list[int] = []
+        self.asked: set[str] = set()  #: operations not yet settled
+        self.storing = 0  #: manifests on their way
+        self.stopping = False  #: what the run's state would say
+
+    def feed(self, event: CoordinatorEvent) -> None:
+        self.world.note(f"{self.attempt.token}:coordinator", event)
+        for effect in self.coordinator.handle(event):
+            self._perform(effect)
+        if self.failure is not None and not self.suspended:
+            self.suspend()
+
+    def suspend(self) -> None:
+        self.suspended = True
+        self.feed(CoordinatorSuspended(self.world.now))
+
+    def tick(self) -> None:
+        """Wakes the coordinator once for all wishes that are due."""
+        due = [at for at in self.wakes if at <= self.world.now]
+        if due and not self.suspended and not self.ended:
+            self.wakes = [at for at in self.wakes if at > self.world.now]
+            self.feed(Ticked(self.world.now))
+
+    # ------------------------------------------------------------ what slots say
+
+    def receive(self, said: tuple[SubtaskId, Report] | SlotLost) -> None:
+        now = self.world.now
+        if isinstance(said, SlotLost):
+            self.fail("a slot was lost")
+            return
+        match said:
+            case subtask, Started():
+                self._subtask_started(subtask)
+            case subtask, Broken(detail):
+                self.fail(f"{subtask}: {detail}")
+            case subtask, Acknowledge(checkpoint, snapshot, timings):
+                self.feed(Acknowledged(now, subtask, checkpoint, snapshot, timings))
+            case subtask, Decline(checkpoint, reason, detail):
+                self.feed(CheckpointDeclined(now, subtask, checkpoint, reason, detail))
+            case subtask, ReportFinished():
+                self.feed(LogicFinished(now, subtask))
+            case subtask, ReportEnded():
+                self.feed(SubtaskEnded(now, subtask))
+
+    def _subtask_started(self, subtask: SubtaskId) -> None:
+        self.started.add(subtask)
+        if len(self.started) == len(self.attempt.graph.subtasks):
+            self.feed(JobStarted(self.world.now))
+
+    def fail(self, detail: str) -> None:
+        if not self.suspended and not self.ended:
+            self.world.note(f"{self.attempt.token}:master", f"the attempt failed: {detail}")
+            self.failure = detail
+            self.suspend()
+
+    # ------------------------------------------------------------ effects
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        match effect:
+            case IssueId():
+                self._issue()
+            case WakeAt(at):
+                self.wakes.append(at)
+            case TriggerSubtask(subtask, barrier):
+                self._send(subtask, Triggered(barrier))
+            case StoreManifest(manifest):
+                self.storing += 1
+                self.world.later(lambda: self._store(manifest), "slow_manifest")
+            case NotifyCompleted(permit, subtasks):
+                check_notified(self.attempt.graph, subtasks)
+                for subtask in sorted(subtasks):
+                    self._send(subtask, CheckpointCompleted(permit))
+            case NotifyAborted(checkpoint, subtasks):
+                check_notified(self.attempt.graph, subtasks)
+                for subtask in sorted(subtasks):
+                    self._send(subtask, CheckpointAborted(checkpoint))
+            case ReportCheckpoint():
+                self._report(effect)
+            case LateAnswer():
+                self.world.note("late", effect)
+            case SettleOperation(operation):
+                self.world.note("operation", effect)
+                self.world.ledger.settle(operation)
+                self.asked.discard(operation)
+            case FailAttempt(detail):
+                self.failure = self.failure or detail
+            case EndJob():
+                self._end_job()
+            case ResumeJob():
+                self.stopping = False
+
+    def _end_job(self) -> None:
+        self.ended = True
+        saved = self.coordinator.savepoint is not None
+        require(saved == self.stopping, "a-stop-ends-with-its-savepoint", f"stopping {self.stopping}, saved {saved}")
+
+    def _send(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
+        slot = self.attempt.slots[subtask.index]
+        if slot.alive:
+            slot.down.append((subtask, event))
+
+    def _report(self, report: ReportCheckpoint) -> None:
+        begun = report.reason is None and report.acknowledged == 0 and report.at == report.triggered_at
+        if begun and report.checkpoint not in self.world.ledger.triggered:
+            self.world.ledger.began(report.checkpoint, self.attempt.token, report.kind)
+        self.world.note("report", report)
+
+    def _issue(self) -> None:
+        def answer() -> None:
+            if self.process.gone:
+                return
+            if self.world.faults.strikes("id_unavailable"):
+                self.feed(IdUnavailable(self.world.now, "the database is away"))
+                return
+            checkpoint = self.world.records.next_id(self.attempt.token)
+            if checkpoint is None:
+                self._superseded()
+            else:
+                self.feed(IdIssued(self.world.now, checkpoint))
+
+        self.world.later(answer, "slow_id")
+
+    def _store(self, manifest: Manifest) -> None:
+        """Write and record; when the outcome is not known, it is read back before anything is answered."""
+        faults, records = self.world.faults, self.world.records
+        try:
+            write_manifest(self.world.storage, manifest)
+        except EnvironmentFailure as failure:
+            self._answer(ManifestFailed(self.world.now, CheckpointId(manifest.checkpoint), str(failure)))
+            return
+        if faults.strikes("unknown_manifest"):
+            if self.world.rng.random() < 0.5:
+                records.record(manifest, self.attempt.graph)
+            self.world.later(lambda: self._read_back(manifest), "slow_manifest")
+        else:
+            self._stored(manifest, records.record(manifest, self.attempt.graph))
+
+    def _read_back(self, manifest: Manifest) -> None:
+        recorded = manifest.checkpoint in self.world.ledger.recorded
+        self._stored(manifest, recorded or self.world.records.record(manifest, self.attempt.graph))
+
+    def _stored(self, manifest: Manifest, recorded: bool) -> None:
+        checkpoint = CheckpointId(manifest.checkpoint)
+        if recorded:
+            self._answer(ManifestRecorded(self.world.now, checkpoint))
+            self.world.later(self._discard)
+        else:
+            self._answer(ManifestFailed(self.world.now, checkpoint, "this attempt has been superseded"))
+            self._superseded()
+
+    def _discard(self) -> None:
+        """After a completion: what is too old is given up, and then its files go; time may pass in between."""
+        if self.process.gone:
+            return
+        discarded = self.world.records.discard_beyond(self.attempt.token, self.world.retained_checkpoints)
+        if discarded:
+            self.world.later(lambda: self._delete(discarded), "slow_delete")
+
+    def _delete(self, discarded: list[str]) -> None:
+        if self.process.gone:
+            return
+        try:
+            retention.discard(self.world.storage, discarded, self.world.records.retained())
+        except EnvironmentFailure as failure:
+            self.world.note(f"{self.attempt.token}:master", f"what is left is swept at the next start: {failure}")
+        self.world.note(f"{self.attempt.token}:master", f"discarded {discarded}")
+        check_files(self.world.storage, self.world.records.retained())
+
+    def _answer(self, event: ManifestRecorded | ManifestFailed) -> None:
+        self.storing -= 1
+        if not self.process.gone:
+            self.feed(event)
+
+    def _superseded(self) -> None:
+        """A newer attempt holds the job: nothing of this one counts any more."""
+        self.fail("superseded")
+        if not self.concluded:
+            self.process.gone = True

@@ -1,0 +1,104 @@
+"""Snapshots of the simulator's operators: production's chains, captures and state files around a plain image.
+
+It decides what has changed since the last capture; which files a snapshot names, and when they are written again, is
+up to `runtime.state`. It does not know operators or the world.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import Segment, SubtaskSnapshot
+from runtime.ports import SnapshotStore
+from runtime.state.chain import Chain, Link
+from runtime.state.segments import read_segment
+from runtime.state.store import StateCapture
+from runtime.testing.model import MAX_PARALLELISM, Image
+
+KEYED: Final = "keyed"
+TABLE: Final = "table"
+HELD: Final = "held"
+SCHEMA: Final = pa.schema([("group", pa.int32()), ("name", pa.string()), ("value", pa.int64())])
+ROW_BYTES: Final = 6_000  #: as if rows were large, so that deltas outweigh a base while there are few
+Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is gone
+
+
+class Snapshots:
+    """The captures of one operator subtask in one attempt."""
+
+    def __init__(self) -> None:
+        self._chains = {KEYED: Chain(), TABLE: Chain()}
+        self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED: {}, TABLE: {}}
+        self._names = 0
+
+    def capture(self, image: Image, full: bool) -> StateCapture:
+        """What changed since the last capture; `full` (savepoints) takes everything and marks nothing."""
+        keyed = {(group, name): value for group, rows in image.keyed.items() for name, value in rows.items()}
+        table = {(0, key): place for place, key in enumerate(image.table)}
+        return StateCapture(
+            keyed={KEYED: self._links(KEYED, keyed, full)},
+            broadcast={TABLE: self._links(TABLE, table, full)},
+            lists={HELD: image.held},
+        )
+
+    def _links(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[Link, ...]:
+        everything = [(group, name, value) for (group, name), value in now.items()]
+        if full:
+            link = self._link(state, everything)
+            return () if link is None else (link,)
+        chain, before = self._chains[state], self._seen[state]
+        if chain.wants_base:
+            chain.rebase(self._link(state, everything))
+        else:
+            chain.append(self._link(state, _changes(before, now)))
+        self._seen[state] = now
+        return chain.links()
+
+    def _link(self, state: str, rows: Iterable[Change]) -> Link | None:
+        rows = list(rows)
+        if not rows:
+            return None
+        self._names += 1
+        name = f"{state}-{self._names:06d}.arrow"
+        return Link(name, lambda: _batch(rows), ROW_BYTES * len(rows), (0, MAX_PARALLELISM - 1))
+
+
+def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str], int]) -> list[Change]:
+    gone: list[Change] = [(group, name, None) for group, name in before if (group, name) not in now]
+    return gone + [(*place, value) for place, value in now.items() if before.get(place) != value]
+
+
+def _batch(rows: list[Change]) -> pa.RecordBatch:
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_image(store: SnapshotStore, snapshot: SubtaskSnapshot) -> Image:
+    """What was captured: bases with their deltas.
+
+    Raises:
+        CorruptState: a file is not there, or not what its snapshot says.
+    """
+    keyed: dict[int, dict[str, int]] = {}
+    for (group, name), value in _merged(store, snapshot.keyed.get(KEYED, ())).items():
+        keyed.setdefault(group, {})[name] = value
+    return Image(keyed, tuple(snapshot.lists.get(HELD, ())), read_table(store, snapshot))
+
+
+def read_table(store: SnapshotStore, snapshot: SubtaskSnapshot) -> tuple[str, ...]:
+    return tuple(name for _, name in _merged(store, snapshot.broadcast.get(TABLE, ())))
+
+
+def _merged(store: SnapshotStore, segments: Iterable[Segment]) -> dict[tuple[int, str], int]:
+    rows: dict[tuple[int, str], int] = {}
+    for segment in segments:
+        for group, name, value in zip(*read_segment(store, segment).to_pydict().values(), strict=True):
+            if value is None:
+                rows.pop((group, name), None)
+            else:
+                rows[group, name] = value
+    return rows

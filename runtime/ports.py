@@ -5,7 +5,7 @@ the real thing. This module knows Arrow batches, and no technology that stores o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ class Collector(Protocol):
 
 
 class ListState(Protocol):
-    """Operator list state: JSON values, dealt contiguously over the subtasks on restore."""
+    """Operator list state: JSON values. On restore a list is dealt contiguously, a union list given to all whole."""
 
     def get(self) -> list[Any]: ...
     def replace(self, values: Iterable[Any]) -> None: ...
@@ -38,6 +38,8 @@ class StateStore(Protocol):
     def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> Any: ...
     def object_table(self, name: str) -> Any: ...
     def list_state(self, name: str) -> ListState: ...
+    def union_list_state(self, name: str) -> ListState: ...
+    def broadcast_map(self, name: str) -> MutableMapping[Any, Any]: ...
     def broadcast_table(self, name: str) -> Any: ...
 
 

@@ -30,6 +30,7 @@ class FailureReason(StrEnum):
     SUBSUMED = "subsumed"
     FINALIZE_FAILED = "finalize_failed"
     TASK_FINISHED_WHILE_TRIGGERED = "task_finished_while_triggered"
+    UNION_STATE_PARTLY_FINISHED = "union_state_partly_finished"
     SUSPENDED = "suspended"  #: the coordinator stopped: restart, cancel, or the end of the job
 
     @property
@@ -37,8 +38,21 @@ class FailureReason(StrEnum):
         """Whether it counts towards `tolerable_failed_checkpoints`."""
         return self in _COUNTED
 
+    @property
+    def may_last(self) -> bool:
+        """Whether the cause may still be there for a checkpoint that is tried at once."""
+        return self not in _OVER_AT_ONCE
+
 
 _COUNTED = frozenset({FailureReason.ASYNC_FAILED, FailureReason.EXPIRED})
+_OVER_AT_ONCE = frozenset(
+    {
+        FailureReason.TASK_FINISHED_WHILE_TRIGGERED,
+        FailureReason.UNION_STATE_PARTLY_FINISHED,  #: as far as the last checkpoint goes, since all have finished then
+        FailureReason.SUBSUMED,
+        FailureReason.SUSPENDED,
+    }
+)
 
 
 class CheckpointMode(StrEnum):
@@ -97,7 +111,8 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one subtask at one barrier, as handles.
 
     `keyed` and `broadcast` map a state's name to its segments, base first, then deltas in order.
-    `lists` maps a name to JSON values, dealt anew on restore. `committables` are what a sink has prepared and not yet
+    `lists` maps a name to JSON values, dealt anew on restore; `unions` to those that every subtask is given whole, and
+    names every union list that was declared, also an empty one. `committables` are what a sink has prepared and not yet
     seen committed, oldest first, each a JSON value that its committer understands.
     """
 
@@ -106,6 +121,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     keyed: dict[str, tuple[Segment, ...]] = {}
     broadcast: dict[str, tuple[Segment, ...]] = {}
     lists: dict[str, tuple[Any, ...]] = {}
+    unions: dict[str, tuple[Any, ...]] = {}
     committables: tuple[Any, ...] = ()
 
     def segments(self) -> tuple[Segment, ...]:

@@ -50,13 +50,10 @@ from runtime.core.pacing import Pacing
 from runtime.core.pending import AckResult, PendingCheckpoint
 from runtime.core.plan import plan
 from runtime.core.requests import Request, RequestQueue
+from runtime.core.tolerance import Tolerance
+from runtime.core.unions import partly_finished_union
 
 FINAL_RETRY_MS: Final = 500  #: at least so long after a failure before the last checkpoint is tried again
-
-#: Reasons after which the next checkpoint has as good a chance as any.
-_NOT_THE_SURROUNDINGS = frozenset(
-    {FailureReason.TASK_FINISHED_WHILE_TRIGGERED, FailureReason.SUBSUMED, FailureReason.SUSPENDED}
-)
 
 Effects = list[CoordinatorEffect]
 
@@ -89,7 +86,7 @@ class Coordinator:
         self._manifests: dict[CheckpointId, Manifest] = {}
         self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}  #: of finished subtasks; they ride on when they end
         self._pacing = Pacing(settings.interval_ms, settings.min_pause_ms)
-        self._failures = 0
+        self._tolerance = Tolerance(settings.tolerable_failures)
         self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
         self._released = False  #: a checkpoint that all subtasks took after their logic was done has completed
         self._final_not_before = 0
@@ -238,8 +235,11 @@ class Coordinator:
             return []
         if not pending.complete:
             return []
-        pending.storing = True
         manifest = pending.manifest(self._job, self._token, self._graph, self._last_snapshots)
+        lost = partly_finished_union(manifest)
+        if lost is not None:
+            return self._give_up(event.at, event.checkpoint, FailureReason.UNION_STATE_PARTLY_FINISHED, lost)
+        pending.storing = True
         self._manifests[event.checkpoint] = manifest
         timings = tuple((subtask, timings) for subtask, (_, timings) in sorted(pending.acks.items()))
         return [StoreManifest(manifest, timings)]
@@ -258,7 +258,7 @@ class Coordinator:
         kind = pending.barrier.kind
         self._pacing.completed(at)
         self._ends.completed(checkpoint)
-        self._failures = 0
+        self._tolerance.completed()
         effects: Effects = [pending.report(at)]
         if kind.ends_job:
             self.savepoint = manifest
@@ -293,7 +293,7 @@ class Coordinator:
         ]
         if reason is FailureReason.TASK_FINISHED_WHILE_TRIGGERED and pending.barrier.kind.ends_job:
             return effects + self._plan_anew(at, pending)
-        if reason not in _NOT_THE_SURROUNDINGS:
+        if reason.may_last:
             self._pause_final(at)
         if pending.operation is not None:
             effects.append(SettleOperation(pending.operation, None, reason, detail))
@@ -301,7 +301,9 @@ class Coordinator:
             # Some subtasks may have finished their logic for it: only the last checkpoint is a state to go on from.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
         self._try_again(at, pending, reason)
-        return effects + self._count_failure(reason, detail) + self._final_checkpoint(at) + self._next(at)
+        exceeded = self._tolerance.failed(reason, detail)
+        failed: Effects = [] if exceeded is None else [FailAttempt(exceeded)]
+        return effects + failed + self._final_checkpoint(at) + self._next(at)
 
     def _try_again(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
         """Without a more recent one on its way a periodic checkpoint is replaced at once, not in the next period."""
@@ -316,14 +318,6 @@ class Coordinator:
         """A stop or drain met a subtask that was ending by itself; each can do so once, so this comes to an end."""
         self._queue.add(Request(at, pending.barrier.kind, pending.operation, again=True))
         return self._next(at)
-
-    def _count_failure(self, reason: FailureReason, detail: str) -> Effects:
-        self._failures += reason.counts
-        tolerable = self._settings.tolerable_failures
-        if tolerable is None or self._failures <= tolerable:
-            return []
-        self._failures = 0
-        return [FailAttempt(f"more than {tolerable} checkpoints in a row failed, the last one: {reason}: {detail}")]
 
     def _abandon_all(self, at: int, detail: str) -> Effects:
         effects: Effects = []

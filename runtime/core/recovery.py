@@ -1,8 +1,8 @@
 """From a manifest to the next attempt: who gets which state.
 
 Pure functions of what was read. They do not know files: a `Segment` is a name here. State is dealt by operator uid
-and key group, never by slot; list state in contiguous chunks; broadcast state from any subtask that has it; an
-operator flagged finished is skipped, its pending commits never are (`commit.owed`).
+and key group, never by slot; list state in contiguous chunks, union lists whole to everyone; broadcast state from any
+subtask that has it; an operator flagged finished is skipped, its pending commits never are (`commit.owed`).
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ class Restored:
     subtask: SubtaskId
     snapshots: tuple[SubtaskSnapshot, ...] = ()  #: every old snapshot that overlaps its key groups
     lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: already dealt
+    unions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the entries of all old subtasks
     broadcast: SubtaskSnapshot | None = None  #: whose broadcast state to take
     watermark: int | None = None
     finished: bool = False  #: skip the operator
@@ -52,6 +53,7 @@ def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot,
         subtask=subtask,
         snapshots=overlapping,
         lists=_deal_lists(old, subtask.index, operator.parallelism),
+        unions=_united(old),
         broadcast=_broadcast(old),
         watermark=min((w for w in running if w is not None), default=None),
     )
@@ -65,6 +67,15 @@ def _broadcast(old: OperatorSnapshot) -> SubtaskSnapshot | None:
     """Whose broadcast state to take: a running one's, since that of a subtask that ended early may be older."""
     holders = [snapshot for _, snapshot in sorted(old.subtasks.items()) if snapshot.broadcast]
     return min(holders, key=lambda snapshot: snapshot.finished, default=None)
+
+
+def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
+    """All entries of a name, old subtasks in order, for everyone. None has finished: no such checkpoint completes."""
+    united: dict[str, tuple[Any, ...]] = {}
+    for _, snapshot in sorted(old.subtasks.items()):
+        for name, entries in snapshot.unions.items():
+            united[name] = (*united.get(name, ()), *entries)
+    return united
 
 
 def _deal_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:

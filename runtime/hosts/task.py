@@ -312,7 +312,9 @@ class Task:
             stored, written = capture.write(self.store, f"{folder}/{self.id.operator}-{self.id.index}")
         except (WeirError, OSError, pa.ArrowException) as error:
             return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
-        snapshot = msgspec.structs.replace(rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists)
+        snapshot = msgspec.structs.replace(
+            rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists, unions=stored.unions
+        )
         async_ms = self.clock.monotonic_ms() - started
         measured = msgspec.structs.replace(timings, async_ms=async_ms, written_bytes=written)
         return SnapshotStored(barrier.checkpoint, snapshot, measured)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from runtime.errors import JobRejected, WeirError
-from runtime.state.objects import Entry, ObjectTable, Place
+from runtime.state.objects import Entry, ObjectTable, Place, place_of
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -175,16 +175,16 @@ class MapState(MutableMapping[Any, Any]):
         self._cells = cells
 
     def __getitem__(self, key: Any) -> Any:
-        there, value = self._cells.read(_place_of(key))
+        there, value = self._cells.read(place_of(key))
         if not there:
             raise KeyError(key)
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._cells.write(_place_of(key), value)
+        self._cells.write(place_of(key), value)
 
     def __delitem__(self, key: Any) -> None:
-        place = _place_of(key)
+        place = place_of(key)
         if not self._cells.read(place)[0]:
             raise KeyError(key)
         self._cells.remove(place)
@@ -238,10 +238,3 @@ class ReducingState:
 
     def clear(self) -> None:
         self._cells.clear()
-
-
-def _place_of(key: Any) -> bytes:
-    """Exact types: `True` is `1` to a dictionary, and would be another key after a restore."""
-    if type(key) not in (str, int, bytes):
-        raise TypeError(f"a key of a map state is str, int or bytes, not {type(key).__name__}")
-    return _encode(key)

@@ -1,10 +1,21 @@
-"""Broadcast state: rows that every subtask holds alike, such as the build side of a join. Rows are only ever added."""
+"""Broadcast state: what every subtask holds alike.
 
-from collections.abc import Iterable
+`BroadcastTable` has rows, such as the build side of a join, that are only ever added; `BroadcastMap` has entries that
+come, change and go, such as rules. After a restore every subtask has the copy of one of those that were running.
+"""
 
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, Final
+
+import msgspec
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.state.objects import ObjectTable, place_of
+
+_GROUP: Final = 0  #: broadcast entries have no key group of their own
+_KEY: Final = msgspec.msgpack.encode(None)  #: nor do they belong to a key
+EVERYWHERE: Final = range(_GROUP, _GROUP + 1)
 
 
 class BroadcastTable:
@@ -49,3 +60,45 @@ class BroadcastTable:
         added = self._batches[self._captured :]
         self._captured = len(self._batches)
         return added
+
+
+class BroadcastMap(MutableMapping[Any, Any]):
+    """Entries by key, in the order in which they were written; used like a dictionary.
+
+    Keys are text, integers or bytes. Values are JSON values (and bytes), copied when they are put: a change to what was
+    got counts when it is put back. It is up to the author that all subtasks do the same with it.
+
+    Args:
+        table: holds the entries, and knows what has changed since the last capture.
+    """
+
+    def __init__(self, table: ObjectTable) -> None:
+        self.table = table
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self._entries().get(place_of(key))
+        if found is None:
+            raise KeyError(key)
+        return msgspec.msgpack.decode(found)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        try:
+            stored = msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"state {self.table.schema.name!r} holds JSON values and bytes only: {error}") from error
+        self.table.put((_GROUP, _KEY, place_of(key)), stored)
+
+    def __delitem__(self, key: Any) -> None:
+        place = place_of(key)
+        if place not in self._entries():
+            raise KeyError(key)
+        self.table.delete((_GROUP, _KEY, place))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([msgspec.msgpack.decode(place) for place in self._entries() if isinstance(place, bytes)])
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def _entries(self) -> dict[Any, bytes]:
+        return self.table.under(_GROUP, _KEY)

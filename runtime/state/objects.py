@@ -9,7 +9,7 @@ It knows neither what the bytes mean nor files. In a segment, the column `key` i
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -145,6 +145,17 @@ class ObjectTable:
         places.pop(place, None)
         if not places:
             keys.pop(key, None)
+
+
+def place_of(key: Any) -> bytes:
+    """The place of a key of a map. Exact types: `True` is `1` to a dictionary, and would be another key when restored.
+
+    Raises:
+        TypeError: it is neither text, an integer nor bytes.
+    """
+    if type(key) not in (str, int, bytes):
+        raise TypeError(f"a key of a map state is str, int or bytes, not {type(key).__name__}")
+    return msgspec.msgpack.encode(key)
 
 
 def _rows(found: Iterable[tuple[Entry, bytes | None]]) -> ObjectRows:

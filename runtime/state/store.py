@@ -6,8 +6,8 @@ lineage or on a savepoint, which belongs to people.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from runtime.core.checkpoint import Segment, SubtaskSnapshot
 from runtime.core.recovery import Restored
 from runtime.errors import CorruptState, JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.broadcast import BroadcastTable
+from runtime.state.broadcast import EVERYWHERE, BroadcastMap, BroadcastTable
 from runtime.state.chain import Chain, Link
 from runtime.state.lists import OperatorList
 from runtime.state.objects import ObjectTable
@@ -25,6 +25,7 @@ from runtime.state.schema import TableSchema
 from runtime.state.segments import read_segment
 from runtime.state.table import KeyedTable
 
+_KEYED, _LIST, _UNION, _BROADCAST = "keyed state", "a list", "a union list", "broadcast state"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Links = dict[str, tuple[Link, ...]]
@@ -38,12 +39,14 @@ class StateCapture:
     keyed: Links
     broadcast: Links
     lists: dict[str, tuple[Any, ...]]
+    unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
         """Stores what is not stored yet. May be called again after a failure."""
         keyed, keyed_bytes = _written(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
-        return SubtaskSnapshot(keyed=keyed, broadcast=broadcast, lists=self.lists), keyed_bytes + broadcast_bytes
+        snapshot = SubtaskSnapshot(keyed=keyed, broadcast=broadcast, lists=self.lists, unions=self.unions)
+        return snapshot, keyed_bytes + broadcast_bytes
 
 
 class SubtaskState:
@@ -62,7 +65,10 @@ class SubtaskState:
         self._restored: Restored | None = None
         self._tables: dict[str, KeyedTable | ObjectTable] = {}
         self._broadcast: dict[str, BroadcastTable] = {}
+        self._maps: dict[str, BroadcastMap] = {}
         self._lists: dict[str, OperatorList] = {}
+        self._unions: dict[str, OperatorList] = {}
+        self._kinds: dict[str, str] = {}  #: of every declared name
         self._chains: dict[str, Chain] = {}
         self._written_names = 0
 
@@ -75,7 +81,7 @@ class SubtaskState:
             CorruptState: a segment is not what its manifest says.
             JobRejected: the name is taken, or the restored columns are not the declared ones.
         """
-        self._claim(name)
+        self._claim(name, _KEYED)
         return self._filled(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
 
     def object_table(self, name: str) -> ObjectTable:
@@ -85,14 +91,20 @@ class SubtaskState:
             CorruptState: a segment is not what its manifest says.
             JobRejected: the name is taken, or a table with typed columns was restored.
         """
-        self._claim(name)
+        self._claim(name, _KEYED)
         return self._filled(name, ObjectTable(name))
 
     def list_state(self, name: str) -> OperatorList:
         """Declares a list state; it holds this subtask's share of what was restored."""
-        self._claim(name)
+        self._claim(name, _LIST)
         values = self._restored.lists.get(name, ()) if self._restored is not None else ()
         return self._lists.setdefault(name, OperatorList(values))
+
+    def union_list_state(self, name: str) -> OperatorList:
+        """Declares a list state that holds, when it was restored, what all subtasks had."""
+        self._claim(name, _UNION)
+        values = self._restored.unions.get(name, ()) if self._restored is not None else ()
+        return self._unions.setdefault(name, OperatorList(values))
 
     def broadcast_table(self, name: str) -> BroadcastTable:
         """Declares a broadcast state and reads what was restored for it.
@@ -100,16 +112,28 @@ class SubtaskState:
         Raises:
             CorruptState: a segment is not what its manifest says.
         """
-        self._claim(name)
-        source = self._restored.broadcast if self._restored is not None else None
-        segments = source.broadcast.get(name, ()) if source is not None else ()
-        return self._broadcast.setdefault(name, BroadcastTable(name, [self._read(segment) for segment in segments]))
+        self._claim(name, _BROADCAST)
+        batches = [self._read(segment) for segment in self._broadcast_segments(name)]
+        return self._broadcast.setdefault(name, BroadcastTable(name, batches))
+
+    def broadcast_map(self, name: str) -> BroadcastMap:
+        """Declares a broadcast state of entries and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+            JobRejected: the name is taken, or rows were restored.
+        """
+        self._claim(name, _BROADCAST)
+        table = ObjectTable(name)
+        for segment in self._broadcast_segments(name):
+            table.take_over(self._read(segment), EVERYWHERE)
+        return self._maps.setdefault(name, BroadcastMap(table))
 
     # ------------------------------------------------------------ restoring
 
     def restore(self, restored: Restored) -> None:
         """Gives what was restored; it is read when the states are declared, so this comes before `open`."""
-        assert not self._chains, "states were declared before the restore"
+        assert not self._kinds, "states were declared before the restore"
         self._restored = restored
 
     def check_all_declared(self) -> None:
@@ -120,20 +144,26 @@ class SubtaskState:
         """
         if self._restored is None:
             return
-        for name in self._restored_names():
-            if name not in self._chains:
-                operator = str(self._restored.subtask.operator)
+        operator = str(self._restored.subtask.operator)
+        for name, kind in self._restored_names():
+            if name not in self._kinds:
                 detail = f"the checkpoint holds state {name!r}, which this version of the operator does not declare"
                 raise JobRejected("state-not-declared", operator, detail)
+            if self._kinds[name] != kind:
+                detail = f"state {name!r} is {kind} in the checkpoint and {self._kinds[name]} in this version"
+                raise JobRejected("state-kind-changed", operator, detail)
 
     # ------------------------------------------------------------ capturing
 
     def capture(self, full: bool) -> StateCapture:
         """Copies what changed since the last capture. `full` (savepoints) copies everything and marks nothing."""
+        rows = {name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()}
+        maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
         return StateCapture(
             keyed={name: self._capture_table(name, table, full) for name, table in self._tables.items()},
-            broadcast={name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()},
+            broadcast=rows | maps,
             lists={name: values.capture() for name, values in self._lists.items()},
+            unions={name: values.capture() for name, values in self._unions.items()},
         )
 
     def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
@@ -184,23 +214,32 @@ class SubtaskState:
 
     # ------------------------------------------------------------ inside
 
-    def _claim(self, name: str) -> None:
+    def _claim(self, name: str, kind: str) -> None:
         if not _NAME.fullmatch(name):
             raise JobRejected("bad-state-name", name, "a state name has letters, digits, '_', '.' and '-', 64 at most")
-        if name in self._chains:
+        if name in self._kinds:
             raise JobRejected("duplicate-state", name, "the operator declares this state twice")
+        self._kinds[name] = kind
         self._chains[name] = Chain()
 
     def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
         return self._restored.snapshots if self._restored is not None else ()
 
-    def _restored_names(self) -> list[str]:
+    def _broadcast_segments(self, name: str) -> tuple[Segment, ...]:
+        source = self._restored.broadcast if self._restored is not None else None
+        return source.broadcast.get(name, ()) if source is not None else ()
+
+    def _restored_names(self) -> list[tuple[str, str]]:
+        """The name and kind of every state that is not empty."""
         assert self._restored is not None, "nothing was restored"
-        names = [name for snapshot in self._restored.snapshots for name, found in snapshot.keyed.items() if found]
-        names += [name for name, values in self._restored.lists.items() if values]
-        if self._restored.broadcast is not None:
-            names += [name for name, found in self._restored.broadcast.broadcast.items() if found]
-        return names
+        copied = self._restored.broadcast
+        found: list[tuple[str, Mapping[str, Sequence[Any]]]] = [
+            *((_KEYED, snapshot.keyed) for snapshot in self._restored.snapshots),
+            (_LIST, self._restored.lists),
+            (_UNION, self._restored.unions),
+            (_BROADCAST, {} if copied is None else copied.broadcast),
+        ]
+        return [(name, kind) for kind, states in found for name, content in states.items() if content]
 
     def _read(self, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
         assert self._store is not None, "a restore needs a store"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runtime.core.checkpoint import FailureReason as Why
-from runtime.core.checkpoint import Fate, Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import Fate, FinishedState, Manifest, SubtaskSnapshot
 from runtime.core.coordinator import FINAL_RETRY_MS, Coordinator, CoordinatorSettings
 from runtime.core.effects import (
     CoordinatorEffect,
@@ -37,7 +37,7 @@ from runtime.core.events import (
     Ticked,
 )
 from runtime.core.graph import JobGraph
-from runtime.core.ids import CheckpointId, SubtaskId, Token
+from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.messages import Barrier
 from runtime.core.messages import CheckpointKind as Kind
 from runtime.core.requests import QUEUE_CAPACITY
@@ -765,6 +765,71 @@ def test_no_last_checkpoint_beside_a_stop() -> None:
     assert job.finish_logic() == []
     job.ack(1)
     assert not of(IssueId, job.record(1))
+
+
+# ---------------------------------------------------------------- union lists
+
+UNION = SubtaskSnapshot(unions={"parts": ("a",)})
+UNION_DONE = SubtaskSnapshot(finished=True, unions={"parts": ("a",)})
+WIDE = chain(parallelism=2)
+FIRST, SECOND = SubtaskId(OperatorId("b"), 0), SubtaskId(OperatorId("b"), 1)
+OTHERS = [one for one in WIDE.subtasks if one.operator != "b"]
+
+
+def acknowledge(job: Job, checkpoint: int, first: SubtaskSnapshot, second: SubtaskSnapshot) -> Effects:
+    """All take part; `first` and `second` are the subtasks of the operator with a union list."""
+    effects = job.ack(checkpoint, *OTHERS) + job.ack(checkpoint, FIRST, snapshot=first)
+    return effects + job.ack(checkpoint, SECOND, snapshot=second)
+
+
+def test_union_lists_hold_checkpoints_back_until_all_subtasks_have_finished() -> None:
+    """S0-59, S0-60, S3-29: two are given up with that reason while one subtask lives, then they complete again."""
+    job = Job(WIDE, interval_ms=50, tolerable_failures=0)
+    for checkpoint in (1, 2):
+        job.tick(job.at + 50)
+        job.issue(checkpoint)
+        effects = acknowledge(job, checkpoint, UNION_DONE, UNION)
+        (report,) = of(ReportCheckpoint, effects)
+        assert report.reason is Why.UNION_STATE_PARTLY_FINISHED
+        assert report.detail == "b has union lists (parts), and 1 of its 2 subtasks have finished"
+        assert of(NotifyAborted, effects) == [NotifyAborted(CheckpointId(checkpoint), frozenset(WIDE.subtasks))]
+        assert not of(StoreManifest, effects)
+        assert not of(FailAttempt, effects)
+    job.tick(job.at + 50)
+    job.issue(3)
+    assert manifest_in(acknowledge(job, 3, UNION_DONE, UNION_DONE)).operators["b"].finished is FinishedState.FINISHED
+
+
+def test_the_last_checkpoint_follows_at_once_when_union_lists_held_back_the_one_before() -> None:
+    """S3-29."""
+    job = Job(WIDE)
+    job.ask()
+    job.issue(1)
+    job.finish_logic()
+    assert of(IssueId, acknowledge(job, 1, UNION_DONE, UNION)) == [IssueId()]
+
+
+def test_a_savepoint_that_meets_a_partly_finished_union_fails_its_operation() -> None:
+    job = Job(WIDE)
+    job.ask(Kind.SAVEPOINT)
+    job.issue(1)
+    (settled,) = of(SettleOperation, acknowledge(job, 1, UNION, UNION_DONE))
+    assert (settled.checkpoint, settled.reason) == (None, Why.UNION_STATE_PARTLY_FINISHED)
+
+
+@pytest.mark.parametrize("kind", [Kind.STOP, Kind.DRAIN])
+def test_a_stop_that_meets_a_partly_finished_union_fails_and_the_job_goes_on_from_its_last_checkpoint(
+    kind: Kind,
+) -> None:
+    """It is asked for once and settled once, so it does not go round: the next attempt is not stopping."""
+    job = Job(WIDE)
+    job.ask(kind)
+    job.issue(1)
+    effects = acknowledge(job, 1, UNION, UNION_DONE)
+    (settled,) = of(SettleOperation, effects)
+    assert settled.reason is Why.UNION_STATE_PARTLY_FINISHED
+    assert len(of(FailAttempt, effects)) == 1
+    assert not of(IssueId, effects)
 
 
 # ---------------------------------------------------------------- suspension

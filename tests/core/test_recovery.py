@@ -105,3 +105,13 @@ def test_state_follows_the_uid_when_steps_are_reordered() -> None:
     """S0-49."""
     graph = JobGraph((sink("c"), operator("b"), source("a")), (edge("b", "c"), edge("a", "b")), max_parallelism=8)
     assert assign(manifest({"b": [HELD]}), graph)[subtask("b/0")].snapshots == (HELD,)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_union_list_goes_whole_to_everyone(parallelism: int) -> None:
+    """S3-28, S0-61."""
+    graph = chain(parallelism=parallelism)
+    old = [SubtaskSnapshot(unions={"parts": ("a", "b")}), SubtaskSnapshot(unions={"parts": ("c",), "more": (1,)})]
+    dealt = assign(manifest({"b": old}), graph)
+    for index in range(parallelism):
+        assert dealt[subtask(f"b/{index}")].unions == {"parts": ("a", "b", "c"), "more": (1,)}

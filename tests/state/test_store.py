@@ -411,6 +411,49 @@ def test_list_state_is_copied_at_the_barrier_and_given_back() -> None:
     assert again.list_state("offsets").get() == [1, 2]
 
 
+def test_a_snapshot_replaces_what_the_list_held_before() -> None:
+    """S3-32: it holds the present content only."""
+    state = SubtaskState(range(GROUPS), GROUPS, None)
+    buffered = state.list_state("buffer")
+    buffered.replace(["a", "b", "c"])
+    state.capture(False)
+    buffered.replace(["d"])
+    assert state.capture(False).write(MemorySnapshotStore(), "chk-2/op-0")[0].lists == {"buffer": ("d",)}
+
+
+def test_a_union_list_is_stored_as_one_and_comes_back_whole() -> None:
+    """S3-28: everyone has all entries and picks its own; S4-49."""
+    state = SubtaskState(range(GROUPS), GROUPS, None)
+    state.union_list_state("parts").replace([{"part": 1}])
+    state.union_list_state("none")
+    snapshot = state.capture(False).write(MemorySnapshotStore(), "chk-1/op-0")[0]
+    assert (snapshot.unions, snapshot.lists) == ({"parts": ({"part": 1},), "none": ()}, {})
+    again = SubtaskState(range(GROUPS), GROUPS, None)
+    again.restore(Restored(subtask=ME, unions={"parts": ({"part": 0}, {"part": 1}), "none": ()}))
+    assert again.union_list_state("parts").get() == [{"part": 0}, {"part": 1}]
+    again.check_all_declared()
+
+
+@pytest.mark.parametrize("kind", ["list_state", "union_list_state", "object_table", "broadcast_map"])
+def test_a_state_that_became_another_kind_is_refused(kind: str) -> None:
+    """What it held would be lost without a word."""
+    store = MemorySnapshotStore()
+    before = SubtaskState(range(GROUPS), GROUPS, store)
+    before.broadcast_map("b")["x"] = 1
+    copied = before.capture(False).write(store, "chk-1/op-0")[0]
+    held: dict[str, Restored] = {
+        "list_state": Restored(subtask=ME, unions={"b": (1,)}),
+        "union_list_state": Restored(subtask=ME, lists={"b": (1,)}),
+        "object_table": Restored(subtask=ME, broadcast=copied),
+        "broadcast_map": Restored(subtask=ME, lists={"b": (1,)}),
+    }
+    state = SubtaskState(range(GROUPS), GROUPS, store)
+    state.restore(held[kind])
+    getattr(state, kind)("b")
+    with pytest.raises(JobRejected, match=r"op: state 'b' is .* in the checkpoint and .* in this version"):
+        state.check_all_declared()
+
+
 def test_broadcast_rows_are_written_once_and_come_back_in_order() -> None:
     store = MemorySnapshotStore()
     state = SubtaskState(range(GROUPS), GROUPS, store)

@@ -1,0 +1,28 @@
+"""Failures in a row."""
+
+from runtime.core.checkpoint import FailureReason as Why
+from runtime.core.tolerance import Tolerance
+
+
+def test_any_number_is_borne_when_none_is_set() -> None:
+    tolerance = Tolerance(None)
+    assert [tolerance.failed(Why.EXPIRED, "slow") for _ in range(50)] == [None] * 50
+
+
+def test_one_more_than_tolerable_fails_the_attempt_and_then_counting_starts_again() -> None:
+    tolerance = Tolerance(1)
+    told = "more than 1 checkpoints in a row failed, the last one: expired: slow"
+    assert [tolerance.failed(Why.EXPIRED, "slow") for _ in range(4)] == [None, told, None, told]
+
+
+def test_a_completed_checkpoint_starts_the_count_again() -> None:
+    tolerance = Tolerance(1)
+    tolerance.failed(Why.ASYNC_FAILED, "disk full")
+    tolerance.completed()
+    assert tolerance.failed(Why.ASYNC_FAILED, "disk full") is None
+
+
+def test_failures_that_are_nobodys_fault_do_not_count() -> None:
+    tolerance = Tolerance(0)
+    assert tolerance.failed(Why.SUBSUMED, "") is None
+    assert tolerance.failed(Why.UNION_STATE_PARTLY_FINISHED, "") is None

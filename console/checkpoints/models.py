@@ -76,6 +76,9 @@ class Checkpoint(models.Model):
         indexes = [
             models.Index(fields=("run", "-number"), name="weir_checkpoint_of_run"),
             models.Index(fields=("triggered_at",), name="weir_checkpoint_time"),
+            models.Index(
+                fields=("run",), condition=Q(status=Status.IN_PROGRESS.value), name="weir_checkpoint_in_progress"
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=("job", "number"), name="weir_checkpoint_number"),

@@ -1,7 +1,8 @@
-"""One pass over what nobody may be looking after: leases, wake-ups, operations whose end nobody recorded."""
+"""One pass over what nobody may be looking after: leases, wake-ups, operations and checkpoints left open."""
 
 import structlog
 
+from console.checkpoints import services as checkpoints
 from console.jobs import leases
 from console.operations import settlement
 
@@ -15,3 +16,4 @@ def reconcile() -> None:
     leases.wake_waiting()
     settlement.settle_new_runs()
     settlement.settle_orphans()
+    checkpoints.give_up_orphans()

@@ -1,42 +1,25 @@
-"""How the checkpoints of a run have gone: counts, the latest of each kind, and how durations and sizes are spread.
+"""How the durations and sizes of checkpoints are spread: least, mean, most and percentiles.
 
-A pure value: `observed` takes each effect of the coordinator in order and gives the next value. It does not know where
-it is shown. The law it keeps: triggered = in progress + completed + failed. (Flink's `CheckpointStatsTracker`.)
+Pure functions of what was recorded of each completed checkpoint; counts and the latest of each kind are the record's
+own. It does not know where it is shown. (Flink's summary of `CheckpointStatsTracker`.)
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, quantiles
 from typing import Final
 
-from runtime.core.checkpoint import FailureReason
-from runtime.core.effects import CoordinatorEffect, ReportCheckpoint, StoreManifest
-from runtime.core.ids import CheckpointId
-from runtime.core.messages import CheckpointKind
-
-REMEMBERED: Final = 1_000  #: ended checkpoints over which durations and sizes are summed up
+REMEMBERED: Final = 1_000  #: the latest completed checkpoints are summed up, so many at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointStats:
-    """One checkpoint. `ended_at` is None while it is in progress; `reason` is set when it has failed."""
+class Measured:
+    """One completed checkpoint."""
 
-    checkpoint: CheckpointId
-    kind: CheckpointKind
-    triggered_at: int
-    ended_at: int | None = None
-    reason: FailureReason | None = None
-    state_bytes: int = 0  #: all that its manifest names
-    written_bytes: int = 0  #: of that, what was written for it
-
-    @property
-    def completed(self) -> bool:
-        return self.ended_at is not None and self.reason is None
-
-    @property
-    def duration_ms(self) -> int:
-        assert self.ended_at is not None, "it is still in progress"
-        return self.ended_at - self.triggered_at
+    duration_ms: float  #: from its trigger to its record
+    state_bytes: int  #: all that its manifest names
+    written_bytes: int  #: of that, what was written for it
+    alignment_ms: float  #: of the subtask that waited longest for its barriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,82 +36,31 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """Of one run. Counts are of its whole life, spreads of its latest completed checkpoints."""
+class Summary:
+    """Of `checkpoints` completed ones."""
 
-    triggered: int = 0
-    completed: int = 0
-    failed: int = 0
-    restored: int = 0
-    open: Mapping[CheckpointId, CheckpointStats] = field(default_factory=dict)
-    history: tuple[CheckpointStats, ...] = ()  #: ended ones, oldest first, at most `REMEMBERED`
-    latest_completed: CheckpointStats | None = None  #: not a savepoint
-    latest_savepoint: CheckpointStats | None = None
-    latest_failed: CheckpointStats | None = None
-    latest_restored: CheckpointId | None = None
-
-    @property
-    def in_progress(self) -> int:
-        return len(self.open)
-
-    @property
-    def duration_ms(self) -> Spread | None:
-        return spread([one.duration_ms for one in self.history if one.completed])
-
-    @property
-    def state_bytes(self) -> Spread | None:
-        return spread([one.state_bytes for one in self.history if one.completed])
-
-    @property
-    def written_bytes(self) -> Spread | None:
-        return spread([one.written_bytes for one in self.history if one.completed])
+    checkpoints: int
+    duration_ms: Spread
+    state_bytes: Spread
+    written_bytes: Spread
+    alignment_ms: Spread
 
 
-def observed(now: Statistics, effect: CoordinatorEffect) -> Statistics:
-    """The statistics after the coordinator has wished for `effect`."""
-    match effect:
-        case ReportCheckpoint(checkpoint, reason=None, acknowledged=0):
-            begun = CheckpointStats(checkpoint=checkpoint, kind=effect.kind, triggered_at=effect.triggered_at)
-            return replace(now, triggered=now.triggered + 1, open={**now.open, checkpoint: begun})
-        case ReportCheckpoint(checkpoint) if checkpoint in now.open:
-            return _ended(now, replace(now.open[checkpoint], ended_at=effect.at, reason=effect.reason))
-        case StoreManifest():
-            return _sized(now, effect)
-        case _:
-            return now
-
-
-def restored(now: Statistics, checkpoint: CheckpointId, at: int) -> Statistics:
-    """Another attempt begins from `checkpoint`. What the one before left open has failed, unless it is the very one."""
-    after = now
-    for left in now.open.values():
-        reason = None if left.checkpoint == checkpoint else FailureReason.SUSPENDED
-        after = _ended(after, replace(left, ended_at=at, reason=reason))
-    return replace(after, restored=now.restored + 1, latest_restored=checkpoint)
-
-
-def spread(values: Sequence[float]) -> Spread | None:
-    """None without values."""
-    if not values:
+def summary(measured: Sequence[Measured]) -> Summary | None:
+    """None without any."""
+    if not measured:
         return None
+    return Summary(
+        checkpoints=len(measured),
+        duration_ms=spread([one.duration_ms for one in measured]),
+        state_bytes=spread([one.state_bytes for one in measured]),
+        written_bytes=spread([one.written_bytes for one in measured]),
+        alignment_ms=spread([one.alignment_ms for one in measured]),
+    )
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of one value or more."""
     cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
     p50, p90, p95, p99 = (cuts[percent - 1] for percent in (50, 90, 95, 99))
     return Spread(min(values), fmean(values), max(values), p50, p90, p95, p99)
-
-
-def _sized(now: Statistics, effect: StoreManifest) -> Statistics:
-    checkpoint = CheckpointId(effect.manifest.checkpoint)
-    state_bytes = sum(segment.nbytes for segment in effect.manifest.segments())
-    written_bytes = sum(timings.written_bytes for _, timings in effect.timings)
-    sized = replace(now.open[checkpoint], state_bytes=state_bytes, written_bytes=written_bytes)
-    return replace(now, open={**now.open, checkpoint: sized})
-
-
-def _ended(now: Statistics, one: CheckpointStats) -> Statistics:
-    still = {checkpoint: other for checkpoint, other in now.open.items() if checkpoint != one.checkpoint}
-    after = replace(now, open=still, history=(*now.history, one)[-REMEMBERED:])
-    if not one.completed:
-        return replace(after, failed=now.failed + 1, latest_failed=one)
-    if one.kind.is_savepoint:
-        return replace(after, completed=now.completed + 1, latest_savepoint=one)
-    return replace(after, completed=now.completed + 1, latest_completed=one)

@@ -15,7 +15,7 @@ from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.checkpoint import CheckpointMode, CommitPermit
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import RestartStrategy
+from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
 from runtime.hosts.local import run_local
 from runtime.operators.aggregates import Count
@@ -103,7 +103,7 @@ def played(play: Play, mode: CheckpointMode, folder: Path) -> dict[str, int]:
     watched.sink("out", ParquetSink(str(folder / "out")), parallelism=1)
     watched.sink("shown", PrintSink(), parallelism=1)
     settings = CoordinatorSettings(interval_ms=300, min_pause_ms=10_000, mode=mode)
-    restart = RestartStrategy(attempts=1, delay_ms=0)
+    restart = FixedDelay(attempts=1, delay_ms=0)
     run_local(flow, parallelism=2, storage=str(folder / "state"), settings=settings, restart=restart)
     assert play.failed
     found: dict[str, int] = {}

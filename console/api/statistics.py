@@ -1,0 +1,76 @@
+"""How the checkpoints of a job have gone."""
+
+from typing import Any, Final
+
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.api.base import OfJob, whole_number
+from console.api.serializers import AttemptSerializer, CheckpointSerializer, Problem
+from console.checkpoints import selectors
+from console.jobs.models import Run
+
+ID_MAX: Final = 2**63 - 1
+
+
+class CountsSerializer(serializers.Serializer[Any]):
+    triggered = serializers.IntegerField()
+    in_progress = serializers.IntegerField()
+    completed = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    restored = serializers.IntegerField()
+
+
+class SpreadSerializer(serializers.Serializer[Any]):
+    least = serializers.FloatField()
+    mean = serializers.FloatField()
+    p50 = serializers.FloatField()
+    p90 = serializers.FloatField()
+    p95 = serializers.FloatField()
+    p99 = serializers.FloatField()
+    most = serializers.FloatField()
+
+
+class SummarySerializer(serializers.Serializer[Any]):
+    checkpoints = serializers.IntegerField(help_text="So many completed ones, the latest, are summed up.")
+    duration_ms = SpreadSerializer()
+    state_bytes = SpreadSerializer()
+    written_bytes = SpreadSerializer()
+    alignment_ms = SpreadSerializer()
+
+
+class FailuresSerializer(serializers.Serializer[Any]):
+    reason = serializers.CharField()
+    number = serializers.IntegerField(help_text="How many.")
+    counted = serializers.BooleanField(help_text="Whether they count towards tolerable_failed_checkpoints.")
+    newest = CheckpointSerializer()
+
+
+class StatisticsSerializer(serializers.Serializer[Any]):
+    counts = CountsSerializer()
+    summary = SummarySerializer(allow_null=True)
+    failures = FailuresSerializer(many=True)
+    latest_completed = CheckpointSerializer(allow_null=True)
+    latest_savepoint = CheckpointSerializer(allow_null=True)
+    latest_failed = CheckpointSerializer(allow_null=True)
+    latest_restored = AttemptSerializer(allow_null=True)
+
+
+class CheckpointStatistics(OfJob):
+    """Counts, the latest of each kind, how durations and sizes are spread, and failures by reason."""
+
+    serializer_class = StatisticsSerializer
+    query = frozenset({"run"})
+
+    @extend_schema(
+        parameters=[OpenApiParameter("run", int, description="Of this run only")],
+        responses={200: StatisticsSerializer, 404: Problem},
+    )
+    def get(self, request: Request, job: int) -> Response:
+        """Of the job, or with `?run=` of one of its runs."""
+        of, run = self.job(), request.query_params.get("run")
+        chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, ID_MAX), job=of)
+        return Response(self.get_serializer(selectors.statistics(of, chosen)).data)

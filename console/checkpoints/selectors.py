@@ -1,0 +1,109 @@
+"""How the checkpoints of a job have gone, read from their rows in few queries. Nothing here changes anything."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
+
+from console.checkpoints.models import Checkpoint, Kind, Status
+from console.jobs.models import Attempt, Job, Run
+from runtime.core.checkpoint import FailureReason
+from runtime.core.statistics import REMEMBERED, Measured, Summary, summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Of checkpoints and savepoints; `restored` counts attempts that began from one."""
+
+    in_progress: int
+    completed: int
+    failed: int
+    restored: int
+
+    @property
+    def triggered(self) -> int:
+        return self.in_progress + self.completed + self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Those with one reason. `counted`: towards the failures in a row that a job tolerates."""
+
+    reason: str
+    number: int
+    counted: bool
+    newest: Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Of a job, or of one run of it. The summary is over the latest completed ones."""
+
+    counts: Counts
+    summary: Summary | None
+    failures: tuple[Failures, ...]  #: most frequent first
+    latest_completed: Checkpoint | None  #: not a savepoint
+    latest_savepoint: Checkpoint | None
+    latest_failed: Checkpoint | None
+    latest_restored: Attempt | None
+
+
+def statistics(job: Job, run: Run | None = None) -> Statistics:
+    """The statistics of `job`, or of one run of it."""
+    rows, attempts = Checkpoint.objects.filter(job=job), Attempt.objects.filter(run__job=job)
+    if run is not None:
+        rows, attempts = rows.filter(run=run), attempts.filter(run=run)
+    restored = attempts.exclude(restored_checkpoint=None)
+    light = rows.defer("operators").order_by("-number")
+    completed = light.filter(status=Status.COMPLETED)
+    return Statistics(
+        counts=_counts(rows, restored.count()),
+        summary=summary(_measured(rows)),
+        failures=_failures(light.filter(status=Status.FAILED)),
+        latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
+        latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),
+        latest_failed=light.filter(status=Status.FAILED).first(),
+        latest_restored=_with_checkpoint(restored).order_by("-token").first(),
+    )
+
+
+def _counts(rows: QuerySet[Checkpoint], restored: int) -> Counts:
+    found = dict(rows.order_by().values_list("status").annotate(Count("pk")))
+    return Counts(
+        in_progress=found.get(Status.IN_PROGRESS, 0),
+        completed=found.get(Status.COMPLETED, 0),
+        failed=found.get(Status.FAILED, 0),
+        restored=restored,
+    )
+
+
+def _measured(rows: QuerySet[Checkpoint]) -> list[Measured]:
+    """Postgres picks the alignments out of what each row holds of every operator."""
+    waits: Any = Func(
+        F("operators"), Value("$[*].max_alignment_ms"), function="jsonb_path_query_array", output_field=JSONField()
+    )
+    newest = rows.filter(status=Status.COMPLETED).exclude(duration_ms=None).annotate(waits=waits)
+    columns: Any = newest.order_by("-number").values_list("duration_ms", "size_bytes", "written_bytes", "waits")
+    return [
+        Measured(duration_ms=took, state_bytes=size, written_bytes=written, alignment_ms=max(waited, default=0))
+        for took, size, written, waited in columns[:REMEMBERED]
+    ]
+
+
+def _failures(failed: QuerySet[Checkpoint]) -> tuple[Failures, ...]:
+    by_reason = failed.order_by().values_list("reason").annotate(Count("pk"), Max("pk"))
+    newest = failed.in_bulk([pk for _, _, pk in by_reason])
+    found = [
+        Failures(reason=reason, number=number, counted=_is_counted(reason), newest=newest[pk])
+        for reason, number, pk in by_reason
+    ]
+    return tuple(sorted(found, key=lambda failures: (-failures.number, failures.reason)))
+
+
+def _is_counted(reason: str) -> bool:
+    """A reason that this console does not know yet is taken for one that does not count."""
+    return reason in list(FailureReason) and FailureReason(reason).counts
+
+
+def _with_checkpoint(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
+    return attempts.select_related("restored_checkpoint").defer("detail", "restored_checkpoint__operators")

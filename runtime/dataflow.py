@@ -13,11 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib.metadata import entry_points
-from pathlib import PurePosixPath
-from typing import Any, Final, Generic, TypeVar
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from runtime.core.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
@@ -26,14 +23,14 @@ from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
 from runtime.operators.batch import FlatMapRows, MapBatches
+from runtime.operators.functions import RULES
 from runtime.operators.join import BroadcastJoin
-from runtime.operators.process import KeyedProcess, KeyedProcessFunction
+from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction
+from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
 from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.window import TumblingWindow
 from runtime.ports import Operator, Sink, Source
-
-ENTRY_POINT_GROUP: Final = "weir.pipelines"
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
@@ -198,6 +195,36 @@ class Stream:
         self.flow._connect(build.uid, joined.uid, Partitioning.BROADCAST, input=1, build=True)
         return joined
 
+    def process(
+        self,
+        uid: str,
+        function_factory: Callable[[], ProcessFunction],
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise function with state and timers per subtask; see `runtime.operators.plain_process`.
+
+        Args:
+            function_factory: makes the function of one subtask, such as its class.
+            schema: of the rows that come out; columns that a row lacks are null.
+        """
+        return self._then(uid, lambda: Process(function_factory(), schema), parallelism)
+
+    def connect_broadcast(
+        self,
+        uid: str,
+        rules: Stream,
+        function_factory: Callable[[], BroadcastProcessFunction],
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism)
+        self.flow._connect(rules.uid, joined.uid, Partitioning.BROADCAST, input=RULES)
+        return joined
+
     def key_by(self, *columns: str) -> KeyedStream:
         """Partitions by the values of `columns`."""
         if not columns:
@@ -270,70 +297,23 @@ class KeyedStream:
         keys = self.keys
         return self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
 
+    def connect_broadcast(
+        self,
+        uid: str,
+        rules: Stream,
+        function_factory: Callable[[], KeyedBroadcastProcessFunction],
+        schema: pa.Schema,
+        *,
+        time: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
+        self.stream.flow._connect(rules.uid, joined.uid, Partitioning.BROADCAST, input=RULES)
+        return joined
+
     def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
         flow._connect(self.stream.uid, after.uid, Partitioning.HASH, keys=self.keys)
         return after
-
-
-# ---------------------------------------------------------------- pipelines
-
-P = TypeVar("P", bound=msgspec.Struct)
-
-
-@dataclass(frozen=True)
-class PipelineContext:
-    """What a pipeline may ask its surroundings: where its materialised bounded inputs lie."""
-
-    input_root: str
-
-    def input(self, name: str) -> str:
-        return str(PurePosixPath(self.input_root) / name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pipeline(Generic[P]):
-    """A named, parameterised job, offered through the entry point group `weir.pipelines`.
-
-    Args:
-        params: a msgspec Struct; its JSON schema is what the console checks and draws a form from.
-        build: makes the dataflow; touches nothing outside.
-        inputs: bounded inputs by name; each is a function (SparkSession, params) -> DataFrame that a PySpark stage
-            materialises once per version, in a stable order, before the first run.
-    """
-
-    name: str
-    description: str
-    params: type[P]
-    build: Callable[[P, PipelineContext], Dataflow]
-    inputs: Mapping[str, Callable[[Any, P], Any]] = field(default_factory=dict)
-
-    def parse(self, raw: Mapping[str, Any]) -> P:
-        """Raises JobRejected naming the parameter."""
-        try:
-            return msgspec.convert(dict(raw), self.params, strict=True)
-        except msgspec.ValidationError as error:
-            text = str(error)
-            where = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else "params"
-            raise JobRejected("bad-params", where, text.split(" - at", maxsplit=1)[0]) from error
-
-
-def pipelines() -> dict[str, Pipeline[Any]]:
-    """Every installed pipeline, by name."""
-    found = (point.load() for point in entry_points(group=ENTRY_POINT_GROUP))
-    return {pipeline.name: pipeline for pipeline in found}
-
-
-def pipeline(name: str) -> Pipeline[Any]:
-    """Loads one pipeline from the registry; a dotted path is never accepted.
-
-    Raises:
-        JobRejected: no installed package offers it.
-    """
-    found = pipelines()
-    if name not in found:
-        raise JobRejected(
-            "unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {', '.join(sorted(found))}"
-        )
-    return found[name]

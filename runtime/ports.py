@@ -80,12 +80,15 @@ class OperatorContext:
 class Operator(ABC):
     """One parallel instance of an operator. All hooks run on the subtask's own loop, one at a time.
 
-    Order of a life: open, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at a true
+    Order of a life: open, start, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at a true
     end of data only) end_input per input and finish once, then close (always, even when open failed).
     """
 
     def open(self, context: OperatorContext) -> None:
         """Declare state and get ready. `context.restored` tells whether state was restored."""
+
+    def start(self, out: Collector) -> None:
+        """Called once when the job runs, before the first batch: emit what was restored and must precede it."""
 
     @abstractmethod
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:

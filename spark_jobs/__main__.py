@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from runtime.dataflow import pipeline
 from runtime.errors import JobRejected
+from runtime.pipelines import pipeline
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import materialise as materialising

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.settings import JobSettings
-from runtime.dataflow import CompiledJob, PipelineContext, pipeline
+from runtime.dataflow import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
@@ -33,6 +33,7 @@ from runtime.hosts.worker import Slot, SlotConfig
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow, load_run
+from runtime.pipelines import PipelineContext, pipeline
 
 if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener

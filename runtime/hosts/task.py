@@ -148,6 +148,8 @@ class Task:
         self._open = True
 
     def start(self) -> None:
+        if self.operator is not None:
+            self._hook("start", self._gate)
         self.handle(SubtaskStarted())
 
     def close(self) -> None:

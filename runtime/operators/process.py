@@ -23,7 +23,6 @@ A batch is taken row by row inside one operator: what a row puts into state, the
 subtask's loop, one thing at a time, so rows and timers of a key never meet.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,9 +30,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from runtime.errors import JobRejected, WeirError
-from runtime.operators.batch import ROWS_PER_BATCH
+from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
+from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
 from runtime.operators.keyed_state import (
     AggregatingState,
     Cells,
@@ -44,52 +43,16 @@ from runtime.operators.keyed_state import (
     ValueState,
 )
 from runtime.operators.timers import Timer, Timers
-from runtime.ports import Collector, Operator, OperatorContext
+from runtime.ports import Collector, OperatorContext
 from runtime.state.hashing import key_groups
 from runtime.state.keycodes import plain_type
 
 
-class RowCollector:
-    """Where a function's rows go, as dicts; those of one call leave in batches, in their order."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._rows: list[dict[str, Any]] = []
-        self._target: Collector | None = None
-
-    def emit(self, row: dict[str, Any]) -> None:
-        """Gives out a row; columns that it lacks are null.
-
-        Raises:
-            WeirError: outside of `process` and `on_timer`, where it would be lost.
-        """
-        if self._target is None:
-            raise WeirError("output outside of process and on_timer is refused: it would be lost")
-        self._rows.append(row)
-        if len(self._rows) >= ROWS_PER_BATCH:
-            self._flush(self._target)
-
-    @contextmanager
-    def into(self, target: Collector) -> Iterator[None]:
-        """Accepts rows, and sends them to `target`."""
-        self._target = target
-        try:
-            yield
-            self._flush(target)
-        finally:
-            self._target = None
-
-    def _flush(self, target: Collector) -> None:
-        rows, self._rows = self._rows, []
-        if rows:
-            target.emit(pa.RecordBatch.from_pylist(rows, schema=self._schema))
-
-
-class ProcessContext:
+class ProcessContext(FunctionContext):
     """What a function may ask for. States are declared in `open`; they and timers are those of the current key."""
 
     def __init__(self, context: OperatorContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._key = CurrentKey()
         self._cells: list[Cells] = []
         self.event_timers = Timers(context.state.object_table("_event_timers"), self._key)
@@ -139,10 +102,6 @@ class ProcessContext:
         """Milliseconds: the event time of the row (None without a time column), or the time of the timer."""
         return self._timestamp
 
-    def now_ms(self) -> int:
-        """Processing time."""
-        return self._context.now_ms()
-
     def register_event_timer(self, timestamp_ms: int) -> None:
         """`on_timer` is called when the watermark reaches it; if it is past already, at the next watermark."""
         self.event_timers.register(timestamp_ms)
@@ -174,21 +133,15 @@ class ProcessContext:
         return cells
 
 
-class KeyedProcessFunction(ABC):
-    """What an author writes; one per subtask. `out.emit` takes rows as dicts."""
-
-    def open(self, context: ProcessContext) -> None:
-        """Declare state."""
-
-    @abstractmethod
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
-        """Handle a row."""
-
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
-        """A timer of the current key is due."""
+class KeyedProcessFunction(Function[ProcessContext]):
+    """What an author writes; one per subtask. Only `process` and `on_timer` have a current key."""
 
 
-class KeyedProcess(Operator):
+class KeyedBroadcastProcessFunction(KeyedProcessFunction, HandlesBroadcast[ProcessContext]):
+    """With a second input whose rows every subtask gets; there is no current key then."""
+
+
+class KeyedProcess(FunctionOperator[ProcessContext]):
     """Runs a function over rows and timers.
 
     Args:
@@ -201,18 +154,19 @@ class KeyedProcess(Operator):
     def __init__(
         self, function: KeyedProcessFunction, keys: Sequence[str], schema: pa.Schema, time: str | None = None
     ) -> None:
-        self._function = function
+        super().__init__(function, schema)
         self._keys = tuple(keys)
         self._time = time
-        self._out = RowCollector(schema)
         self._checked: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
         self._groups = context.max_parallelism
-        self._context = ProcessContext(context)
-        self._function.open(self._context)
+        super().open(context)
 
-    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+    def _made(self, context: OperatorContext) -> ProcessContext:
+        return ProcessContext(context)
+
+    def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         self._check_keys(batch.schema)
         groups = key_groups(batch, self._keys, self._groups).tolist()
         times = [None] * batch.num_rows if self._time is None else event_times_ms(batch, self._time).tolist()
@@ -232,6 +186,7 @@ class KeyedProcess(Operator):
         self._fire(self._context.processing_timers.due(now_ms), out)
 
     def snapshot(self, checkpoint: int) -> None:
+        super().snapshot(checkpoint)
         self._context.sweep()
 
     def _fire(self, due: Iterator[Timer], out: Collector) -> None:

@@ -20,9 +20,10 @@ from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.parquet import ParquetSource
-from runtime.dataflow import Dataflow, Pipeline, PipelineContext
+from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count, CountIf, Max, Mean
+from runtime.pipelines import Pipeline, PipelineContext
 from spark_jobs.schemas import FLIGHT_FILES
 from spark_jobs.stages import airlines
 

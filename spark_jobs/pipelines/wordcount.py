@@ -9,8 +9,9 @@ import pyarrow as pa
 from runtime.connectors.formats import LineFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.dataflow import Dataflow, Pipeline, PipelineContext
+from runtime.dataflow import Dataflow
 from runtime.operators.aggregates import Count
+from runtime.pipelines import Pipeline, PipelineContext
 
 
 class WordCountParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

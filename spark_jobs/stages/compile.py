@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from runtime.dataflow import Pipeline, PipelineContext, pipeline, pipelines
+from runtime.pipelines import Pipeline, PipelineContext, pipeline, pipelines
 
 _DEFINITIONS = "$defs"
 

@@ -18,8 +18,8 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 
-from runtime.dataflow import Pipeline
 from runtime.errors import JobRejected
+from runtime.pipelines import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

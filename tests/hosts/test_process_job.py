@@ -18,7 +18,8 @@ from runtime.dataflow import Dataflow
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master, run_local
 from runtime.io.memory_records import MemoryRecords
-from runtime.operators.process import KeyedProcessFunction, ProcessContext, RowCollector
+from runtime.operators.functions import RowCollector
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
 from runtime.ports import OperatorContext, SourceReader
 from runtime.records import OperationRequest
 from runtime.state.hashing import hash_columns

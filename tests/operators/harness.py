@@ -1,6 +1,6 @@
 """One operator subtask, driven by hand: the real operator and the real state, without a host."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ class Harness:
         store: MemorySnapshotStore | None = None,
         snapshots: Iterable[SubtaskSnapshot] = (),
         broadcast: SubtaskSnapshot | None = None,
+        lists: Mapping[str, tuple[Any, ...]] | None = None,
+        unions: Mapping[str, tuple[Any, ...]] | None = None,
         index: int = 0,
         parallelism: int = 1,
         max_parallelism: int = 16,
@@ -50,9 +52,14 @@ class Harness:
         self.out = Collected()
         self.state = SubtaskState(range_of(index, max_parallelism, parallelism), max_parallelism, self.store)
         found = tuple(snapshots)
-        if found or broadcast is not None:
-            subtask = SubtaskId(OperatorId(UID), index)
-            self.state.restore(Restored(subtask=subtask, snapshots=found, broadcast=broadcast))
+        restored = Restored(
+            subtask=SubtaskId(OperatorId(UID), index),
+            snapshots=found,
+            broadcast=broadcast,
+            lists=lists or {},
+            unions=unions or {},
+        )
+        self.state.restore(restored)
         self.context = OperatorContext(
             job="job",
             uid=UID,
@@ -66,6 +73,7 @@ class Harness:
         )
         operator.open(self.context)
         self.state.check_all_declared()
+        operator.start(self.out)
 
     def process(self, batch: pa.RecordBatch, input: int = 0) -> list[dict[str, Any]]:
         """What comes out for `batch`."""
@@ -83,6 +91,14 @@ class Harness:
         seen, due = len(self.out.rows()), self.operator.next_processing_timer()
         if due is not None and due <= self.clock.now_ms():
             self.operator.on_processing_time(self.clock.now_ms(), self.out)
+        return self.out.rows()[seen:]
+
+    def finish(self, inputs: int = 1) -> list[dict[str, Any]]:
+        """What comes out at a true end of all inputs."""
+        seen = len(self.out.rows())
+        for number in range(inputs):
+            self.operator.end_input(number, self.out)
+        self.operator.finish(self.out)
         return self.out.rows()[seen:]
 
     def snapshot(self, name: str, *, full: bool = False) -> SubtaskSnapshot:

@@ -12,8 +12,9 @@ from runtime.core.messages import MAX_WATERMARK
 from runtime.errors import JobRejected, WeirError
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.operators.batch import ROWS_PER_BATCH
+from runtime.operators.functions import RowCollector
 from runtime.operators.partition import by_key_group
-from runtime.operators.process import KeyedProcess, KeyedProcessFunction, ProcessContext, RowCollector
+from runtime.operators.process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("text", pa.string())])
@@ -365,5 +366,5 @@ def test_output_is_cut_into_batches_and_kept_collectors_are_refused() -> None:
     harness.process(batch([("a", number) for number in range(ROWS_PER_BATCH + 5)]))
     assert [part.num_rows for part in harness.out.batches] == [ROWS_PER_BATCH, 5]
     assert {part.schema for part in harness.out.batches} == {SCHEMA}
-    with pytest.raises(WeirError, match="outside of process and on_timer is refused"):
+    with pytest.raises(WeirError, match="output is refused outside of the hooks"):
         echo.kept.emit({})

@@ -23,7 +23,8 @@ import pytest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow, PipelineContext
+from runtime.dataflow import Dataflow
+from runtime.pipelines import PipelineContext
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master
 from runtime.io.memory_records import MemoryRecords

@@ -113,7 +113,8 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     `keyed` and `broadcast` map a state's name to its segments, base first, then deltas in order.
     `lists` maps a name to JSON values, dealt anew on restore; `unions` to those that every subtask is given whole, and
     names every union list that was declared, also an empty one. `committables` are what a sink has prepared and not yet
-    seen committed, oldest first, each a JSON value that its committer understands.
+    seen committed, oldest first, each a JSON value that its committer understands. `feedback` are, at the head of a
+    loop, the records that were on their way round: the only channel state there is.
     """
 
     finished: bool = False
@@ -123,10 +124,11 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     lists: dict[str, tuple[Any, ...]] = {}
     unions: dict[str, tuple[Any, ...]] = {}
     committables: tuple[Any, ...] = ()
+    feedback: tuple[Segment, ...] = ()
 
     def segments(self) -> tuple[Segment, ...]:
         named = (*self.keyed.values(), *self.broadcast.values())
-        return tuple(segment for segments in named for segment in segments)
+        return (*(segment for segments in named for segment in segments), *self.feedback)
 
 
 class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):

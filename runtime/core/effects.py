@@ -40,11 +40,44 @@ class PreparePreBarrier:
 
 @dataclass(frozen=True, slots=True)
 class CaptureState:
-    """Copy the state as it is now and store it in the background; answer SnapshotStored or SnapshotFailed."""
+    """Copy the state as it is now and store it in the background; answer SnapshotStored or SnapshotFailed.
+
+    `logs`: a log of what comes round in the loop belongs to it, so it is stored, and answered, at CloseLog. `inherits`
+    names an earlier try to stop the job: its log goes over to this one, since the operator never saw those records.
+    """
 
     barrier: Barrier
     finished: bool
     watermark: int
+    logs: bool = False
+    inherits: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFeedback:
+    """Add the records to the logs of these checkpoints."""
+
+    checkpoints: tuple[CheckpointId, ...]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLog:
+    """The log is complete: store it with what was copied at the barrier."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class DropLog:
+    """The checkpoint was given up: forget its log and what was copied for it."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Let the operator emit whatever it holds back, with no further input: the loop around it may be at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +145,10 @@ SubtaskEffect = (
     | Broadcast
     | PreparePreBarrier
     | CaptureState
+    | LogFeedback
+    | CloseLog
+    | DropLog
+    | Settle
     | EndInput
     | Finish
     | CommitOutput

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from runtime.core.checkpoint import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
-from runtime.core.messages import Barrier, CheckpointKind, Message
+from runtime.core.messages import Barrier, CheckpointKind, Message, Records
 
 # ---------------------------------------------------------------- to a subtask
 
@@ -82,8 +82,22 @@ class CheckpointAborted:
     checkpoint: CheckpointId
 
 
+@dataclass(frozen=True, slots=True)
+class FeedbackReplayed:
+    """The next records of a restored log, at the head of a loop; they come before everything that channels bring."""
+
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackReplayEnded:
+    """The restored log is at its end."""
+
+
 SubtaskEvent = (
     SubtaskStarted
+    | FeedbackReplayed
+    | FeedbackReplayEnded
     | MessageArrived
     | SourceAdvanced
     | SourceIdle

@@ -2,7 +2,8 @@
 
 A step may overdraw (a flat-map, a window that fires, the flush before a barrier); the subtask is then not runnable
 until the receivers have consumed enough. Control messages are never charged. The sum in flight on a channel is
-bounded by the window plus the output of one step.
+bounded by the window plus the output of one step. What a loop brings back is not charged either, or the loop would wait
+for itself when it is full: its queue is bounded by nothing but the disk.
 """
 
 from collections.abc import Iterable

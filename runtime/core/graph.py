@@ -14,6 +14,7 @@ from typing import Any
 
 from runtime.core.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.loops import back_edges, components
 from runtime.errors import JobRejected
 
 _UID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -70,11 +71,12 @@ class EdgeSpec:
     partitioning: Partitioning
     keys: tuple[str, ...] = ()
     build: bool = False
+    feedback: bool = False
 
 
 @dataclass(frozen=True)
 class JobGraph:
-    """A validated job graph; operators stand in topological order.
+    """A validated job graph; operators stand in the topological order of its regular edges.
 
     Raises:
         JobRejected: naming the operator at fault.
@@ -87,6 +89,7 @@ class JobGraph:
     def __post_init__(self) -> None:
         _check_operators(self)
         _check_edges(self)
+        _check_loops(self)
         object.__setattr__(self, "operators", _topological(self))
         _check_build_sides(self)
 
@@ -105,7 +108,17 @@ class JobGraph:
         return tuple(SubtaskId(o.uid, i) for o in self.operators for i in range(o.parallelism))
 
     def predecessors(self, uid: OperatorId) -> tuple[OperatorId, ...]:
-        return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid))
+        """Those before `uid` by regular edges: the order, the plan and the end of a job go by them."""
+        return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid and not edge.feedback))
+
+    @cached_property
+    def loops(self) -> Mapping[OperatorId, frozenset[OperatorId]]:
+        """For each operator that lies on a cycle: all that lie on cycles with it."""
+        found: dict[str, set[OperatorId]] = {}
+        for uid, root in _components(self).items():
+            found.setdefault(root, set()).add(OperatorId(uid))
+        heads = {edge.target for edge in self.edges if edge.feedback}
+        return {uid: frozenset(loop) for loop in found.values() if loop & heads for uid in loop}
 
     @cached_property
     def inputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
@@ -142,6 +155,10 @@ class JobGraph:
         """The number of the target's input that `channel` belongs to."""
         return self.edges[channel.edge].input
 
+    def is_feedback(self, channel: ChannelId) -> bool:
+        """Whether `channel` leads back into the head of a loop."""
+        return self.edges[channel.edge].feedback
+
     def to_json(self) -> dict[str, Any]:
         """The graph as the console stores and draws it."""
         return {
@@ -154,7 +171,7 @@ class JobGraph:
             ],
             "edges": [
                 {"source": e.source, "target": e.target, "input": e.input, "partitioning": e.partitioning,
-                 "keys": list(e.keys), "build": e.build}
+                 "keys": list(e.keys), "build": e.build, "feedback": e.feedback}
                 for e in self.edges
             ],
         }  # fmt: skip
@@ -179,7 +196,8 @@ def _check_operators(graph: JobGraph) -> None:
 
 def _check_edges(graph: JobGraph) -> None:
     by_uid = {operator.uid: operator for operator in graph.operators}
-    fed = {edge.target for edge in graph.edges}
+    sources = {operator for operator in graph.operators if operator.role is Role.SOURCE}
+    fed = {edge.target for edge in graph.edges if not edge.feedback or by_uid.get(edge.target) in sources}
     feeding = {edge.source for edge in graph.edges}
     for edge in graph.edges:
         for uid in (edge.source, edge.target):
@@ -199,19 +217,38 @@ def _check_edges(graph: JobGraph) -> None:
             raise JobRejected("bad-input", operator.uid, "a source has no input and every other operator has one")
         if (operator.role is Role.SINK) == (operator.uid in feeding):
             raise JobRejected("dangling-output", operator.uid, "the stream ends here without a sink")
-    if not any(operator.role is Role.SOURCE for operator in graph.operators):
+    if not sources:
         raise JobRejected("no-source", "job", "the job has no source")
 
 
+def _check_loops(graph: JobGraph) -> None:
+    """Without its feedback edges the graph is acyclic, and each of them closes a cycle."""
+    regular = [edge for edge in graph.edges if not edge.feedback]
+    closing = back_edges([o.uid for o in graph.operators], [(edge.source, edge.target) for edge in regular])
+    if closing:
+        edge = regular[closing[0]]
+        detail = f"the edge {edge.source} -> {edge.target} closes a cycle; close it with iterate"
+        raise JobRejected("cycle", edge.target, detail)
+    loop = _components(graph)
+    for edge in graph.edges:
+        if edge.feedback and loop[edge.source] != loop[edge.target]:
+            detail = f"the edge {edge.source} -> {edge.target} closes no loop: {edge.source} does not come from it"
+            raise JobRejected("not-a-loop", edge.target, detail)
+        if edge.feedback and any(e.target == edge.target and e.input == edge.input for e in regular):
+            raise JobRejected("bad-feedback", edge.target, f"input {edge.input} is fed from inside and outside")
+
+
+def _components(graph: JobGraph) -> Mapping[str, str]:
+    return components([o.uid for o in graph.operators], [(edge.source, edge.target) for edge in graph.edges])
+
+
 def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
-    """Kahn's algorithm, stable in the order of declaration."""
+    """Kahn's algorithm over the regular edges, stable in the order of declaration. There is no cycle any more."""
     waiting = list(graph.operators)
     done: list[OperatorSpec] = []
     placed: set[OperatorId] = set()
     while waiting:
-        ready = next((o for o in waiting if placed.issuperset(graph.predecessors(o.uid))), None)
-        if ready is None:
-            raise JobRejected("cycle", waiting[0].uid, "the graph has a cycle")
+        ready = next(o for o in waiting if placed.issuperset(graph.predecessors(o.uid)))
         waiting.remove(ready)
         done.append(ready)
         placed.add(ready.uid)
@@ -226,6 +263,7 @@ def _check_build_sides(graph: JobGraph) -> None:
     """
     before: dict[OperatorId, set[OperatorId]] = {}  #: a source, and those that end before it is read
     for build in (edge for edge in graph.edges if edge.build):
+        _check_outside_loops(graph, build)
         building = _sources(graph, build.source)
         for uid in sorted(building):
             if not graph.by_uid[uid].bounded:
@@ -243,7 +281,20 @@ def _check_build_sides(graph: JobGraph) -> None:
         raise JobRejected("build-side-deadlock", error.args[1][0], detail) from error
 
 
+def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
+    """A loop comes to its end after all that feeds it, and its head must read what comes round at any time."""
+    inside = build.source in graph.loops.get(build.target, ())
+    if inside or any(edge.feedback and edge.target == build.target for edge in graph.edges):
+        detail = f"its build side {build.source} would have to end before the loop around it goes on"
+        raise JobRejected("build-side-deadlock", build.target, detail)
+
+
 def _sources(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
     """The sources that feed `uid`, itself if it is one."""
-    feeding = [edge.source for edge in graph.edges if edge.target == uid and (through_builds or not edge.build)]
-    return set().union(*(_sources(graph, source, through_builds) for source in feeding)) if feeding else {uid}
+    found, waiting = {uid}, [uid]
+    while waiting:
+        here = waiting.pop()
+        feeding = {edge.source for edge in graph.edges if edge.target == here and (through_builds or not edge.build)}
+        waiting += feeding - found
+        found |= feeding
+    return {one for one in found if graph.by_uid[one].role is Role.SOURCE}

@@ -83,5 +83,13 @@ class EndOfPartition:
     """The last message of a channel. A channel that closes without it has failed."""
 
 
-Control = Barrier | CancelBarrier | Watermark | Idle | EndOfData | EndOfPartition
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Goes round a loop whose inputs have ended; see `probing`. `quiet`: for how many rounds nothing came round."""
+
+    round: int
+    quiet: int
+
+
+Control = Barrier | CancelBarrier | Watermark | Idle | EndOfData | EndOfPartition | Probe
 Message = Records | Control

@@ -1,7 +1,8 @@
 """Whom a checkpoint concerns: which subtasks to trigger, to wait for and to notify, when some have already ended.
 
 A pure function of one consistent view of subtask states (FLIP-147; Flink's `DefaultCheckpointPlanCalculator`). The
-subtasks to trigger are the running ones all of whose predecessors have ended, not always the sources.
+subtasks to trigger are the running ones all of whose predecessors have ended, not always the sources. What comes back
+into the head of a loop does not precede it.
 """
 
 from collections.abc import Set
@@ -14,9 +15,8 @@ from runtime.core.ids import SubtaskId
 def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
     """The plan when `ended` have ended and all others run."""
     running = frozenset(graph.subtasks) - ended
-    trigger = frozenset(
-        subtask for subtask in running if not any(graph.source(channel) in running for channel in graph.inputs[subtask])
-    )
+    fed = {graph.target(c) for c in graph.channels() if graph.source(c) in running and not graph.is_feedback(c)}
+    trigger = running - fed
     return Plan(trigger=trigger, wait_for=running, notify=running)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.graph import JobGraph, OperatorSpec
 from runtime.core.ids import SubtaskId
 from runtime.core.keygroups import range_of
@@ -24,6 +24,7 @@ class Restored:
     lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: already dealt
     unions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the entries of all old subtasks
     broadcast: SubtaskSnapshot | None = None  #: whose broadcast state to take
+    feedback: tuple[Segment, ...] = ()  #: a share of what was on its way round the loop, to be replayed
     watermark: int | None = None
     finished: bool = False  #: skip the operator
 
@@ -48,6 +49,7 @@ def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot,
         for index, snapshot in sorted(old.subtasks.items())
         if _overlap(mine, range_of(index, graph.max_parallelism, old.parallelism))
     )
+    heads = {edge.target for edge in graph.edges if edge.feedback}
     running = [snapshot.watermark for snapshot in overlapping if not snapshot.finished]
     return Restored(
         subtask=subtask,
@@ -55,6 +57,7 @@ def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot,
         lists=_deal_lists(old, subtask.index, operator.parallelism),
         unions=_united(old),
         broadcast=_broadcast(old),
+        feedback=_deal_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
         watermark=min((w for w in running if w is not None), default=None),
     )
 
@@ -76,6 +79,12 @@ def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
         for name, entries in snapshot.unions.items():
             united[name] = (*united.get(name, ()), *entries)
     return united
+
+
+def _deal_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:
+    """Whole logs in turn: a head passes records on, and where they belong is decided behind it."""
+    mine = (snapshot for number, snapshot in sorted(old.subtasks.items()) if number % parallelism == index)
+    return tuple(segment for snapshot in mine for segment in snapshot.feedback)
 
 
 def _deal_lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.graph import JobGraph, Role
 from runtime.core.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.probing import LoopPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +19,22 @@ class SubtaskSpec:
     id: SubtaskId
     inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: input number of each channel
     build: frozenset[ChannelId] = frozenset()  #: channels to be read to their end before all others
-    completes: bool = False  #: a bounded source on a build side is never stopped half-way
+    completes: bool = False  #: a bounded source on a build side, and a loop on its way, are never stopped half-way
+    loop: LoopPlace | None = None  #: where it stands in a loop
+    replays: bool = False  #: the restored log of the loop comes first
     restored_watermark: int | None = None
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     finished_on_restore: bool = False  #: skip the operator; still send what successors need
+
+    @property
+    def regular(self) -> tuple[ChannelId, ...]:
+        """The channels whose barriers are awaited and whose time counts."""
+        return tuple(channel for channel in self.inputs if channel not in self.feedback)
+
+    @property
+    def feedback(self) -> frozenset[ChannelId]:
+        """The channels that bring records back into a loop."""
+        return self.loop.back if self.loop is not None else frozenset()
 
 
 def spec_of(
@@ -30,21 +43,47 @@ def spec_of(
     watermark: int | None = None,
     finished: bool = False,
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE,
+    replays: bool = False,
 ) -> SubtaskSpec:
     """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
     channels = graph.inputs[subtask]
+    loop = place_of(graph, subtask)
+    may_complete = graph.by_uid[subtask.operator].role is Role.SOURCE or (loop is not None and loop.is_entry)
     return SubtaskSpec(
         id=subtask,
         inputs={channel: graph.input_of(channel) for channel in channels},
         build=frozenset(channel for channel in channels if graph.edges[channel.edge].build),
-        completes=graph.by_uid[subtask.operator].role is Role.SOURCE and feeds_build_side(graph, subtask.operator),
+        completes=may_complete and feeds_build_side(graph, subtask.operator),
+        loop=loop,
+        replays=replays,
         restored_watermark=watermark,
         mode=mode,
         finished_on_restore=finished,
     )
 
 
+def place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:
+    """Where `subtask` stands in a loop, if it stands in one."""
+    around = graph.loops.get(subtask.operator)
+    if around is None:
+        return None
+    inside = [channel for channel in graph.inputs[subtask] if graph.source(channel).operator in around]
+    heads = {edge.target for edge in graph.edges if edge.feedback and edge.target in around}
+    return LoopPlace(
+        inside=frozenset(channel for channel in inside if not graph.is_feedback(channel)),
+        back=frozenset(channel for channel in inside if graph.is_feedback(channel)),
+        heads=sum(graph.by_uid[head].parallelism for head in heads),
+    )
+
+
 def feeds_build_side(graph: JobGraph, uid: OperatorId) -> bool:
     """Whether a path leads from `uid` to a build input."""
-    out = [edge for edge in graph.edges if edge.source == uid]
-    return any(edge.build or feeds_build_side(graph, edge.target) for edge in out)
+    found, waiting = {uid}, [uid]
+    while waiting:
+        here = waiting.pop()
+        out = [edge for edge in graph.edges if edge.source == here]
+        if any(edge.build for edge in out):
+            return True
+        waiting += {edge.target for edge in out} - found
+        found.update(edge.target for edge in out)
+    return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from runtime.core.checkpoint import SnapshotTimings
-from runtime.core.events import MessageArrived, SnapshotStored, SourceAdvanced, SubtaskEvent
+from runtime.core.events import FeedbackReplayed, MessageArrived, SnapshotStored, SourceAdvanced, SubtaskEvent
 from runtime.core.ids import ChannelId, CheckpointId
 from runtime.core.messages import Records
 
@@ -20,7 +20,7 @@ STORY_LENGTH: Final = 40
 class Heard:
     """What the story keeps of records: none of their values, and nothing of their memory."""
 
-    channel: ChannelId
+    channel: ChannelId | None  #: None: from the restored log of a loop
     rows: int
     nbytes: int
 
@@ -51,6 +51,8 @@ class Story:
                 return
             case MessageArrived(channel, Records(rows=rows, nbytes=nbytes)):
                 self._told.append(Heard(channel, rows, nbytes))
+            case FeedbackReplayed(Records(rows=rows, nbytes=nbytes)):
+                self._told.append(Heard(None, rows, nbytes))
             case SnapshotStored(checkpoint, _, timings):
                 self._told.append(Stored(checkpoint, timings))
             case _:

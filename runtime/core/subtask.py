@@ -4,6 +4,8 @@ It decides what is read, what is sent and when the operator's hooks are called. 
 nor how messages travel. The laws it keeps: a snapshot is one step towards records, watermarks and timers; nothing but
 end events follows the barrier of a stop or drain; a task ends only after the first completed checkpoint that began
 after its logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
+
+At the head of a loop all of this goes by the regular inputs; what comes round is `feedback`'s and `probing`'s matter.
 """
 
 from runtime.core import alignment as align
@@ -13,7 +15,6 @@ from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
     Broadcast,
-    CaptureState,
     Close,
     CommitOutput,
     Decline,
@@ -29,6 +30,8 @@ from runtime.core.effects import (
 from runtime.core.events import (
     CheckpointAborted,
     CheckpointCompleted,
+    FeedbackReplayed,
+    FeedbackReplayEnded,
     MessageArrived,
     SnapshotFailed,
     SnapshotStored,
@@ -41,6 +44,7 @@ from runtime.core.events import (
     Triggered,
 )
 from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.loopside import LoopSide
 from runtime.core.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
@@ -50,6 +54,7 @@ from runtime.core.messages import (
     EndOfData,
     EndOfPartition,
     Idle,
+    Probe,
     Records,
     Watermark,
 )
@@ -68,8 +73,9 @@ class Subtask:
         self.story = Story()
         self.ended = False
         self._started = False
-        self._alignment = barriers.fresh(spec.mode, frozenset(spec.inputs))
-        self._watermarks = Watermarks(spec.inputs, spec.restored_watermark)
+        self._alignment = barriers.fresh(spec.mode, frozenset(spec.regular))
+        self._watermarks = Watermarks(spec.regular, spec.restored_watermark)
+        self._loop = LoopSide(spec)
         self._end_of_data: dict[ChannelId, bool] = {}
         self._idle = False  #: the successors have been told to leave this subtask out of event time
         self._done: bool | None = None  #: the logic is done; the value is the drain flag
@@ -92,7 +98,8 @@ class Subtask:
     @property
     def may_fire(self) -> bool:
         """Whether the host may let the operator work and emit without a message: on a timer."""
-        return self._started and self._done is None and not self.spec.finished_on_restore
+        over = self._done is not None or self._loop.probing
+        return self._started and not over and not self.spec.finished_on_restore
 
     @property
     def logic_done(self) -> bool:
@@ -101,6 +108,11 @@ class Subtask:
     @property
     def watermark(self) -> int:
         return self._watermarks.current
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the host must give it the restored log of its loop first."""
+        return self._loop.replaying
 
     @property
     def idle(self) -> bool:
@@ -118,7 +130,11 @@ class Subtask:
 
     def readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
-        if not self._started or self.ended or channel not in self._alignment.live or channel in self.blocked:
+        if not self._started or self.ended or self._loop.replaying:
+            return False
+        if channel in self.spec.feedback:
+            return self._loop.readable(channel)
+        if channel not in self._alignment.live or channel in self.blocked:
             return False
         return channel in self.spec.build or not self._building
 
@@ -132,7 +148,7 @@ class Subtask:
         self.story.note(event)
         match event:
             case MessageArrived(channel, message):
-                return self._message(channel, message)
+                return self._message(channel, message) + self._probe()
             case SourceAdvanced(watermark):
                 return self._risen(self._watermarks.advance_own(watermark))
             case SourceIdle():
@@ -151,6 +167,11 @@ class Subtask:
                 return self._completed(permit)
             case CheckpointAborted(checkpoint):
                 return self._aborted(checkpoint)
+            case FeedbackReplayed(records):
+                return self._loop.replayed(records)
+            case FeedbackReplayEnded():
+                self._loop.replaying = False
+                return []
             case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
                 return self._start()
 
@@ -168,6 +189,8 @@ class Subtask:
 
     def _message(self, channel: ChannelId, message: object) -> Effects:
         assert self.readable(channel), "the host delivered from a channel that may not be read"
+        if channel in self.spec.feedback:
+            return self._come_round(channel, message)
         match message:
             case Records():
                 # At a stop, what an operator flushes before the barrier comes behind its EndOfData.
@@ -183,6 +206,9 @@ class Subtask:
                 return self._settle(*barriers.cancelled(self._alignment, checkpoint))
             case EndOfData(drain):
                 return self._end_of_channel_data(channel, drain)
+            case Probe():
+                self._loop.probed(channel, message)
+                return []
             case EndOfPartition():
                 return self._settle(*barriers.ended(self._alignment, channel))
         raise AssertionError(f"unknown message {message!r}")
@@ -227,13 +253,11 @@ class Subtask:
         if self.ended:
             detail = "the subtask ended while it was being triggered"
             return [Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
-        if not self._started:
-            return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, "the subtask is being deployed")
+        if not self._started or self._loop.replaying:
+            detail = "the log of the loop is being replayed" if self._started else "the subtask is being deployed"
+            return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         done: Effects = []
-        if self.is_source and self._done is None and barrier.kind.ends_job:
-            if self.spec.completes:
-                self._deferred = barrier
-                return []
+        if self.is_source and self._done is None and barrier.kind.ends_job and not self.spec.completes:
             done = self._source_done(drain=barrier.kind is CheckpointKind.DRAIN)
         return done + self._settle(*barriers.injected(self._alignment, barrier))
 
@@ -243,41 +267,83 @@ class Subtask:
         for verdict in verdicts:
             match verdict:
                 case align.Aligned(barrier):
-                    effects += self._snapshot(barrier)
+                    effects += self._aligned(barrier)
                 case align.GivenUp(checkpoint, overtaken=True):
                     effects += self._decline(checkpoint, FailureReason.DECLINED_SUBSUMED, "a newer barrier overtook it")
                 case align.GivenUp(checkpoint):  # pragma: no branch
                     effects += self._decline(checkpoint, FailureReason.DECLINED_CANCEL_BARRIER, "given up upstream")
         return effects
 
-    @staticmethod
-    def _decline(checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+    def _decline(self, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+        self._loop.give_up(checkpoint)
         return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
+
+    def _aligned(self, barrier: Barrier) -> Effects:
+        """The barrier of a drain waits for the end of a loop; that of a stop ends one that goes round on its own."""
+        if self._done is not None or not barrier.kind.ends_job:
+            return self._snapshot(barrier)
+        if self.spec.completes or barrier.kind is CheckpointKind.DRAIN:
+            self._deferred = barrier
+            return []
+        return self._logic_done(drain=False) + self._snapshot(barrier)
 
     def _snapshot(self, barrier: Barrier) -> Effects:
         """Pre-barrier work, the barrier to all outputs, then the capture: one step, nothing in between."""
+        checkpoint = barrier.checkpoint
         if self._done is not None:
             if barrier.kind.ends_job:
-                self._release_at = barrier.checkpoint
-            self._release_from = self._release_from or barrier.checkpoint
+                self._release_at = checkpoint
+            self._release_from = self._release_from or checkpoint
         if self.spec.finished_on_restore:
             snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
-            return [Broadcast(barrier), Acknowledge(barrier.checkpoint, snapshot, SnapshotTimings())]
-        return [
-            PreparePreBarrier(barrier.checkpoint),
-            Broadcast(barrier),
-            CaptureState(barrier, finished=self._done is True, watermark=self._watermarks.current),
-        ]
+            return [Broadcast(barrier), Acknowledge(checkpoint, snapshot, SnapshotTimings())]
+        capture = self._loop.capture(barrier, finished=self._done is True, watermark=self._watermarks.current)
+        return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
+
+    # ------------------------------------------------------------ loops
+
+    def _come_round(self, channel: ChannelId, message: object) -> Effects:
+        """A message on a back-edge. Time in a loop is that of its regular inputs."""
+        match message:
+            case Records():
+                return self._spoken(self._loop.records(channel, message, over=self._done is True))
+            case Barrier(checkpoint):
+                return self._loop.returned(channel, checkpoint)
+            case CancelBarrier(checkpoint):
+                return self._cancelled_inside(checkpoint)
+            case Probe():
+                self._loop.probed(channel, message)
+            case EndOfPartition():
+                return self._loop.partition_ended(channel)
+            case EndOfData(drain=True):
+                self._loop.data_ended(channel)
+            case _:
+                assert isinstance(message, Watermark | Idle | EndOfData), f"unknown message {message!r}"
+        return []
+
+    def _spoken(self, effects: Effects) -> Effects:
+        """Emits although nothing new comes from outside: the successors must count this channel while it does."""
+        if not self._idle or not isinstance(effects[-1], Process):
+            return effects
+        return [Broadcast(Watermark(self._watermarks.current)), *effects, Broadcast(Idle())]
+
+    def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
+        """Somebody in the loop cannot take part. Whoever has sent the barrier need not send this round as well."""
+        if not self._loop.is_logging(checkpoint):
+            self._alignment = barriers.aborted(self._alignment, checkpoint)
+        return self._loop.give_up(checkpoint)
+
+    def _probe(self) -> Effects:
+        """Sends on what probes are due; where they prove that nothing is on its way, the loop's data ends."""
+        if self._done is not None:
+            return []
+        return self._loop.probes() + (self._inputs_done(drain=True) if self._loop.quiet else [])
 
     # ------------------------------------------------------------ the end
 
     def _source_done(self, *, drain: bool) -> Effects:
         risen = self._risen(self._watermarks.advance_own(MAX_WATERMARK)) if drain else []
-        done = risen + self._logic_done(drain=drain)
-        if self._deferred is None:
-            return done
-        barrier, self._deferred = self._deferred, None
-        return done + self._settle(*barriers.injected(self._alignment, barrier))
+        return risen + self._inputs_done(drain=drain)
 
     def _end_of_channel_data(self, channel: ChannelId, drain: bool) -> Effects:
         self._end_of_data[channel] = drain
@@ -288,10 +354,19 @@ class Subtask:
             effects.append(EndInput(number))
         if drain:
             self._watermarks.ended(channel)
+            self._loop.data_ended(channel)
             effects += self._timed(self._watermarks.current, None)
-        if len(self._end_of_data) == len(self.spec.inputs):
-            effects += self._logic_done(drain=all(self._end_of_data.values()))
+        truly = all(self._end_of_data.values())
+        if len(self._end_of_data) == len(self.spec.regular) and not (truly and self._loop.must_prove):
+            effects += self._inputs_done(drain=truly)
         return effects
+
+    def _inputs_done(self, *, drain: bool) -> Effects:
+        """Nothing comes any more, not round a loop either."""
+        numbers = sorted({self.spec.inputs[channel] for channel in self._loop.channels}) if drain else []
+        done = [*(EndInput(number) for number in numbers), *self._logic_done(drain=drain)]
+        barrier, self._deferred = self._deferred, None
+        return done if barrier is None else done + self._snapshot(barrier)
 
     def _logic_done(self, *, drain: bool) -> Effects:
         assert self._done is None, "the logic of a subtask is done once"
@@ -320,4 +395,6 @@ class Subtask:
         if self._deferred is not None and self._deferred.checkpoint == checkpoint:
             self._deferred = None
         self._alignment = barriers.aborted(self._alignment, checkpoint)
-        return [] if self.ended or self.spec.finished_on_restore else [ForgetCheckpoint(checkpoint)]
+        if self.ended or self.spec.finished_on_restore:
+            return []
+        return [*self._loop.give_up(checkpoint), ForgetCheckpoint(checkpoint)]

@@ -24,12 +24,27 @@ def sink(uid: str, parallelism: int = 1) -> OperatorSpec:
 
 
 def edge(
-    start: str, end: str, partitioning: Partitioning = Partitioning.REBALANCE, input: int = 0, build: bool = False
+    start: str,
+    end: str,
+    partitioning: Partitioning = Partitioning.REBALANCE,
+    input: int = 0,
+    build: bool = False,
+    feedback: bool = False,
 ) -> EdgeSpec:
-    keys = ("key",) if partitioning is Partitioning.HASH else ()
     return EdgeSpec(
-        source=OperatorId(start), target=OperatorId(end), input=input, partitioning=partitioning, keys=keys, build=build
+        source=OperatorId(start),
+        target=OperatorId(end),
+        input=input,
+        partitioning=partitioning,
+        keys=("key",) if partitioning is Partitioning.HASH else (),
+        build=build,
+        feedback=feedback,
     )
+
+
+def back(start: str, end: str, input: int = 1) -> EdgeSpec:
+    """An edge that closes a loop."""
+    return edge(start, end, input=input, feedback=True)
 
 
 def chain(parallelism: int = 1) -> JobGraph:
@@ -37,6 +52,15 @@ def chain(parallelism: int = 1) -> JobGraph:
     return JobGraph(
         (source("a", parallelism), operator("b", parallelism), sink("c", parallelism)),
         (edge("a", "b"), edge("b", "c")),
+        max_parallelism=8,
+    )
+
+
+def looped(heads: int = 1, body: int = 1) -> JobGraph:
+    """source a, the head h of a loop, its body b, sink c."""
+    return JobGraph(
+        (source("a"), operator("h", heads), operator("b", body), sink("c")),
+        (edge("a", "h"), edge("h", "b", Partitioning.HASH), back("b", "h"), edge("b", "c")),
         max_parallelism=8,
     )
 

@@ -23,6 +23,12 @@ def test_segments_of_keyed_and_broadcast_state_are_listed() -> None:
     assert [s.path for s in manifest({"a": [SNAPSHOT, snapshot]}).segments()] == ["1", "2", "3"]
 
 
+def test_the_log_of_a_loop_is_part_of_the_snapshot() -> None:
+    """S4-04, S4-40: beside the states of tasks the records of back-edges, and of no other channel."""
+    snapshot = SubtaskSnapshot(keyed={"k": (segment("1"),)}, feedback=(segment("2"),))
+    assert [s.path for s in snapshot.segments()] == ["1", "2"]
+
+
 def test_finished_operators_are_those_with_every_subtask_done() -> None:
     """S0-16, S0-17, S0-49: entries stand by operator, then subtask; the mark sits on the operator."""
     made = manifest({"a": [DONE, DONE], "b": [DONE, SNAPSHOT], "c": [SNAPSHOT]})

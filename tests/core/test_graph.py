@@ -7,9 +7,12 @@ import pytest
 from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, OperatorId
 from runtime.errors import JobRejected
-from tests.core.builders import chain, edge, operator, sink, source, subtask
+from tests.core.builders import back, chain, edge, looped, operator, sink, source, subtask
 
 AB = (edge("a", "b"),)
+SELF = (*AB, edge("b", "c"))
+FED = ("bad-input", "b")
+NO_LOOP = ("not-a-loop", "b")
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,13 @@ AB = (edge("a", "b"),)
             "cycle",
             "b",
         ),
+        (lambda: JobGraph((source("a"), operator("b"), sink("c")), (*AB, edge("b", "c"), back("a", "b"))), *NO_LOOP),
+        (lambda: JobGraph((source("a"), operator("b"), sink("c")), (*SELF, back("b", "b", 0))), "bad-feedback", "b"),
+        (
+            lambda: JobGraph((source("a"), operator("b"), sink("c")), (edge("a", "c"), edge("b", "c"), back("b", "b"))),
+            *FED,
+        ),
+        (lambda: JobGraph((source("a"), operator("b"), sink("c")), (*SELF, back("b", "a"))), "bad-input", "a"),
     ],
 )
 def test_a_bad_graph_is_refused_by_the_name_at_fault(make: Callable[[], JobGraph], code: str, field: str) -> None:
@@ -111,4 +121,49 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "partitioning": "rebalance",
         "keys": [],
         "build": False,
+        "feedback": False,
     }
+    assert [edge["feedback"] for edge in looped().to_json()["edges"]] == [False, False, True, False]
+
+
+# ---------------------------------------------------------------- loops
+
+
+def test_a_loop_is_closed_by_feedback_edges_and_the_order_goes_by_the_others() -> None:
+    """S4-32: without them it is a graph like any other."""
+    graph = looped()
+    assert [o.uid for o in graph.operators] == ["a", "h", "b", "c"]
+    assert graph.predecessors(OperatorId("h")) == ("a",)
+    assert [graph.is_feedback(channel) for channel in graph.inputs[subtask("h/0")]] == [False, True]
+    assert graph.loops == {uid: frozenset({"h", "b"}) for uid in ("h", "b")}
+    assert chain().loops == {}
+
+
+def test_a_cycle_without_a_feedback_edge_says_how_to_close_it() -> None:
+    with pytest.raises(JobRejected, match="the edge c -> b closes a cycle; close it with iterate"):
+        JobGraph((source("a"), operator("b"), operator("c"), sink("d")), (*AB, *_loop(), edge("c", "d")))
+
+
+@pytest.mark.parametrize(
+    ("join", "build"),
+    [("j", "h"), ("h", "t")],  # a table that comes out of the loop it is needed in; a table of the head itself
+)
+def test_a_build_side_that_a_loop_would_wait_for_is_refused(join: str, build: str) -> None:
+    operators = (source("a", bounded=True), source("t", bounded=True), operator("h"), operator("j"), sink("c"))
+    edges = (edge("a", "h"), edge("t", "j", input=3), edge("h", "j"), back("j", "h"), edge("j", "c"))
+    with pytest.raises(JobRejected, match="would have to end before the loop around it goes on") as refused:
+        JobGraph(operators, (*edges, edge(build, join, input=2, build=True)))
+    assert (refused.value.code, refused.value.field) == ("build-side-deadlock", join)
+
+
+def test_an_unbounded_source_of_a_loop_is_one_of_what_comes_out_of_it() -> None:
+    operators = (source("a", bounded=True), source("s"), operator("h"), operator("b"), source("p"), operator("j"))
+    loop = (
+        edge("a", "h"),
+        edge("h", "b"),
+        edge("s", "b", input=1),
+        back("b", "h"),
+        edge("h", "j", input=1, build=True),
+    )
+    with pytest.raises(JobRejected, match="its build side would never end: s is unbounded"):
+        JobGraph((*operators, sink("k")), (*loop, edge("p", "j"), edge("j", "k")))

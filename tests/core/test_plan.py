@@ -7,7 +7,7 @@ import pytest
 from runtime.core.checkpoint import FinishedState
 from runtime.core.graph import JobGraph
 from runtime.core.plan import finished_state, plan
-from tests.core.builders import chain, edge, operator, sink, source, subtask
+from tests.core.builders import chain, edge, looped, operator, sink, source, subtask
 
 GRAPH = chain()
 
@@ -38,6 +38,13 @@ def test_every_plan_reaches_every_running_subtask() -> None:
                 if one in made.wait_for and any(graph.source(channel) in reached for channel in graph.inputs[one]):
                     reached.add(one)
             assert reached == made.wait_for
+
+
+@pytest.mark.parametrize(("ended", "trigger"), [([], ["a/0"]), (["a/0"], ["h/0", "h/1"]), (["a/0", "h/0"], ["h/1"])])
+def test_the_head_of_a_loop_is_triggered_whatever_runs_in_the_loop(ended: list[str], trigger: list[str]) -> None:
+    """S4-41: once what feeds it from outside has ended."""
+    made = plan(looped(heads=2), {subtask(name) for name in ended})
+    assert made.trigger == {subtask(name) for name in trigger}
 
 
 @pytest.mark.parametrize(

@@ -2,40 +2,12 @@
 
 import pytest
 
-from runtime.core.checkpoint import FORMAT_VERSION, SubtaskSnapshot
+from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.graph import JobGraph
-from runtime.core.mapping import check_restorable
 from runtime.core.recovery import assign
-from runtime.errors import JobRejected
-from tests.core.builders import DONE, SNAPSHOT, chain, edge, manifest, operator, segment, sink, source, subtask
+from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source, subtask
 
 HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
-
-
-# ---------------------------------------------------------------- may it be restored
-
-
-@pytest.mark.parametrize(
-    ("made", "code", "field"),
-    [
-        (manifest({"a": [SNAPSHOT]}, format=FORMAT_VERSION + 1), "newer-format", "checkpoint"),
-        (manifest({"a": [SNAPSHOT]}, max_parallelism=16), "max-parallelism-changed", "max_parallelism"),
-        (manifest({"gone": [HELD]}), "unmapped-state", "gone"),
-        (manifest({"gone": [SubtaskSnapshot(committables=(1,))]}), "unmapped-state", "gone"),
-        (manifest({"b": [DONE], "a": [SNAPSHOT]}), "operator-before-finished", "a"),
-        (manifest({"b": [DONE]}), "operator-before-finished", "a"),
-    ],
-)
-def test_what_would_lose_or_misplace_state_is_refused_by_name(made: object, code: str, field: str) -> None:
-    """S0-24, S0-63, S3-23."""
-    with pytest.raises(JobRejected) as refused:
-        check_restorable(made, chain())  # type: ignore[arg-type]
-    assert (refused.value.code, refused.value.field) == (code, field)
-
-
-def test_new_operators_behind_finished_ones_and_dropped_ones_without_state_are_allowed() -> None:
-    """S0-62."""
-    check_restorable(manifest({"a": [DONE], "gone": [SNAPSHOT]}), chain())
 
 
 # ---------------------------------------------------------------- dealing
@@ -115,3 +87,18 @@ def test_a_union_list_goes_whole_to_everyone(parallelism: int) -> None:
     dealt = assign(manifest({"b": old}), graph)
     for index in range(parallelism):
         assert dealt[subtask(f"b/{index}")].unions == {"parts": ("a", "b", "c"), "more": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("heads", "dealt"), [(1, [("l0", "l1", "l2")]), (2, [("l0", "l2"), ("l1",)]), (4, [("l0",), ("l1",), ("l2",), ()])]
+)
+def test_the_logs_of_a_loop_are_dealt_in_turn_and_replayed(heads: int, dealt: list[tuple[str, ...]]) -> None:
+    """S4-30: whatever the parallelism is now."""
+    logs = [SubtaskSnapshot(feedback=(segment(f"l{number}"),)) for number in range(3)]
+    restored = assign(manifest({"h": logs}), looped(heads=heads))
+    assert [tuple(s.path for s in restored[subtask(f"h/{index}")].feedback) for index in range(heads)] == dealt
+
+
+def test_a_log_that_was_let_go_is_not_replayed_into_an_operator_without_a_loop() -> None:
+    made = manifest({"b": [SubtaskSnapshot(feedback=(segment("l"),))]})
+    assert assign(made, chain())[subtask("b/0")].feedback == ()

@@ -1,6 +1,5 @@
 """One subtask: tables of events and the whole list of effects that follows."""
 
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,8 +38,7 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.graph import JobGraph
-from runtime.core.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.ids import ChannelId, CheckpointId, Token
 from runtime.core.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
@@ -56,10 +54,9 @@ from runtime.core.messages import (
 from runtime.core.messages import (
     CheckpointKind as Kind,
 )
-from runtime.core.spec import SubtaskSpec, feeds_build_side, spec_of
-from runtime.core.story import STORY_LENGTH, Heard, Stored
+from runtime.core.spec import SubtaskSpec
 from runtime.core.subtask import Subtask
-from tests.core.builders import SNAPSHOT, TIMINGS, edge, operator, sink, source, subtask
+from tests.core.builders import SNAPSHOT, TIMINGS, subtask
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
 ROWS = Records("rows", 1, 10)
@@ -226,35 +223,6 @@ def test_nothing_is_read_before_the_start_and_it_starts_once() -> None:
 def test_a_message_from_nowhere_is_a_broken_protocol() -> None:
     with pytest.raises(AssertionError, match="unknown message"):
         hear(one_input(), LEFT, "hello")  # type: ignore[arg-type]
-
-
-def test_the_story_of_the_last_events_is_kept_and_bounded() -> None:
-    machine = one_input()
-    hear(machine, LEFT, *[ROWS] * (STORY_LENGTH + 5))
-    assert len(machine.story) == STORY_LENGTH
-
-
-def test_the_story_keeps_no_records_and_no_state() -> None:
-    """It outlives the batches by far, and people read it."""
-    payload = Payload()
-    gone = weakref.ref(payload)
-    machine = one_input()
-    hear(machine, LEFT, Records(payload, 3, 30))
-    del payload
-    assert gone() is None
-    snapshot = SubtaskSnapshot(lists={"l": ("a value",)})
-    machine.handle(SnapshotStored(CheckpointId(1), snapshot, TIMINGS))
-    assert list(machine.story) == [SubtaskStarted(), Heard(LEFT, 3, 30), Stored(CheckpointId(1), TIMINGS)]
-
-
-def test_the_story_is_not_filled_with_the_time_of_a_source() -> None:
-    machine = started()
-    tell(machine, [SourceAdvanced(time) for time in range(STORY_LENGTH)])
-    assert list(machine.story) == [SubtaskStarted()]
-
-
-class Payload:
-    """Stands for a batch."""
 
 
 # ---------------------------------------------------------------- barriers
@@ -581,28 +549,6 @@ def test_a_skipped_operator_passes_everything_on_and_never_calls_its_code() -> N
     ]
     assert machine.handle(CheckpointAborted(CheckpointId(9))) == []
     assert machine.handle(permit(1)) == [Broadcast(EndOfPartition()), ReportEnded()]
-
-
-# ---------------------------------------------------------------- the place in the graph
-
-
-def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
-    graph = JobGraph(
-        (source("s"), source("t", bounded=True), operator("m"), operator("j"), sink("k")),
-        (edge("s", "j"), edge("t", "m"), edge("m", "j", input=1, build=True), edge("j", "k")),
-    )
-    spec = spec_of(graph, subtask("j/0"), watermark=5)
-    assert spec == SubtaskSpec(
-        id=subtask("j/0"),
-        inputs={ChannelId(0, 0, 0): 0, ChannelId(2, 0, 0): 1},
-        build=frozenset({ChannelId(2, 0, 0)}),
-        restored_watermark=5,
-    )
-    assert spec_of(graph, subtask("t/0")).completes, "it feeds the build side through another operator"
-    assert not spec_of(graph, subtask("s/0")).completes
-    assert feeds_build_side(graph, OperatorId("m"))
-    assert spec_of(graph, subtask("m/0"), finished=True).finished_on_restore
-    assert spec_of(graph, subtask("m/0"), mode=CheckpointMode.AT_LEAST_ONCE).mode is CheckpointMode.AT_LEAST_ONCE
 
 
 # ---------------------------------------------------------------- at least once

@@ -1,0 +1,61 @@
+"""The cycles of a directed graph: which edges close them, and which vertices lie on them.
+
+Pure: names and pairs of names in, numbers out. A back-edge is one that leads to a vertex on the current path of a
+depth-first search; without the back-edges the rest is acyclic and holds every vertex, so the rules for acyclic graphs
+apply there. (ABS, Carbone et al. 2015, section 4.3.) The search keeps its own path: a long chain is no deep recursion.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Edge: TypeAlias = tuple[str, str]
+_Way: TypeAlias = tuple[int, str]  #: an edge's index, and where it leads
+
+
+def back_edges(vertices: Sequence[str], edges: Sequence[Edge]) -> tuple[int, ...]:
+    """Indices of the edges that close a cycle, in order. The search begins at the vertices that nothing leads to."""
+    fed = {target for _, target in edges}
+    roots = [vertex for vertex in vertices if vertex not in fed] + [vertex for vertex in vertices if vertex in fed]
+    return tuple(sorted(_search(roots, edges).back))
+
+
+def components(vertices: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, str]:
+    """For each vertex one that stands for its strongly connected component: the same for all of them (Kosaraju)."""
+    order = [vertex for _, vertex in _search(vertices, edges).left]
+    reverse = [(target, source) for source, target in edges]
+    return {vertex: root for root, vertex in _search(order[::-1], reverse).left}
+
+
+@dataclass(slots=True)
+class _Found:
+    back: list[int] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)  #: (root, vertex), in the order in which they were left
+
+
+def _search(roots: Sequence[str], edges: Sequence[Edge]) -> _Found:
+    """Depth first from each root that has not been visited yet."""
+    ways: dict[str, list[_Way]] = {}
+    for index, (source, target) in enumerate(edges):
+        ways.setdefault(source, []).append((index, target))
+    found, visited = _Found(), set[str]()
+    for root in roots:
+        if root not in visited:
+            _search_from(root, ways, visited, found)
+    return found
+
+
+def _search_from(root: str, ways: Mapping[str, Sequence[_Way]], visited: set[str], found: _Found) -> None:
+    path: dict[str, Iterator[_Way]] = {root: iter(ways.get(root, ()))}
+    visited.add(root)
+    while path:
+        vertex = next(reversed(path))
+        way = next(path[vertex], None)
+        if way is None:
+            del path[vertex]
+            found.left.append((root, vertex))
+        elif way[1] in path:
+            found.back.append(way[0])
+        elif way[1] not in visited:
+            visited.add(way[1])
+            path[way[1]] = iter(ways.get(way[1], ()))

@@ -1,0 +1,162 @@
+"""The proof that a loop has come to its end, alone and among many subtasks."""
+
+from collections import deque
+from random import Random
+
+import pytest
+
+from runtime.core.ids import ChannelId
+from runtime.core.messages import Probe
+from runtime.core.probing import SILENT, LoopPlace, Probing
+
+OUT, IN, ROUND, ELSEWHERE = ChannelId(0, 0, 0), ChannelId(1, 0, 0), ChannelId(2, 0, 0), ChannelId(3, 0, 0)
+ENTRY = LoopPlace(back=frozenset({ROUND}), heads=1)
+BODY = LoopPlace(inside=frozenset({IN}), heads=1)
+INNER = LoopPlace(inside=frozenset({IN}), back=frozenset({ROUND}), heads=2)
+
+
+def entry() -> Probing:
+    probing = Probing(ENTRY, {OUT})
+    probing.ended(OUT)
+    return probing
+
+
+def test_the_first_round_begins_when_all_from_outside_has_ended() -> None:
+    """S4-41."""
+    probing = Probing(ENTRY, {OUT, ELSEWHERE})
+    probing.ended(OUT)
+    assert probing.advance() is None
+    probing.ended(ELSEWHERE)
+    assert probing.advance() == Probe(1, 0)
+    assert probing.advance() is None, "the first has not come round"
+
+
+def test_the_loop_is_at_its_end_after_more_silent_rounds_than_there_are_heads() -> None:
+    """S4-41."""
+    probing = entry()
+    probing.advance()
+    probing.said(ROUND, Probe(1, 0))
+    assert probing.advance() == Probe(2, 1)
+    probing.said(ROUND, Probe(2, 1))
+    assert probing.advance() is None
+    assert probing.quiet
+    assert probing.advance() is None, "it is proven once"
+
+
+def test_records_that_come_round_begin_the_count_anew() -> None:
+    probing = entry()
+    probing.heard()
+    probing.advance()
+    probing.heard()
+    probing.said(ROUND, Probe(1, 0))
+    assert probing.advance() == Probe(2, 0)
+    probing.said(ROUND, Probe(2, 0))
+    assert probing.advance() == Probe(3, 1)
+
+
+def test_what_others_say_limits_what_a_head_says() -> None:
+    probing = Probing(INNER, set())
+    assert probing.advance() is None
+    probing.said(IN, Probe(1, 0))
+    assert probing.advance() == Probe(1, 0)
+    probing.said(IN, Probe(2, 0))
+    assert probing.advance() is None, "its own round is not back"
+    probing.said(ROUND, Probe(1, 0))
+    assert probing.advance() == Probe(2, 0), "the least of all"
+
+
+def test_a_subtask_of_the_body_passes_a_round_on_when_all_within_have_brought_it() -> None:
+    probing = Probing(BODY, {OUT})
+    probing.said(IN, Probe(1, 5))
+    probing.said(ELSEWHERE, Probe(1, 0))
+    assert probing.advance() is None, "something may still come from outside"
+    probing.ended(OUT)
+    assert probing.advance() == Probe(1, 5)
+    probing.ended(IN)
+    assert probing.advance() is None, "the loop's data has ended: there is nothing to prove"
+
+
+def test_a_back_edge_that_has_ended_is_silent_for_ever() -> None:
+    probing = Probing(LoopPlace(back=frozenset({ROUND, IN}), heads=1), set())
+    probing.ended(IN)
+    probing.advance()
+    probing.said(ROUND, Probe(1, SILENT))
+    assert probing.advance() == Probe(2, 1)
+    probing.ended(ROUND)
+    assert probing.advance() is None
+    assert probing.quiet
+
+
+# ---------------------------------------------------------------- many subtasks, any order
+
+Wires = dict[tuple[str, str], bool]  #: from, to; whether it leads back
+
+SIMPLE: Wires = {("h", "b"): False, ("b", "h"): True}
+WIDE: Wires = {(a, b): a[0] == "b" for a in ("h1", "h2", "b1", "b2") for b in ("h1", "h2", "b1", "b2") if a[0] != b[0]}
+NESTED: Wires = {("o", "i"): False, ("i", "b"): False, ("b", "i"): True, ("b", "c"): False, ("c", "o"): True}
+CROSSING: Wires = {("h1", "b1"): False, ("h2", "b2"): False, ("b1", "h2"): True, ("b2", "h1"): True}
+TWISTED: Wires = {("h1", "b1"): False, ("h2", "b2"): False, ("b1", "h2"): True, ("b2", "h1"): True, ("b1", "h1"): True}
+
+
+class Ring:
+    """Records with hops left go round over ordered wires; each step one random message is handled."""
+
+    def __init__(self, wires: Wires, rng: Random) -> None:
+        self.rng, names = rng, sorted({name for wire in wires for name in wire})
+        self.queues: dict[tuple[str, str], deque[int | Probe]] = {wire: deque() for wire in wires}
+        self.ids = {wire: ChannelId(number, 0, 0) for number, wire in enumerate(wires)}
+        heads = {to for (_, to), leads_back in wires.items() if leads_back}
+        self.back = {self.ids[wire] for wire, leads_back in wires.items() if leads_back}
+        self.subtasks = {
+            name: Probing(
+                LoopPlace(
+                    inside=frozenset(self.ids[w] for w, leads_back in wires.items() if w[1] == name and not leads_back),
+                    back=frozenset(self.ids[w] for w, leads_back in wires.items() if w[1] == name and leads_back),
+                    heads=len(heads),
+                ),
+                set(),
+            )
+            for name in names
+        }
+
+    def send(self, name: str, message: int | Probe) -> None:
+        out = [wire for wire in self.queues if wire[0] == name]
+        for wire in out if isinstance(message, Probe) else [self.rng.choice(out)]:
+            self.queues[wire].append(message)
+
+    def step(self) -> None:
+        name, probing = self.rng.choice(list(self.subtasks.items()))
+        full = [wire for wire, queue in self.queues.items() if queue and wire[1] == name]
+        if full:
+            wire = self.rng.choice(full)
+            self.take(name, probing, wire, self.queues[wire].popleft())
+        while (probe := probing.advance()) is not None:
+            self.send(name, probe)
+
+    def take(self, name: str, probing: Probing, wire: tuple[str, str], message: int | Probe) -> None:
+        if isinstance(message, Probe):
+            probing.said(self.ids[wire], message)
+            return
+        if self.ids[wire] in self.back:
+            probing.heard()
+        if message > 0:
+            self.send(name, message - 1)
+
+    @property
+    def records(self) -> int:
+        return sum(not isinstance(message, Probe) for queue in self.queues.values() for message in queue)
+
+
+@pytest.mark.parametrize("wires", [SIMPLE, WIDE, NESTED, CROSSING, TWISTED])
+def test_a_proof_is_never_wrong_and_always_comes(wires: Wires) -> None:
+    """S4-41: whatever the shape of the loop and the order in which things happen."""
+    for seed in range(60):
+        ring = Ring(wires, Random(seed))
+        for hops in range(6):
+            ring.send(ring.rng.choice(list(ring.subtasks)), hops * 4)
+        steps = 0
+        while not any(probing.quiet for probing in ring.subtasks.values()):
+            ring.step()
+            steps += 1
+            assert steps < 20_000, "no proof"
+        assert ring.records == 0, f"seed {seed}: records were on their way"

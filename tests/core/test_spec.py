@@ -1,0 +1,59 @@
+"""The place of a subtask in the graph, as it is told."""
+
+from runtime.core.checkpoint import CheckpointMode
+from runtime.core.graph import JobGraph
+from runtime.core.ids import ChannelId, OperatorId
+from runtime.core.probing import LoopPlace
+from runtime.core.spec import SubtaskSpec, feeds_build_side, spec_of
+from tests.core.builders import back, edge, looped, operator, sink, source, subtask
+
+
+def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
+    graph = JobGraph(
+        (source("s"), source("t", bounded=True), operator("m"), operator("j"), sink("k")),
+        (edge("s", "j"), edge("t", "m"), edge("m", "j", input=1, build=True), edge("j", "k")),
+    )
+    spec = spec_of(graph, subtask("j/0"), watermark=5)
+    assert spec == SubtaskSpec(
+        id=subtask("j/0"),
+        inputs={ChannelId(0, 0, 0): 0, ChannelId(2, 0, 0): 1},
+        build=frozenset({ChannelId(2, 0, 0)}),
+        restored_watermark=5,
+    )
+    assert (spec.regular, spec.feedback) == (tuple(spec.inputs), frozenset())
+    assert spec_of(graph, subtask("t/0")).completes, "it feeds the build side through another operator"
+    assert not spec_of(graph, subtask("s/0")).completes
+    assert feeds_build_side(graph, OperatorId("m"))
+    assert spec_of(graph, subtask("m/0"), finished=True).finished_on_restore
+    assert spec_of(graph, subtask("m/0"), mode=CheckpointMode.AT_LEAST_ONCE).mode is CheckpointMode.AT_LEAST_ONCE
+
+
+def test_the_place_in_a_loop_tells_what_comes_round_from_what_comes_in() -> None:
+    """S4-33: barriers are awaited on the regular channels only."""
+    graph = looped(heads=2, body=2)
+    head, body = spec_of(graph, subtask("h/1"), replays=True), spec_of(graph, subtask("b/0"))
+    round_ = frozenset({ChannelId(2, 0, 1), ChannelId(2, 1, 1)})
+    assert (head.loop, head.regular) == (LoopPlace(back=round_, heads=2), (ChannelId(0, 0, 1),))
+    assert head.loop is not None
+    assert head.loop.is_entry
+    assert head.replays
+    assert body.loop == LoopPlace(inside=frozenset({ChannelId(1, 0, 0), ChannelId(1, 1, 0)}), heads=2)
+    assert not body.loop.is_entry
+    assert spec_of(graph, subtask("c/0")).loop is None
+
+
+def test_a_loop_in_a_loop_is_not_entered_from_outside() -> None:
+    """Its head waits for the outer one, and both count."""
+    operators = (source("a"), operator("o"), operator("i"), operator("b"), sink("c"))
+    edges = (edge("a", "o"), edge("o", "i"), edge("i", "b"), back("b", "i"), back("b", "o"), edge("b", "c"))
+    inner = spec_of(JobGraph(operators, edges), subtask("i/0")).loop
+    assert inner == LoopPlace(inside=frozenset({ChannelId(1, 0, 0)}), back=frozenset({ChannelId(3, 0, 0)}), heads=2)
+    assert not inner.is_entry
+
+
+def test_a_loop_that_fills_a_table_is_not_stopped_half_way() -> None:
+    operators = (source("a", bounded=True), operator("h"), operator("b"), source("p"), operator("j"), sink("k"))
+    loop = (edge("a", "h"), edge("h", "b"), back("b", "h"), edge("b", "j", input=1, build=True))
+    graph = JobGraph(operators, (*loop, edge("p", "j"), edge("j", "k")))
+    completes = {str(one): spec_of(graph, one).completes for one in graph.subtasks}
+    assert [uid for uid, complete in completes.items() if complete] == ["a/0", "h/0"]

@@ -1,6 +1,7 @@
 """Jobs on the local host that are asked something while they run, and what the manifests of a job hold."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -69,8 +70,12 @@ class Run:
         self.master.poke()
 
     def join(self) -> Exit:
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive(), f"it goes on: {self.records.state}, {self.records.live}"
+        """Pokes now and then, as the listener of a run does."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.thread.is_alive():
+            assert time.monotonic() < deadline, f"it goes on: {self.records.state}, {self.records.live}"
+            self.master.poke()
+            self.thread.join(0.2)
         return self.exit[0]
 
     def end(self, kind: str) -> str:

@@ -1,0 +1,77 @@
+"""A source that reads as far as the test lets it, writes down how it was opened, and a step that fails when told to."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.ports import OperatorContext
+from tests.hosts.jobs import Numbers, NumbersReader
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One opening of a reader: in which attempt, and which row of each of its splits is next."""
+
+    token: int
+    index: int
+    restored: bool
+    positions: dict[int, int]
+    noted: Any
+
+
+@dataclass
+class Gated:
+    """As `Numbers`, unbounded; `total` may be raised while the job runs. All slots must live in this process."""
+
+    total: int
+    splits: int = 4
+    batch: int = 10
+    keys: int = 7
+    note: Callable[[], Any] = lambda: None  #: called at each opening
+    opened: list[Opening] = field(default_factory=list)
+    unbounded = True
+    bounded = False
+    guarantee = "exactly-once"
+
+    def reader(self) -> "GatedReader":
+        return GatedReader(self)
+
+    def check(self) -> None:
+        return None
+
+    @property
+    def numbers(self) -> Numbers:
+        """What it has to offer at present, for the oracle."""
+        return Numbers(total=self.total, splits=self.splits, keys=self.keys)
+
+
+class GatedReader(NumbersReader):
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self._gate: Gated = source
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        column = self._table.column("next")
+        positions = {split: int(column[slot]) for split, slot in zip(self._mine, self._slots, strict=True)}
+        opening = Opening(context.token, context.index, context.restored, positions, self._gate.note())
+        self._gate.opened.append(opening)
+
+
+class Bomb:
+    """Passes batches on; once armed, the next one fails it."""
+
+    def __init__(self) -> None:
+        self._armed = threading.Event()
+
+    def arm(self) -> None:
+        self._armed.set()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._armed.is_set():
+            self._armed.clear()
+            raise RuntimeError("the bomb went off")
+        return batch

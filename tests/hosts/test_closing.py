@@ -1,0 +1,95 @@
+"""However a subtask ends, its operator is closed once and leaves no open file behind."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.lifecycle import RunState
+from runtime.dataflow import Dataflow
+from runtime.hosts.driver import Exit
+from runtime.ports import Collector, Operator, OperatorContext
+from tests.hosts.jobs import Numbers
+from tests.hosts.live import running, with_operator
+
+
+class Resources:
+    """What the operators of one run hold."""
+
+    def __init__(self) -> None:
+        self.files: list[io.FileIO] = []
+        self.calls: list[tuple[str, int]] = []
+
+
+class Closing(Operator):
+    """Opens a file, passes rows on, and fails at one place if it is told to."""
+
+    def __init__(self, resources: Resources, path: Path, fails: str) -> None:
+        self._resources, self._path, self._fails = resources, path, fails
+
+    def _at(self, place: str) -> None:
+        self._resources.calls.append((place, self._index))
+        if place == self._fails and self._index == 1:
+            raise RuntimeError(f"no {place}")
+
+    def open(self, context: OperatorContext) -> None:
+        self._index = context.index
+        self._file = io.FileIO(self._path / f"scratch-{context.index}", "w")
+        self._resources.files.append(self._file)
+        self._at("open")
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._at("process")
+        out.emit(batch)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._at("snapshot")
+
+    def finish(self, out: Collector) -> None:
+        self._at("finish")
+
+    def close(self) -> None:
+        self._at("close")
+        self._file.close()
+
+
+def job(resources: Resources, folder: Path, bounded: bool, fails: str) -> Any:
+    flow = Dataflow("closing")
+    source = Numbers(total=100, unbounded=not bounded)
+    flow.source("numbers", source).map_batches("closing", lambda batch: batch).sink("out", ParquetSink(str(folder)))
+    return with_operator(flow.compile(2), "closing", lambda: Closing(resources, folder, fails))
+
+
+ENDS = {"by itself": RunState.FINISHED, "stop": RunState.STOPPED, "drain": RunState.FINISHED}
+
+
+@pytest.mark.parametrize("end", ["by itself", "stop", "drain", "cancel"])
+def test_an_operator_is_closed_once_at_every_end(end: str, tmp_path: Path) -> None:
+    """S0-43, S0-41: and `finish` is called at a true end only."""
+    resources = Resources()
+    with running(job(resources, tmp_path, end == "by itself", ""), tmp_path / "state") as run:
+        if end != "by itself":
+            run.wait_for(lambda: run.operator("out").get("records_in", 0) > 0)
+            run.ask(end)
+        assert run.join() is Exit.DONE
+    assert run.records.state is ENDS.get(end, RunState.CANCELED)
+    assert sorted(index for place, index in resources.calls if place == "close") == [0, 1]
+    assert [file.closed for file in resources.files] == [True, True]
+    finished = sorted(index for place, index in resources.calls if place == "finish")
+    assert finished == ([0, 1] if end in ("by itself", "drain") else [])
+
+
+@pytest.mark.parametrize("place", ["open", "process", "snapshot", "finish"])
+def test_an_operator_that_fails_is_closed_and_so_is_its_neighbour(place: str, tmp_path: Path) -> None:
+    """S0-43: also one whose `open` or `finish` raised."""
+    resources = Resources()
+    with running(job(resources, tmp_path, True, place), tmp_path / "state") as run:
+        assert run.join() is Exit.DONE
+    assert run.records.state is RunState.FAILED
+    assert f"operator 'closing', subtask 1, in {place}: RuntimeError: no {place}" in str(run.records.failure)
+    assert sorted(index for name, index in resources.calls if name == "close") == [0, 1]
+    assert all(file.closed for file in resources.files)
+    assert len(resources.files) == 2

@@ -7,8 +7,10 @@ from rest_framework import serializers
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.jobs.promises import promise_of
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import Act, acts
+from runtime.core.graph import Guarantee
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -61,14 +63,27 @@ class VersionRequest(StrictSerializer):
     settings = serializers.DictField(required=False)
 
 
+class PromiseSerializer(serializers.Serializer[Any]):
+    """What a version promises from end to end: the weakest of its mode, its sources and its sinks."""
+
+    guarantee = serializers.ChoiceField(choices=[guarantee.value for guarantee in Guarantee])
+    reasons = serializers.ListField(child=serializers.CharField())
+
+
 class VersionSerializer(serializers.ModelSerializer[JobVersion]):
     settings = serializers.JSONField(read_only=True)
+    promise = serializers.SerializerMethodField()
+
+    @extend_schema_field(PromiseSerializer(allow_null=True))
+    def get_promise(self, version: JobVersion) -> Any:
+        found = promise_of(version)
+        return found and PromiseSerializer(found).data
 
     class Meta:
         model = JobVersion
         fields = (
             "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "state", "graph", "inputs",
-            "error", "created_at", "created_by", "prepared_at",
+            "promise", "error", "created_at", "created_by", "prepared_at",
         )  # fmt: skip
 
 

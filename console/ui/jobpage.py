@@ -11,6 +11,7 @@ import msgspec
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run, VersionState
+from console.jobs.promises import promise_of
 from console.operations import selectors
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
@@ -19,6 +20,7 @@ from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import Live
 from console.ui.paging import Paged, by_number
 from console.ui.strip import DRAWN, Strip, strip
+from runtime.core.guarantee import Promise
 from runtime.core.lifecycle import RunState
 
 STRIP_COLUMNS = 96
@@ -56,6 +58,7 @@ class JobView:
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
+    promise: Promise | None  #: from end to end; None while it is not known
     settled: bool
 
 
@@ -74,6 +77,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
         failure=failure_of(run),
+        promise=promise_of(page.version) if page.version else None,
         settled=_settled(page),
     )
 

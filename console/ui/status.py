@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from runtime.core.graph import Guarantee
 from runtime.core.lifecycle import RunState
 
 
@@ -100,6 +101,14 @@ ATTEMPT: Mapping[str, Status] = MappingProxyType(
     }
 )
 
+GUARANTEE: Mapping[str, Status] = MappingProxyType(
+    {
+        Guarantee.EXACTLY_ONCE: _status("disc", "Exactly once", Meaning.OK),
+        Guarantee.AT_LEAST_ONCE: _status("triangle", "At least once", Meaning.ATTENTION),
+        Guarantee.NONE: _status("triangle", "No guarantee", Meaning.ATTENTION),
+    }
+)
+
 
 def run(state: str | None) -> Status:
     return _look_up(RUN, state) if state else NEVER_RAN
@@ -123,6 +132,10 @@ def review(state: str) -> Status:
 
 def attempt(outcome: str) -> Status:
     return _look_up(ATTEMPT, outcome)
+
+
+def guarantee(name: str) -> Status:
+    return _look_up(GUARANTEE, name)
 
 
 def _look_up(table: Mapping[str, Status], state: str) -> Status:

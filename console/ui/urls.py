@@ -22,6 +22,7 @@ urlpatterns = [
     path("jobs/<int:pk>/drain/", acts.confirmed, {"kind": "drain"}, name="drain"),
     path("jobs/<int:pk>/cancel/", acts.confirmed, {"kind": "cancel"}, name="cancel"),
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
+    path("jobs/<int:pk>/checkpoints/", checkpoints.history, name="checkpoints"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("operations/", operations.operation_list, name="operations"),
     path("operations/<uuid:pk>/", operations.operation, name="operation"),

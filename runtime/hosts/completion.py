@@ -1,6 +1,6 @@
 """The instant in which a checkpoint comes to exist: its manifest made durable, then recorded under the token."""
 
-from typing import Any
+from typing import Any, Final
 
 from runtime.core.checkpoint import Manifest, SnapshotTimings
 from runtime.core.ids import SubtaskId
@@ -11,6 +11,8 @@ from runtime.ports import SnapshotStore
 from runtime.records import Completed, RunRecords
 
 Timings = tuple[tuple[SubtaskId, SnapshotTimings], ...]
+
+_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: in this order they make the time of a subtask
 
 
 def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timings: Timings, at: int) -> bool | str:
@@ -34,10 +36,12 @@ def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timi
 
 
 def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
-    """Per operator, for people."""
+    """Per operator, for people: the longest of each phase, and all phases of the subtask that took longest."""
     rows = []
     for uid, operator in manifest.operators.items():
-        own = [t for subtask, t in timings if subtask.operator == uid]
+        own = {subtask.index: t for subtask, t in timings if subtask.operator == uid}
+        longest = {f"max_{phase}_ms": max((_ms(t, phase) for t in own.values()), default=0.0) for phase in _PHASES}
+        slowest = max(own, key=lambda index: sum(_ms(own[index], phase) for phase in _PHASES), default=None)
         rows.append(
             {
                 "uid": uid,
@@ -45,9 +49,18 @@ def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
                 "subtasks": operator.parallelism,
                 "has_state": has_state(operator),
                 "state_bytes": sum(s.nbytes for t in operator.subtasks.values() for s in t.segments()),
-                "max_alignment_ms": max((t.alignment_ms for t in own), default=0.0),
-                "max_sync_ms": max((t.sync_ms for t in own), default=0.0),
-                "max_async_ms": max((t.async_ms for t in own), default=0.0),
+                "written_bytes": sum(t.written_bytes for t in own.values()),
+                **longest,
+                "slowest": None if slowest is None else _phases_of(slowest, own[slowest]),
             }
         )
     return rows
+
+
+def _phases_of(index: int, timings: SnapshotTimings) -> dict[str, Any]:
+    return {"subtask": index, **{f"{phase}_ms": _ms(timings, phase) for phase in _PHASES}}
+
+
+def _ms(timings: SnapshotTimings, phase: str) -> float:
+    took_ms: float = getattr(timings, f"{phase}_ms")
+    return round(took_ms, 1)

@@ -17,7 +17,7 @@ from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import settlement
 from console.operations.models import Operation
 from runtime.core.lifecycle import RunState
-from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
+from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
 
 
 def check_problem(response: Any, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
@@ -99,6 +99,7 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "versions": f"{job}versions/",
         "runs": f"{job}runs/",
         "checkpoints": f"{job}checkpoints/",
+        "statistics": f"{job}checkpoints/statistics/",
         "operations": f"{job}operations/",
         "version": f"/api/v1/versions/{run.version_id}/",
         "run": f"/api/v1/runs/{run.pk}/",
@@ -398,3 +399,17 @@ def test_a_database_without_our_tables_is_not_ready(client: Client, broker_url: 
             cursor.execute("ALTER TABLE weir_run_elsewhere RENAME TO weir_run")
     assert answer.status_code == 503
     assert answer.json()["parts"] == {"database": "unavailable: ProgrammingError", "broker": "ok"}
+
+
+def test_a_version_says_what_it_promises_from_end_to_end(api: APIClient, version: JobVersion) -> None:
+    """S1-01: the sink is the weakest here."""
+    path = f"/api/v1/versions/{version.pk}/"
+    assert api.get(path).json()["promise"] is None, "its graph says nothing of guarantees"
+    weak = {"files": "at-least-once"}
+    operators = [{**o, "guarantee": weak.get(str(o["uid"]), "exactly-once")} for o in GRAPH["operators"]]  # type: ignore[attr-defined]
+    made = JobVersion.objects.create(
+        job=version.job, number=9, parallelism=2, params={}, state="ready", graph={**GRAPH, "operators": operators}
+    )
+    promise = api.get(f"/api/v1/versions/{made.pk}/").json()["promise"]
+    assert promise["guarantee"] == "at-least-once"
+    assert promise["reasons"] == ["Sink Files shows records before their checkpoint, so a restart may repeat them."]

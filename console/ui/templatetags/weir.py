@@ -107,6 +107,7 @@ _KINDS: dict[str, Callable[[Any], status.Status]] = {
     "version": status.version,
     "review": status.review,
     "attempt": status.attempt,
+    "guarantee": status.guarantee,
 }
 
 

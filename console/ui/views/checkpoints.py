@@ -1,4 +1,4 @@
-"""The page of one checkpoint."""
+"""The page of one checkpoint, and that of how a job's checkpoints have gone."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,24 +7,38 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
+from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
+from console.jobs.models import Job, Run
+from console.jobs.promises import promise_of
+from console.operations.selectors import runs_of
+from console.ui import formats
+from console.ui.formats import Quantity
+from console.ui.paging import whole_number
 from console.ui.views.page import page_or_blocks, signed_in
+from runtime.core.statistics import Spread, Summary
 
-_PHASES = ("alignment", "sync", "async")
+_PHASES = ("start_delay", "alignment", "sync", "async")
 _WIDTH = 160.0
+_RUNS = 6  #: to choose from
+
+
+# ---------------------------------------------------------------- one checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLine:
-    """One operator in a checkpoint. `bars` are (phase, x, width) of a small gantt, all on one scale."""
+    """One operator in a checkpoint. `bars` are (phase, x, width) of a small gantt of its slowest subtask."""
 
     uid: str
     name: str
     finished: str
     subtasks: int | None
     state_bytes: int | None
+    written_bytes: int | None
     share: float
-    phases_ms: tuple[float | None, float | None, float | None]
+    phases_ms: tuple[float | None, ...]
+    slowest: int | None
     bars: tuple[tuple[str, float, float], ...]
 
 
@@ -64,14 +78,18 @@ def _line(row: dict[str, Any], names: dict[str, str], largest: int, longest: flo
         finished=row.get("finished", "running"),
         subtasks=row.get("subtasks"),
         state_bytes=held,
+        written_bytes=row.get("written_bytes"),
         share=round((held or 0) / largest * 72, 1) if largest else 0.0,
-        phases_ms=(row.get("max_alignment_ms"), row.get("max_sync_ms"), row.get("max_async_ms")),
+        phases_ms=tuple(row.get(f"max_{phase}_ms") for phase in _PHASES),
+        slowest=(row.get("slowest") or {}).get("subtask"),
         bars=_bars(_phases(row), longest),
     )
 
 
 def _phases(row: dict[str, Any]) -> tuple[float, ...]:
-    return tuple(float(row.get(f"max_{phase}_ms") or 0) for phase in _PHASES)
+    """Those of the slowest subtask."""
+    slowest = row.get("slowest") or {}
+    return tuple(float(slowest.get(f"{phase}_ms") or 0) for phase in _PHASES)
 
 
 def _bars(phases: tuple[float, ...], longest: float) -> tuple[tuple[str, float, float], ...]:
@@ -85,3 +103,44 @@ def _bars(phases: tuple[float, ...], longest: float) -> tuple[tuple[str, float, 
 
 def _beside(found: Checkpoint, *, order: str, **where: int) -> Checkpoint | None:
     return Checkpoint.objects.filter(job=found.job_id, **where).order_by(order).first()
+
+
+# ---------------------------------------------------------------- all of a job
+
+
+@require_safe
+@signed_in
+def history(request: HttpRequest, pk: int) -> HttpResponse:
+    """Counts, the latest of each kind, spreads and failures, of the job or of one of its runs."""
+    job = get_object_or_404(Job, pk=pk)
+    chosen = whole_number(request.GET.get("run"))
+    run = None if chosen is None else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=job)
+    runs = tuple(runs_of(job)[:_RUNS])
+    version = run.version if run else runs[0].version if runs else None
+    found = selectors.statistics(job, run)
+    context = {
+        "section": "jobs",
+        "job": job,
+        "run": run,
+        "runs": runs,
+        "version": version,
+        "promise": promise_of(version) if version else None,
+        "statistics": found,
+        "spreads": spread_lines(found.summary) if found.summary else (),
+    }
+    settled = not runs or runs[0].is_terminal
+    return page_or_blocks(request, "checkpoints/history.html", "checkpoints/_history.html", context, settled=settled)
+
+
+def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ...]:
+    """What is measured, and how it is spread: min, average, percentiles, max."""
+    return (
+        ("Duration", tuple(formats.duration(ms) for ms in _values(summary.duration_ms))),
+        ("Size, all that it refers to", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.state_bytes))),
+        ("Written for it", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.written_bytes))),
+        ("Longest alignment", tuple(formats.duration(ms) for ms in _values(summary.alignment_ms))),
+    )
+
+
+def _values(spread: Spread) -> tuple[float, ...]:
+    return (spread.least, spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.most)

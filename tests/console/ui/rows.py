@@ -29,12 +29,18 @@ GRAPH: dict[str, Any] = {
     "max_parallelism": 128,
     "parallelism": 2,
     "operators": [
-        {"uid": "flights", "name": "flights", "role": "source", "parallelism": 2, "bounded": False},
-        {"uid": "prepared", "name": "prepared", "role": "operator", "parallelism": 2, "bounded": False},
-        {"uid": "airlines", "name": "airlines", "role": "source", "parallelism": 1, "bounded": True},
-        {"uid": "join", "name": "join airlines", "role": "operator", "parallelism": 2, "bounded": False},
-        {"uid": "window", "name": "window 1 day", "role": "operator", "parallelism": 2, "bounded": False},
-        {"uid": "parquet", "name": "parquet", "role": "sink", "parallelism": 2, "bounded": False},
+        {"uid": "flights", "name": "flights", "role": "source", "parallelism": 2, "bounded": False,
+         "guarantee": "exactly-once"},
+        {"uid": "prepared", "name": "prepared", "role": "operator", "parallelism": 2, "bounded": False,
+         "guarantee": "exactly-once"},
+        {"uid": "airlines", "name": "airlines", "role": "source", "parallelism": 1, "bounded": True,
+         "guarantee": "exactly-once"},
+        {"uid": "join", "name": "join airlines", "role": "operator", "parallelism": 2, "bounded": False,
+         "guarantee": "exactly-once"},
+        {"uid": "window", "name": "window 1 day", "role": "operator", "parallelism": 2, "bounded": False,
+         "guarantee": "exactly-once"},
+        {"uid": "parquet", "name": "parquet", "role": "sink", "parallelism": 2, "bounded": False,
+         "guarantee": "exactly-once"},
     ],
     "edges": [
         {"source": "flights", "target": "prepared", "input": 0, "partitioning": "forward", "keys": [], "build": False},
@@ -124,20 +130,21 @@ def attempts(of: Run) -> None:
     Attempt.objects.create(run=of, token=of.token * 10 + 1, started_at=now - timedelta(minutes=9), outcome="running")
 
 
+def _operator(uid: str, state_bytes: int, alignment_ms: float, sync_ms: float, async_ms: float) -> dict[str, Any]:
+    phases = {"start_delay_ms": 4.0, "alignment_ms": alignment_ms, "sync_ms": sync_ms, "async_ms": async_ms}
+    longest = {f"max_{phase}": ms for phase, ms in phases.items()}
+    return {"uid": uid, "finished": "running", "subtasks": 2, "state_bytes": state_bytes, "written_bytes": 512,
+            "has_state": state_bytes > 0, **longest, "slowest": {"subtask": 1, **phases}}  # fmt: skip
+
+
 OPERATORS = [
-    {"uid": "flights", "finished": "running", "subtasks": 2, "state_bytes": 2_114, "max_alignment_ms": 0.0,
-     "max_sync_ms": 1.2, "max_async_ms": 14.0},
-    {"uid": "prepared", "finished": "running", "subtasks": 2, "state_bytes": 0, "max_alignment_ms": 0.0,
-     "max_sync_ms": 0.4, "max_async_ms": 2.0},
-    {"uid": "airlines", "finished": "finished", "subtasks": 0, "state_bytes": 0, "max_alignment_ms": 0.0,
-     "max_sync_ms": 0.0, "max_async_ms": 0.0},
-    {"uid": "join", "finished": "running", "subtasks": 2, "state_bytes": 1_904, "max_alignment_ms": 21.0,
-     "max_sync_ms": 0.8, "max_async_ms": 9.0},
-    {"uid": "window", "finished": "running", "subtasks": 2, "state_bytes": 1_254_112, "max_alignment_ms": 48.0,
-     "max_sync_ms": 6.4, "max_async_ms": 161.0},
-    {"uid": "parquet", "finished": "running", "subtasks": 2, "state_bytes": 812, "max_alignment_ms": 3.0,
-     "max_sync_ms": 22.0, "max_async_ms": 11.0},
-]  # fmt: skip
+    _operator("flights", 2_114, 0.0, 1.2, 14.0),
+    _operator("prepared", 0, 0.0, 0.4, 2.0),
+    {**_operator("airlines", 0, 0.0, 0.0, 0.0), "finished": "finished", "max_start_delay_ms": 0.0, "slowest": None},
+    _operator("join", 1_904, 21.0, 0.8, 9.0),
+    _operator("window", 1_254_112, 48.0, 6.4, 161.0),
+    _operator("parquet", 812, 3.0, 22.0, 11.0),
+]
 
 
 def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "completed", **changes: Any) -> Checkpoint:

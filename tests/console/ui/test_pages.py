@@ -24,14 +24,17 @@ PAGE_QUERIES = 15
 @pytest.mark.parametrize(
     "path",
     ["/jobs/", "/jobs/new/", "/jobs/1/", "/jobs/1/versions/new/", "/jobs/1/stop/", "/jobs/1/drain/", "/jobs/1/cancel/",
-     "/jobs/1/restore/", "/checkpoints/1/", "/operations/", "/operations/00000000-0000-0000-0000-000000000000/"],
+     "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/",
+     "/operations/00000000-0000-0000-0000-000000000000/"],
 )  # fmt: skip
 def test_strangers_are_sent_to_the_login(stranger: Client, path: str) -> None:
     response = stranger.get(path)
     assert (response.status_code, response.headers["Location"]) == (302, f"/login/?next={path}")
 
 
-@pytest.mark.parametrize("path", ["/jobs/", "/jobs/1/", "/jobs/1/restore/", "/checkpoints/1/", "/operations/"])
+@pytest.mark.parametrize(
+    "path", ["/jobs/", "/jobs/1/", "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/"]
+)
 def test_a_tab_that_was_signed_out_is_told_at_its_next_poll(stranger: Client, path: str) -> None:
     assert stranger.get(path, headers=POLL).status_code == 401
 
@@ -45,12 +48,15 @@ def test_strangers_may_not_act(stranger: Client, act: str) -> None:
     assert Run.objects.get().state == run.state
 
 
-@pytest.mark.parametrize("path", ["/jobs/", "/jobs/1/", "/checkpoints/1/", "/operations/"])
+@pytest.mark.parametrize("path", ["/jobs/", "/jobs/1/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/"])
 def test_pages_that_show_refuse_to_be_posted_to(at_console: Client, path: str) -> None:
     assert at_console.post(path).status_code == 405
 
 
-@pytest.mark.parametrize("path", ["/jobs/99/", "/checkpoints/99/", "/operations/00000000-0000-0000-0000-000000000000/"])
+@pytest.mark.parametrize(
+    "path",
+    ["/jobs/99/", "/jobs/99/checkpoints/", "/checkpoints/99/", "/operations/00000000-0000-0000-0000-000000000000/"],
+)
 def test_what_does_not_exist_is_said_to_not_exist(at_console: Client, path: str) -> None:
     response = at_console.get(path)
     assert response.status_code == 404
@@ -272,7 +278,7 @@ def test_a_checkpoint_shows_its_operators_and_phases(at_console: Client, running
     said = blocks.text(response)
     assert "Checkpoint 213" in said
     assert "Finished operators airlines" in said
-    assert "window 1 day window running 2 1.2 MiB 48 ms 6.4 ms 0.16 s" in said
+    assert "window 1 day window running 2 1.2 MiB 512 B 4.0 ms 48 ms 6.4 ms 0.16 s 1" in said
     assert f'href="/jobs/{running.job_id}/restore/?checkpoint={found.pk}"' in response.content.decode()
     assert f'href="/admin/checkpoints/checkpoint/{found.pk}/change/"' in response.content.decode()
     assert "← 212" in said

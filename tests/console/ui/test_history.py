@@ -1,0 +1,137 @@
+"""The page of how a job's checkpoints have gone, and what a job promises from end to end."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from console.jobs.models import Attempt, JobVersion, Run
+from tests.console.ui import blocks, rows
+
+POLL = {"HX-Request": "true"}
+PAGE_QUERIES = 14
+
+
+@pytest.fixture
+def running(db: None) -> Run:
+    run = rows.run(rows.job())
+    rows.attempts(run)
+    rows.history(run)
+    return run
+
+
+def ends(**guarantees: str) -> dict[str, Any]:
+    """The graph of the flights job whose ends promise less."""
+    operators = [{**o, "guarantee": guarantees.get(o["uid"], "exactly-once")} for o in rows.GRAPH["operators"]]
+    return {**rows.GRAPH, "operators": operators}
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def test_the_page_counts_and_sums_up(at_console: Client, running: Run) -> None:
+    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/"))
+    assert "Triggered 63 In progress 1 Completed 60 Failed 2 Restored 0" in said
+    assert "of the latest 60 completed" in said
+    assert "Measure Min Average p50 p90 p95 p99 Max Duration 0.25 s" in said
+    assert "Longest alignment 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms" in said
+    assert "no number of them restarts the job" in said
+
+
+def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: Run) -> None:
+    restored = running.checkpoints.get(number=174)
+    Attempt.objects.filter(token=running.token * 10 + 1).update(restored_checkpoint=restored)
+    response = at_console.get(f"/jobs/{running.job_id}/checkpoints/")
+    said = blocks.text(response)
+    assert "Completed checkpoint 213" in said
+    assert "Savepoint 208" in said
+    assert "Failed 189" in said
+    assert "Restored 174 9 min ago" in said
+    assert f"savepoint, by attempt {running.token * 10 + 1} of run {running.pk}" in said
+    assert f'id="latest-restored" href="/checkpoints/{restored.pk}/"' in response.content.decode()
+
+
+def test_failures_stand_by_reason_with_the_newest(at_console: Client, running: Run) -> None:
+    rows.checkpoint(running, 300, status="failed", reason="declined_task_not_ready", detail="join/0: not yet")
+    said = blocks.text(at_console.get(f"/jobs/{running.job_id}/checkpoints/"))
+    assert "Async failed 1 yes 188 slot 1 was lost" in said
+    assert "Expired 1 yes 189 slot 1 was lost" in said
+    assert "Declined task not ready 1 no 300 join/0: not yet" in said
+
+
+def test_one_run_may_be_chosen(at_console: Client) -> None:
+    job = rows.job()
+    ended = rows.run(job, "finished")
+    rows.checkpoint(ended, 1)
+    now = rows.run(job)
+    rows.checkpoint(now, 2)
+    rows.checkpoint(now, 3)
+    path = f"/jobs/{job.pk}/checkpoints/"
+    assert "Triggered 3 " in blocks.text(at_console.get(path))
+    assert "Triggered 1 " in blocks.text(at_console.get(path, {"run": ended.pk}))
+    assert "Triggered 3 " in blocks.text(at_console.get(path, {"run": "the last"}))
+    assert at_console.get(path, {"run": 99_999}).status_code == 404
+
+
+def test_a_job_that_never_ran_says_what_comes(at_console: Client) -> None:
+    said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/checkpoints/"))
+    assert "summed up from the first completed checkpoint on" in said
+    assert "No checkpoint has failed." in said
+    assert "Completed checkpoint – never" in said
+
+
+def test_a_poll_brings_the_same_block_and_ends_with_the_run(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/checkpoints/"
+    page, poll = at_console.get(path), at_console.get(path, headers=POLL)
+    assert blocks.live(poll) == blocks.live(page)
+    assert blocks.swapped(poll) == set(blocks.live(page)) == {"history"}
+    assert (poll.status_code, "data-poll" in page.content.decode()) == (200, True)
+    Run.objects.update(state="finished")
+    assert at_console.get(path, headers=POLL).status_code == 286
+    assert "data-poll" not in at_console.get(path).content.decode()
+
+
+def test_the_page_takes_the_same_few_queries_for_a_long_history(at_console: Client, running: Run) -> None:
+    with CaptureQueriesContext(connection) as counted:
+        at_console.get(f"/jobs/{running.job_id}/checkpoints/")
+    assert len(counted) <= PAGE_QUERIES
+
+
+# ---------------------------------------------------------------- the promise
+
+
+@pytest.mark.parametrize(
+    ("graph", "mode", "word", "why"),
+    [
+        (ends(), "exactly_once", "Exactly once", ""),
+        (ends(), "at_least_once", "At least once", "The checkpoint mode is at least once"),
+        (ends(parquet="at-least-once"), "exactly_once", "At least once", "Sink parquet shows records before"),
+        (ends(flights="none"), "exactly_once", "No guarantee", "Source flights cannot go back to a position"),
+    ],
+)
+def test_a_job_shows_the_weakest_of_mode_sources_and_sinks_and_why(
+    at_console: Client, graph: dict[str, Any], mode: str, word: str, why: str
+) -> None:
+    """S1-01, S1-23, S4-47: exactly once is downgraded before anybody relies on it, with the sentence."""
+    job = rows.job(version={"graph": graph, "settings": {"checkpoint_mode": mode, "checkpoint_interval_ms": 5000}})
+    for path in (f"/jobs/{job.pk}/", f"/jobs/{job.pk}/checkpoints/"):
+        run = job.runs.first() or rows.run(job)
+        said = blocks.text(at_console.get(path))
+        assert word in said, path
+        assert why in said, path
+    assert f"End to end {word}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert f"Checkpoints {mode.replace('_', ' ')}, each 5.0 s" in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
+
+
+def test_what_was_compiled_before_its_ends_promised_anything_claims_nothing(at_console: Client) -> None:
+    operators = [{k: v for k, v in o.items() if k != "guarantee"} for o in rows.GRAPH["operators"]]
+    job = rows.job(version={"graph": {**rows.GRAPH, "operators": operators}})
+    assert "End to end" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
+
+
+def test_a_version_that_is_not_compiled_claims_nothing(at_console: Client) -> None:
+    job = rows.job(version={"graph": None, "state": "compiling"})
+    assert JobVersion.objects.get().graph is None
+    assert "End to end" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))

@@ -1,0 +1,27 @@
+"""What is recorded of a completed checkpoint for people to see."""
+
+from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot
+from runtime.hosts.completion import complete
+from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory_records import MemoryRecords
+from tests.core.builders import manifest, segment, subtask
+
+KEPT = SubtaskSnapshot(keyed={"counts": (segment("one"), segment("two"))})
+QUICK = SnapshotTimings(start_delay_ms=1, alignment_ms=30, sync_ms=1, async_ms=2, written_bytes=10)
+SLOW = SnapshotTimings(start_delay_ms=5, alignment_ms=0, sync_ms=4, async_ms=99.96, written_bytes=20)
+
+
+def test_an_operator_shows_its_longest_phases_and_its_slowest_subtask() -> None:
+    records = MemoryRecords()
+    timings = ((subtask("a/0"), QUICK), (subtask("a/1"), SLOW))
+    assert complete(MemorySnapshotStore(), records, manifest({"a": [KEPT, KEPT], "b": []}), timings, at=9) is True
+    shown, ended = records.completed[0].operators
+    assert (shown["subtasks"], shown["state_bytes"], shown["written_bytes"]) == (2, 40, 30)
+    longest = {name: ms for name, ms in shown.items() if name.startswith("max_")}
+    assert longest == {
+        "max_start_delay_ms": 5, "max_alignment_ms": 30, "max_sync_ms": 4, "max_async_ms": 100.0,
+    }  # fmt: skip
+    assert shown["slowest"] == {
+        "subtask": 1, "start_delay_ms": 5, "alignment_ms": 0, "sync_ms": 4, "async_ms": 100.0,
+    }  # fmt: skip
+    assert (ended["max_alignment_ms"], ended["written_bytes"], ended["slowest"]) == (0, 0, None)

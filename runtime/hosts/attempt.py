@@ -184,7 +184,7 @@ class Attempt:
         for slot in range(self._graph.parallelism):
             control.send(slot, Shutdown())
         control.close()
-        self.launcher.stop()
+        self.launcher.rest() if outcome.intact else self.launcher.stop()
         self._scribe.close(timeout_s=10.0 if outcome.kind is OutcomeKind.RELEASED else 60.0)
         while not self._mail.empty():  # a manifest that was on its way may have been recorded
             self._mail.get()()
@@ -195,8 +195,8 @@ class Attempt:
     def _end(self, outcome: Outcome) -> None:
         self._outcome = self._outcome or outcome
 
-    def _fail(self, detail: str, operator: str = "", final: bool = False, story: tuple[str, ...] = ()) -> None:
-        self._end(Outcome(OutcomeKind.FAILED, detail, operator, final, story))
+    def _fail(self, detail: str) -> None:
+        self._end(Outcome(OutcomeKind.FAILED, detail))
 
     def _superseded(self) -> None:
         self._end(Outcome(OutcomeKind.SUPERSEDED))
@@ -232,7 +232,7 @@ class Attempt:
                 self._decide(SubtaskEnded(at, subtask))
             case Failed(detail, operator, traceback, final, story):
                 log.error("slot failed", slot=slot, detail=detail, traceback=traceback)
-                self._fail(detail, operator, final, tuple(story))
+                self._end(Outcome(OutcomeKind.FAILED, detail, operator, final, tuple(story), intact=True))
 
     def _slot_deployed(self, slot: int, at: int) -> None:
         self._deployed.add(slot)
@@ -279,7 +279,7 @@ class Attempt:
             case ResumeJob():
                 self._change_state(RunEvent.SHUTDOWN_ABANDONED)
             case FailAttempt(detail):
-                self._fail(detail)
+                self._end(Outcome(OutcomeKind.FAILED, detail, intact=True))
             case EndJob():
                 self._end(Outcome(OutcomeKind.ENDED))
 

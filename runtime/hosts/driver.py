@@ -104,12 +104,15 @@ class JobMaster:
     def run(self) -> Exit:
         """Blocks until the run has ended, was released, or this master has been superseded."""
         self._patiently(self._records.requeue_operations)
-        while True:
-            outcome = self._one_attempt()
-            log.info("attempt ended", token=self._token, outcome=str(outcome.kind), detail=outcome.detail)
-            done = self._after(outcome)
-            if done is not None:
-                return done
+        try:
+            while True:
+                outcome = self._one_attempt()
+                log.info("attempt ended", token=self._token, outcome=str(outcome.kind), detail=outcome.detail)
+                done = self._after(outcome)
+                if done is not None:
+                    return done
+        finally:
+            self._launcher.stop()
 
     def _one_attempt(self) -> Outcome:
         try:

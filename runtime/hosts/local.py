@@ -7,7 +7,6 @@ It isolates nothing: a crash of one slot's code is an exception, not a dead proc
 """
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,8 @@ from runtime.core.restart import FixedDelay, RestartStrategy
 from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.worker import Slot, SlotConfig
+from runtime.hosts.standing import Assignment, Stage, StandingLauncher, stand_ready
+from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory import MemoryExchange, MemoryHub
@@ -27,49 +27,52 @@ from runtime.ports import Exchange, ExchangeListener
 STOP_S: Final = 10.0
 
 
-class LocalLauncher:
+class LocalLauncher(StandingLauncher):
     """Implements `terms.Launcher` with threads."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self._hub = MemoryHub()
         self._threads: list[threading.Thread] = []
 
     @property
     def usable(self) -> bool:
         return True
 
-    def launch(
-        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
-    ) -> None:
-        hub = MemoryHub()
+    @property
+    def host(self) -> str:
+        return "127.0.0.1"
 
-        def exchange(slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
-            return MemoryExchange(hub, slot, token, listener, secret)
-
+    def _start(self, stage: Stage, job: CompiledJob) -> None:
         self._threads = [
-            threading.Thread(
-                target=_run_slot,
-                args=(SlotConfig(index=i, token=token, secret=secret, master=master, job=job), exchange),
-                name=f"slot-{i}",
-                daemon=True,
-            )
-            for i in range(job.graph.parallelism)
+            threading.Thread(target=self._place, args=(stage, index, job), name=f"slot-{index}", daemon=True)
+            for index in range(job.graph.parallelism)
         ]
         for thread in self._threads:
             thread.start()
-        threading.Thread(target=self._watch, args=(ended,), name="slots-ended", daemon=True).start()
+        threading.Thread(target=_watch, args=(stage, self._threads), name="slots-ended", daemon=True).start()
 
-    def stop(self) -> None:
+    def _end(self) -> None:
         for thread in self._threads:
             thread.join(STOP_S)
 
-    def _watch(self, ended: Callable[[str | None], None]) -> None:
-        for thread in self._threads:
-            thread.join()
-        ended(None)
+    def _place(self, stage: Stage, index: int, job: CompiledJob) -> None:
+        def run(given: Assignment) -> None:
+            config = SlotConfig(
+                index=index, token=Token(given.token), secret=given.secret, master=given.master, job=job
+            )
+            run_slot(config, self._exchange, FileStore)
+
+        stand_ready(stage.stand, index, run)
+
+    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+        return MemoryExchange(self._hub, slot, token, listener, secret)
 
 
-def _run_slot(config: SlotConfig, exchange: Callable[[int, Token, str, ExchangeListener], Exchange]) -> None:
-    Slot(config, exchange, FileStore).run()
+def _watch(stage: Stage, threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
+    stage.over(None)
 
 
 def run_local(

@@ -1,8 +1,8 @@
 """The job master on Spark: `python -m runtime.hosts.spark run RUN TOKEN`.
 
-The slots of an attempt are the tasks of one barrier-mode stage. Spark places them, isolates them, ships the code and
-notices lost ones; rendezvous, barriers and heartbeats go over our own connections, because Spark's `allGather` polls
-once a second. The process ends when its stdin does: no master outlives its supervisor.
+Slots live in the tasks of one barrier-mode stage, which stands across attempts. Spark places them, isolates them, ships
+the code and notices lost ones; rendezvous, barriers and heartbeats go over our own connections, because Spark's
+`allGather` polls once a second. The process ends when its stdin does: no master outlives its supervisor.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 import structlog
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from runtime.core.ids import Token
@@ -29,7 +30,8 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.scribe import RETRY_S
-from runtime.hosts.worker import Slot, SlotConfig
+from runtime.hosts.standing import Stage, Stand, StandingLauncher
+from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow, load_run
@@ -46,18 +48,18 @@ ORPHANED: Final = 7  #: exit code when the supervisor has gone
 log = structlog.get_logger()
 
 
-class SparkLauncher:
-    """Implements `terms.Launcher` with one barrier-mode stage per attempt, on one session for the master's life."""
+class SparkLauncher(StandingLauncher):
+    """Implements `terms.Launcher` with a barrier-mode stage, on one session for the master's life."""
 
     def __init__(self, name: str, spark_master: str) -> None:
+        super().__init__()
         self._name, self._spark_master = name, spark_master
         self._session: SparkSession | None = None
-        self._stage: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._group = ""
 
     @property
     def host(self) -> str:
-        """The address at which slots reach this process."""
         if not self._spark_master or self._spark_master.startswith("local"):
             return LOOPBACK
         return _own_address(urlsplit(self._spark_master).hostname or socket.gethostname())
@@ -72,39 +74,37 @@ class SparkLauncher:
         except Exception:
             return False
 
-    def launch(
-        self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
-    ) -> None:
-        self._group = f"{self._name}-{token}"
-        config = SlotConfig(index=-1, token=token, secret=secret, master=master, job=job)
-        self._stage = threading.Thread(target=self._run_stage, args=(config, ended), name="stage", daemon=True)
-        self._stage.start()
-
-    def stop(self) -> None:
-        """Cancels the stage; Spark kills Python workers that do not end by themselves, stopped ones too."""
-        if self._stage is None:
-            return
-        self._stage.join(1.0)  # slots that were told to shut down end by themselves
-        if self._stage.is_alive() and self._session is not None:
-            self._session.sparkContext.cancelJobGroup(self._group)
-            self._stage.join(STOP_S)
-
     def close(self) -> None:
         if self._session is not None:
             self._session.stop()
 
-    def _run_stage(self, config: SlotConfig, ended: Callable[[str | None], None]) -> None:
-        slots = config.job.graph.parallelism
+    def _start(self, stage: Stage, job: CompiledJob) -> None:
+        self._group = f"{self._name}-{stage.stand.token}"
+        self._thread = threading.Thread(target=self._run, args=(stage, job, self._group), name="stage", daemon=True)
+        self._thread.start()
+
+    def _end(self) -> None:
+        """Cancels the stage; Spark kills Python workers that do not end by themselves, stopped ones too."""
+        if self._thread is None:
+            return
+        self._thread.join(1.0)  # places that were dismissed end by themselves
+        if self._thread.is_alive() and self._session is not None:
+            self._session.sparkContext.cancelJobGroup(self._group)
+            self._thread.join(STOP_S)
+
+    def _run(self, stage: Stage, job: CompiledJob, group: str) -> None:
+        slots = job.graph.parallelism
         try:
             session = self._open(slots)
             session.sparkContext.setJobGroup(
-                self._group, f"{self._name}, attempt {config.token}", interruptOnCancel=True
+                group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True
             )
             rows = session.range(0, slots, 1, slots)
-            rows.mapInArrow(_slot_function(config), "slot int", barrier=True).collect()
-            ended(None)
+            place = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+            rows.mapInArrow(place, "slot int", barrier=True).collect()
+            stage.over(None)
         except Exception as error:
-            ended(_first_line(error))
+            stage.over(_first_line(error))
 
     def _open(self, slots: int) -> SparkSession:
         if self._session is None:
@@ -143,31 +143,43 @@ def _own_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _slot_function(config: SlotConfig) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What runs in each task. It captures plain values only and imports what executors need inside."""
+def _place_function(stand: Stand, job: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What runs in each task. It captures plain values only and imports what executors need inside.
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    Each attempt loads the job anew, so that it begins alike whether or not the stage was launched for it.
+    """
+
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # Spark reuses a worker only if it has read its input to the end
             pass
-        from dataclasses import replace
-
-        from pyspark import TaskContext
+        from pyspark import TaskContext, cloudpickle
 
         from runtime.hosts import logs
+        from runtime.hosts.standing import Assignment, stand_ready
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
-            own = _own_address(config.master.rsplit(":", 1)[0])
+            own = _own_address(stand.master.rsplit(":", 1)[0])
             return FlightExchange(slot, token, secret, listener, host=own)
+
+        def run(given: Assignment) -> None:
+            config = SlotConfig(
+                index=index,
+                token=Token(given.token),
+                secret=given.secret,
+                master=given.master,
+                job=cloudpickle.loads(job),
+            )
+            run_slot(config, exchange, FileStore)
 
         logs.configure()
         context = TaskContext.get()
         assert context is not None, "a slot runs inside a Spark task"
         index = context.partitionId()
-        Slot(replace(config, index=index), exchange, FileStore).run()
+        stand_ready(stand, index, run)
         yield pa.RecordBatch.from_pydict({"slot": pa.array([index], pa.int32())})
 
-    return run
+    return place
 
 
 def _first_line(error: BaseException) -> str:

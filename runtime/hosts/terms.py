@@ -22,10 +22,19 @@ class Launcher(Protocol):
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
     ) -> None:
-        """Starts `job.graph.parallelism` slots; returns at once. `ended` hears, once, that all are gone and why."""
+        """Starts `job.graph.parallelism` slots, where those of the last launch ran if they rest; returns at once.
+
+        `ended` hears, once, that what they run in is gone and why.
+        """
+
+    def rest(self) -> None:
+        """Keeps what the slots of the last launch ran in, which were told to end, for the next launch.
+
+        Where they do not within seconds, it is as `stop`.
+        """
 
     def stop(self) -> None:
-        """Ends the slots of the last launch, however they are. Returns when they are gone or cannot be waited for."""
+        """Ends whatever slots run in, however they are. Returns when it is gone or cannot be waited for."""
 
 
 class OutcomeKind(StrEnum):
@@ -48,6 +57,7 @@ class Outcome:
     savepoint: Manifest | None = None  #: of a completed stop or drain
     progressed: bool = False  #: a checkpoint was completed
     ran_ms: int = 0  #: since every subtask ran
+    intact: bool = False  #: no slot was lost or hangs, as far as is known
 
 
 @dataclass(frozen=True, kw_only=True)

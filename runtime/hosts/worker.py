@@ -70,6 +70,16 @@ class SlotConfig:
     job: CompiledJob
 
 
+def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]) -> None:
+    """The whole life of a slot, in a process that outlives it."""
+    try:
+        slot = Slot(config, exchange, open_store)
+    except EnvironmentFailure as error:  # the attempt ended before its slot began
+        log.warning("no slot", slot=config.index, reason=str(error))
+        return
+    slot.run()
+
+
 class _Lost(Exception):
     """The master or a peer is gone: this attempt is over for the slot."""
 
@@ -100,9 +110,13 @@ class Slot:
             host=socket.gethostname(),
             address=self._exchange.address,
         )
-        self._control = ControlClient(
-            config.master, hello, ToSlot, on_message=self._commanded, on_lost=self._master_lost
-        )
+        try:
+            self._control = ControlClient(
+                config.master, hello, ToSlot, on_message=self._commanded, on_lost=self._master_lost
+            )
+        except EnvironmentFailure:
+            self._exchange.close()
+            raise
 
     # ------------------------------------------------------------ the loop
 

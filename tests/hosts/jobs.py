@@ -1,6 +1,6 @@
 """Small real jobs for the tests of hosts: a numbered source that can be held open, keyed counts, Parquet out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,12 @@ class NumbersReader(SourceReader):
         return all(int(column[slot]) >= self._source.total for slot in self._slots)
 
 
-def counts(source: Any, output: Path) -> Dataflow:
-    """Running count and sum by key, every update written."""
+def counts(source: Any, output: Path, trouble: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> Dataflow:
+    """Running count and sum by key, every update written; before that `trouble`, a step that may fail."""
     flow = Dataflow("counts")
     numbers = flow.source("numbers", source)
+    if trouble is not None:
+        numbers = numbers.map_batches("trouble", trouble)
     counted = numbers.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
     counted.sink("out", ParquetSink(str(output)))
     return flow

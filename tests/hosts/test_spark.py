@@ -1,12 +1,15 @@
 """Real jobs on a real local Spark: slots are processes, channels are Flight, and processes are killed for real."""
 
+import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from runtime.core.coordinator import CoordinatorSettings
@@ -40,12 +43,12 @@ class Running:
     def __init__(self, launcher: SparkLauncher, folder: Path, source: Numbers, parallelism: int, **config: Any) -> None:
         self.records = config.pop("records", None) or MemoryRecords()
         self.output = folder / "out"
-        attempts = config.pop("attempts", 3)
+        attempts, trouble = config.pop("attempts", 3), config.pop("trouble", None)
         storage = str(folder / "state")
         master = MasterConfig(
             job_id="1",
             token=self.records.token,
-            job=counts(source, self.output).compile(parallelism),
+            job=counts(source, self.output, trouble).compile(parallelism),
             storage=storage,
             coordinator=CoordinatorSettings(interval_ms=500, min_pause_ms=50),
             restart=FixedDelay(attempts=attempts, delay_ms=50),
@@ -91,6 +94,12 @@ class Running:
         return silent and final_counts(self.output) == expected_counts(source)
 
 
+def stages_of(launcher: SparkLauncher) -> list[int]:
+    """The Spark jobs of the stage that stands now."""
+    assert launcher._session is not None
+    return list(launcher._session.sparkContext.statusTracker().getJobIdsForGroup(launcher._group))
+
+
 def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path: Path) -> None:
     """S4-42: SIGKILL of a slot between checkpoints restarts all of it."""
     source = Numbers(total=20_000, batch=50, unbounded=True)
@@ -103,6 +112,38 @@ def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path
     job.ask("drain")
     assert job.join() is Exit.DONE
     assert job.records.state is RunState.FINISHED
+    assert final_counts(job.output) == expected_counts(source)
+
+
+def test_an_exception_leaves_the_stage_standing_and_a_kill_replaces_it(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """S0-11, S4-42: an operator raises once, then a slot is killed; the output stays exact."""
+    told, raised, hurry = tmp_path / "raise", tmp_path / "raised", tmp_path / "hurry"
+
+    def trouble(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with contextlib.suppress(FileNotFoundError):
+            told.rename(raised)  # by one slot, once
+            raise ValueError("once")
+        if not hurry.exists():  # until then records last
+            time.sleep(0.02)
+        return batch
+
+    source = Numbers(total=30_000, batch=50, unbounded=True)
+    job = Running(launcher, tmp_path, source, 2, trouble=trouble)
+    job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
+    pids, stages = {job.pid(0), job.pid(1)}, stages_of(launcher)
+    told.touch()
+    job.wait_for(lambda: job.records.token == 2)
+    job.wait_for(lambda: job.checkpoints(2) >= 1)
+    assert "ValueError: once" in job.records.attempts[0][2]
+    assert {job.pid(0), job.pid(1)} == pids
+    assert stages_of(launcher) == stages, "the exception cost a stage"
+    os.kill(job.pid(1), signal.SIGKILL)
+    job.wait_for(lambda: job.records.token == 3 and job.checkpoints(3) >= 1)
+    assert job.pid(1) not in pids
+    hurry.touch()
+    job.wait_for(lambda: job.everything_read(source))
+    job.ask("drain")
+    assert job.join() is Exit.DONE
     assert final_counts(job.output) == expected_counts(source)
 
 

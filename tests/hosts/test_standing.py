@@ -1,0 +1,242 @@
+"""Places for slots that outlive an attempt: handed from token to token, given up when one is lost or does not empty."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.core.restart import FixedDelay
+from runtime.dataflow import CompiledJob
+from runtime.hosts import local, standing
+from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.local import LocalLauncher
+from runtime.hosts.standing import Assignment, Stage, stand_ready
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.records import OperationRequest
+from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
+from tests.waiting import until
+
+PATIENCE_S = 60.0
+FIRST, SECOND = Assignment(7, "one", "here"), Assignment(8, "two", "there")
+
+
+# ---------------------------------------------------------------- the places
+
+
+@dataclass
+class Place:
+    """A thread that stands ready, and runs a slot until it is let go."""
+
+    stage: Stage
+    index: int
+    given: list[Assignment] = field(default_factory=list)
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=stand_ready, args=(self.stage.stand, self.index, self._run), daemon=True)
+        self.thread.start()
+
+    def _run(self, given: Assignment) -> None:
+        self.given.append(given)
+        self.go.acquire(timeout=PATIENCE_S)
+
+    def is_running(self, given: Assignment) -> bool:
+        return self.given[-1:] == [given]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage(Token(7), 2, "127.0.0.1")
+    yield made
+    made.dismiss()
+
+
+def test_places_run_one_slot_after_the_other_and_leave_when_dismissed(stage: Stage) -> None:
+    """S4-42: the next attempt runs where the one before ran, also if a place comes late."""
+    early = Place(stage, 0)
+    stage.assign(FIRST, lambda error: None)
+    late = Place(stage, 1)
+    until(lambda: early.is_running(FIRST) and late.is_running(FIRST))
+    assert not stage.is_empty(0), "both are occupied"
+    early.go.release()
+    assert not stage.is_empty(0.1), "one is occupied still"
+    late.go.release()
+    assert stage.is_empty(PATIENCE_S)
+    stage.assign(SECOND, lambda error: None)
+    until(lambda: early.is_running(SECOND) and late.is_running(SECOND))
+    assert not stage.is_empty(0), "what was said of the slots before does not count"
+    stage.dismiss()
+    for place in (early, late):
+        place.go.release()
+        place.thread.join(PATIENCE_S)
+        assert not place.thread.is_alive()
+        assert place.given == [FIRST, SECOND]
+
+
+def test_a_lost_place_is_known_at_once(stage: Stage) -> None:
+    class Death(Exception):
+        pass
+
+    def die(given: Assignment) -> None:
+        raise Death
+
+    def stand_and_die() -> None:
+        with suppress(Death):
+            stand_ready(stage.stand, 1, die)
+
+    Place(stage, 0)
+    threading.Thread(target=stand_and_die, daemon=True).start()
+    stage.assign(FIRST, lambda error: None)
+    started = time.monotonic()
+    assert not stage.is_empty(PATIENCE_S)
+    assert time.monotonic() - started < PATIENCE_S, "nobody waits for the other one"
+    assert not stage.stands
+
+
+@pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
+def test_a_place_of_another_stage_is_turned_away(stage: Stage, wrong: dict[str, object]) -> None:
+    """S1-11, S1-12: it gets no assignment, and nobody counts it."""
+    ran: list[Assignment] = []
+    stage.assign(FIRST, lambda error: None)
+    stand_ready(replace(stage.stand, **wrong), 0, ran.append)  # type: ignore[arg-type]
+    assert ran == []
+    assert stage.stands
+
+
+def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: Stage) -> None:
+    told: list[str | None] = []
+    stage.assign(FIRST, told.append)
+    stage.over("no more slots")
+    stage.assign(SECOND, told.append)
+    assert told == ["no more slots", "no more slots"]
+    assert not stage.stands
+
+
+# ---------------------------------------------------------------- whole jobs
+
+
+class CountingLauncher(LocalLauncher):
+    """Knows how often threads were started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts = 0
+
+    def _start(self, stage: Stage, job: CompiledJob) -> None:
+        self.starts += 1
+        super()._start(stage, job)
+
+
+@dataclass
+class Trouble:
+    """What the user code of a job does once, when it is told to."""
+
+    raises: threading.Event = field(default_factory=threading.Event)
+    hangs: threading.Event = field(default_factory=threading.Event)
+    hung: threading.Event = field(default_factory=threading.Event)
+    awake: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    hurry: threading.Event = field(default_factory=threading.Event)  #: until then records last
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.hangs.is_set():
+            self.hangs.clear()
+            self.hung.set()
+            self.awake.wait(PATIENCE_S)
+            self.over.set()
+        elif self.raises.is_set():
+            self.raises.clear()
+            raise ValueError("once")
+        elif not self.hurry.is_set():
+            time.sleep(0.02)
+        return batch
+
+
+class Running:
+    """A job with trouble on the local host, and its master in a thread."""
+
+    def __init__(self, folder: Path, trouble: Trouble) -> None:
+        self.trouble = trouble
+        self.source = Numbers(total=20_000, batch=50, unbounded=True)
+        self.launcher, self.records, self.output = CountingLauncher(), MemoryRecords(), folder / "out"
+        config = MasterConfig(
+            job_id="1",
+            token=self.records.token,
+            job=counts(self.source, self.output, trouble).compile(2),
+            storage=str(folder / "state"),
+            coordinator=CoordinatorSettings(interval_ms=100, min_pause_ms=10),
+            restart=FixedDelay(attempts=3, delay_ms=10),
+        )
+        store = FileStore(str(folder / "state"))
+        self.master = JobMaster(config, self.records, store, self.launcher, SystemClock())
+        self.exit: Exit | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.exit = self.master.run()
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        until(what, PATIENCE_S, or_else=lambda: f"but {self.records.state}, {self.records.attempts}")
+
+    def checkpoints(self, token: int) -> int:
+        return sum(completed.manifest.token == token for completed in self.records.completed)
+
+    def drain(self) -> None:
+        self.trouble.hurry.set()
+        self.wait_for(lambda: final_counts(self.output) == expected_counts(self.source))
+        self.records.operations.append(OperationRequest("d", "drain"))
+        self.master.poke()
+        self.thread.join(PATIENCE_S)
+        assert self.exit is Exit.DONE
+        assert self.records.state is RunState.FINISHED
+        assert final_counts(self.output) == expected_counts(self.source)
+
+
+def test_an_exception_restarts_all_subtasks_where_they_ran(tmp_path: Path) -> None:
+    """S0-11, S4-42: from the last completed checkpoint, without new threads, and the output is exact."""
+    trouble = Trouble()
+    job = Running(tmp_path, trouble)
+    for token in (1, 2):
+        job.wait_for(lambda token=token: job.checkpoints(token) >= 1)  # type: ignore[misc]
+        trouble.raises.set()
+        job.wait_for(lambda token=token: job.records.token == token + 1)  # type: ignore[misc]
+    job.drain()
+    failed = [reason for _, outcome, reason in job.records.attempts if outcome == "failed"]
+    assert len(failed) == 2
+    assert all("in process: ValueError: once" in reason for reason in failed)
+    assert job.launcher.starts == 1
+
+
+def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1-11, S1-12: it wakes up as a zombie, in the middle of its batch, while the next attempt runs."""
+    monkeypatch.setattr(standing, "EMPTY_S", 0.3)
+    monkeypatch.setattr(local, "STOP_S", 0.1)
+    trouble = Trouble()
+    job = Running(tmp_path, trouble)
+    job.wait_for(lambda: job.checkpoints(1) >= 1)
+    zombies = list(job.launcher._threads)
+    trouble.hangs.set()
+    assert trouble.hung.wait(PATIENCE_S)
+    trouble.raises.set()
+    job.wait_for(lambda: job.checkpoints(2) >= 1)
+    assert job.launcher.starts == 2
+    trouble.awake.set()
+    assert trouble.over.wait(PATIENCE_S)
+    for zombie in zombies:
+        zombie.join(PATIENCE_S)
+        assert not zombie.is_alive()
+    job.drain()
+    assert job.records.token == 2, "nobody noticed it"

@@ -111,6 +111,7 @@ class Attempt:
         self._heard_of: set[str] = set()
         self._live_at = 0.0
         self._taking = False
+        self._not_triggered = 0  #: checkpoints that never began, for want of an id or by an error
 
     def _now(self) -> int:
         """Milliseconds since the epoch, by a clock that does not jump within the attempt."""
@@ -166,7 +167,7 @@ class Attempt:
         now, at = self.clock.monotonic_ms(), self._now()
         if self._wake_at and at >= min(self._wake_at):
             self._wake_at = [wanted for wanted in self._wake_at if wanted > at]
-            self._decide(Ticked(at))
+            self._tick(at)
         silent = self._monitor.silent(now, self.config.heartbeat_timeout_ms)
         if silent is not None:
             self._fail(f"slot {silent} was not heard of for {self.config.heartbeat_timeout_ms} ms")
@@ -176,6 +177,15 @@ class Attempt:
         if now - self._live_at >= LIVE_MS and not self._scribe.behind:
             self._live_at = now
             self._write_live(now)
+
+    def _tick(self, at: int) -> None:
+        """What goes wrong at a trigger costs that checkpoint only: the clock must live on."""
+        try:
+            self._decide(Ticked(at))
+        except Exception:
+            log.exception("a checkpoint could not be triggered")
+            self._not_triggered += 1
+            self._wake_at.append(at + LIVE_MS)
 
     def _wind_down(self, control: ControlServer) -> Outcome:
         """Suspends the coordinator, ends the slots, and lets what is being recorded come to its end."""
@@ -236,7 +246,7 @@ class Attempt:
 
     def _slot_deployed(self, slot: int, at: int) -> None:
         self._deployed.add(slot)
-        if len(self._deployed) < self._graph.parallelism:
+        if len(self._deployed) < self._graph.parallelism or self._outcome is not None:
             return
         self._running_since = self.clock.monotonic_ms()
         for each in self._deployed:
@@ -257,7 +267,7 @@ class Attempt:
     def _perform(self, effect: CoordinatorEffect) -> None:
         match effect:
             case IssueId():
-                self._scribe.submit(self.records.next_checkpoint_id, self._id_answered, once=True)
+                self._scribe.submit(self._next_id, self._id_answered, once=True)
             case WakeAt(at):
                 self._wake_at.append(at)
             case TriggerSubtask(subtask, barrier):
@@ -283,11 +293,22 @@ class Attempt:
             case EndJob():
                 self._end(Outcome(OutcomeKind.ENDED))
 
+    def _next_id(self) -> int | None:
+        """On the scribe's thread. Whatever goes wrong costs this checkpoint only, as a database that is away does."""
+        try:
+            return self.records.next_checkpoint_id()
+        except EnvironmentFailure:
+            raise
+        except Exception as error:
+            log.exception("no checkpoint id")
+            raise EnvironmentFailure(f"{type(error).__name__}: {error}") from error
+
     def _id_answered(self, answer: int | None | EnvironmentFailure) -> None:
         at = self._now()
         if answer is None:
             self._post(self._superseded)
         elif isinstance(answer, EnvironmentFailure):
+            self._not_triggered += 1
             self._post(partial(self._decide, IdUnavailable(at, str(answer))))
         else:
             self._post(partial(self._decide, IdIssued(at, CheckpointId(answer))))
@@ -358,6 +379,8 @@ class Attempt:
 
     def _write_live(self, now: float) -> None:
         live = self._monitor.report(now)
+        if self._not_triggered:
+            live["counters"]["checkpoints_not_triggered"] = self._not_triggered
         progress = self._coordinator.progress
         if progress is not None:
             number, kind, acknowledged, subtasks = progress

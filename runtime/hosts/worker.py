@@ -22,7 +22,7 @@ from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
-from runtime.core.messages import Message
+from runtime.core.messages import Barrier, Message
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
@@ -191,7 +191,7 @@ class Slot:
                 for task in self._order:
                     task.start()
             case Trigger(subtask, barrier):
-                self._tasks[subtask].handle(Triggered(barrier))
+                self._trigger(subtask, barrier)
             case Completed(checkpoint):
                 permit = permit_from_master(self._job_id, self._config.token, CheckpointId(checkpoint))
                 self._tell_all(CheckpointCompleted(permit))
@@ -199,6 +199,13 @@ class Slot:
                 self._tell_all(CheckpointAborted(CheckpointId(checkpoint)))
             case Shutdown():
                 self._shutdown = True
+
+    def _trigger(self, subtask: SubtaskId, barrier: Barrier) -> None:
+        task = self._tasks.get(subtask)
+        if task is None:
+            log.debug("a trigger for a subtask that is not here", subtask=str(subtask), checkpoint=barrier.checkpoint)
+        else:
+            task.handle(Triggered(barrier))
 
     def _tell_all(self, event: SubtaskEvent) -> None:
         for task in self._order:

@@ -56,9 +56,10 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     restored = attempts.exclude(restored_checkpoint=None)
     light = rows.defer("operators").order_by("-number")
     completed = light.filter(status=Status.COMPLETED)
+    summed_up = summary(_measured(rows))  # before they are counted: another one may complete in between
     return Statistics(
         counts=_counts(rows, restored.count()),
-        summary=summary(_measured(rows)),
+        summary=summed_up,
         failures=_failures(light.filter(status=Status.FAILED)),
         latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
         latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),

@@ -8,7 +8,7 @@ the service; the fields only make it easy to meet.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -38,6 +38,15 @@ class JsonField(forms.CharField):
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) or value is None else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+class JsonChoiceField(forms.TypedChoiceField):
+    """One of some JSON values. What is chosen is sent as JSON, since a select knows texts only."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """A value of a version, or what was sent, as one of the options."""
+        options = [option for option, _ in cast(list[tuple[str, str]], self.choices)]
+        return value if value in options else json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +159,7 @@ def _choice(options: list[Any], required: bool, has_default: bool) -> forms.Fiel
     """One that has a default may be left out of what is sent, though the page always offers a choice."""
     shown = [(json.dumps(option), str(option)) for option in options if option is not None]
     choices = shown if required or has_default else [("", "default"), *shown]
-    return forms.TypedChoiceField(choices=choices, required=required, coerce=json.loads, empty_value=None)
+    return JsonChoiceField(choices=choices, required=required, coerce=json.loads, empty_value=None)
 
 
 def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:

@@ -43,6 +43,15 @@ def test_the_form_is_drawn_from_the_schema(at_console: Client) -> None:
     assert "no longer exactly once" in page
 
 
+def test_a_new_version_begins_with_the_choices_of_the_one_before(at_console: Client) -> None:
+    """A select without a chosen option shows its first one, which nobody chose."""
+    settings = {"checkpoint_mode": "exactly_once", "restart_strategy": "none"}
+    job = rows.job(version={"params": {**rows.PARAMS, "on_malformed": "skip"}, "settings": settings})
+    page = at_console.get(f"/jobs/{job.pk}/versions/new/").content.decode()
+    for chosen in ("skip", "exactly_once", "none"):
+        assert f'<option value="&quot;{chosen}&quot;" selected>{chosen}</option>' in page
+
+
 def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: User) -> None:
     rows.pipeline()
     response = at_console.post("/jobs/new/", FILLED, follow=True)

@@ -7,6 +7,7 @@ import pytest
 from django import forms
 
 from console.ui.forms import SETTINGS_SCHEMA, SchemaForm, SettingsForm
+from console.ui.schema_fields import JsonChoiceField
 from tests.console.ui.rows import SCHEMA
 
 
@@ -37,7 +38,7 @@ def test_a_struct_becomes_one_field_per_member_in_its_order() -> None:
     assert kinds["rows"] is forms.IntegerField
     assert kinds["share"] is forms.FloatField
     assert kinds["strict"] is forms.BooleanField
-    assert kinds["mode"] is forms.TypedChoiceField
+    assert kinds["mode"] is JsonChoiceField
     assert fields["path"].required
     assert not fields["share"].required
     assert fields["rows"].initial == 3

@@ -184,6 +184,7 @@ def many(count: int, n: int = 0) -> dict[Key, Row]:
 
 
 def test_a_delta_holds_only_what_changed_and_what_went() -> None:
+    """S4-02: so checkpoints may be frequent."""
     store, state, table = fresh()
     put(table, many(10_000))
     base = write(state, store, 1)

@@ -1,0 +1,28 @@
+"""Every connector says what it guarantees; there is none that only seems to."""
+
+import importlib
+import pkgutil
+from typing import Any
+
+import pytest
+
+from runtime import connectors
+
+PREFIX = "runtime.connectors."
+
+
+def shipped() -> list[type]:
+    """Every source and sink class below `runtime.connectors`: those that make readers or writers."""
+    modules = [importlib.import_module(one.name) for one in pkgutil.walk_packages(connectors.__path__, PREFIX)]
+    classes = {name: value for module in modules for name, value in vars(module).items() if isinstance(value, type)}
+    return [one for _, one in sorted(classes.items()) if hasattr(one, "reader") or hasattr(one, "writer")]
+
+
+def test_they_are_found() -> None:
+    assert {"ParquetSink", "PrintSink", "ParquetSource", "DirectorySource"} <= {one.__name__ for one in shipped()}
+
+
+@pytest.mark.parametrize("connector", shipped(), ids=lambda one: one.__name__)
+def test_every_connector_declares_its_guarantee(connector: Any) -> None:
+    """S1-01."""
+    assert connector.guarantee in ("exactly-once", "at-least-once")

@@ -22,7 +22,9 @@ from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
+from runtime.operators.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.batch import FlatMapRows, MapBatches
+from runtime.operators.batches import Batches, BatchLimits
 from runtime.operators.functions import RULES
 from runtime.operators.join import BroadcastJoin
 from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction
@@ -211,6 +213,29 @@ class Stream:
         """
         return self._then(uid, lambda: Process(function_factory(), schema), parallelism)
 
+    def async_map(
+        self,
+        uid: str,
+        function: AsyncFunction,
+        schema: pa.Schema,
+        *,
+        capacity: int = 100,
+        timeout_ms: int = 10_000,
+        ordered: bool = True,
+        on_timeout: TimeoutFunction | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies an asynchronous row function to many rows at a time; see `runtime.operators.async_map`.
+
+        Args:
+            function: `async def`; gets a row as a dict, returns any number of rows of `schema`.
+            capacity: most requests at a time in one subtask; beyond that the input waits.
+            ordered: answers leave in the order of the rows; else as they come.
+            on_timeout: what goes on for a row whose request took too long; None: the operator fails.
+        """
+        limits = RequestLimits(capacity, timeout_ms)
+        return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism)
+
     def connect_broadcast(
         self,
         uid: str,
@@ -277,6 +302,16 @@ class KeyedStream:
         """Running aggregates; each batch emits the new values of the keys it touched."""
         keys, wanted = self.keys, dict(aggregates)
         return self._then(uid, lambda: RunningAggregate(keys, wanted), parallelism)
+
+    def batches(
+        self, uid: str, function: BatchFunction, *, max_rows: int, max_wait_ms: int, parallelism: int | None = None
+    ) -> Stream:
+        """Applies `function` to batches of rows of many keys, in the order of each key.
+
+        A batch leaves with `max_rows` rows, or when its first has waited `max_wait_ms`.
+        """
+        keys, limits = self.keys, BatchLimits(max_rows, max_wait_ms)
+        return self._then(uid, lambda: Batches(keys, function, limits), parallelism)
 
     def process(
         self,

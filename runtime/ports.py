@@ -67,6 +67,7 @@ class OperatorContext:
     state: StateStore
     now_ms: Callable[[], int]
     restored: bool = False
+    wake: Callable[[], None] = lambda: None  #: from any thread: look at `next_processing_timer` and `ready` again
     counters: dict[str, int] = field(default_factory=dict)  #: shown in the console, e.g. "late_records"
 
     @property
@@ -80,8 +81,8 @@ class OperatorContext:
 class Operator(ABC):
     """One parallel instance of an operator. All hooks run on the subtask's own loop, one at a time.
 
-    Order of a life: open, start, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at a true
-    end of data only) end_input per input and finish once, then close (always, even when open failed).
+    Order of a life: open, start, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at
+    a true end of data only) end_input per input and finish once, then close (always, even when open failed).
     """
 
     def open(self, context: OperatorContext) -> None:
@@ -96,6 +97,20 @@ class Operator(ABC):
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         """Event time has reached `watermark` (ms): fire what is due. It is forwarded after this returns."""
+
+    def ready(self, finishing: bool) -> bool:
+        """Whether it takes a batch now or, with `finishing`, the true end of its last input. Asked often.
+
+        What is not taken waits in its channel, and so does what comes behind it: barriers too. So not for long.
+        """
+        return True
+
+    def watermark_hold(self) -> int | None:
+        """The event time (ms) beyond which the successors are not told of it, since rows from then are still inside.
+
+        None: no limit. Rows that it holds back must be in the state at a snapshot.
+        """
+        return None
 
     def next_processing_timer(self) -> int | None:
         """When (wall clock, ms) `on_processing_time` wants to be called; None when it does not. Asked often."""

@@ -49,6 +49,7 @@ from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure, WeirError
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
+from runtime.hosts.restraint import Restraint
 from runtime.ports import Capture, Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.store import SubtaskState
 
@@ -134,6 +135,7 @@ class Task:
         self._queues = {channel: deque() for channel in self.machine.spec.inputs}
         self._turn = deque(self._queues)
         self._gate = Gatekeeper(self.outputs)
+        self._restraint = Restraint(self.operator, self._queues, self.outputs.broadcast)
 
     @property
     def id(self) -> SubtaskId:
@@ -176,6 +178,7 @@ class Task:
         did = self._poll() if self.machine.is_source else self._take()
         did = self._fire() or did
         if did:
+            self._call("watermark_hold", self._restraint.release)
             self.busy_ms += self.clock.monotonic_ms() - started
         self._note_blocked(started)
         return did
@@ -207,17 +210,20 @@ class Task:
             channel = self._turn[0]
             self._turn.rotate(-1)
             queue = self._queues[channel]
-            if queue and self.machine.readable(channel) and self._may_handle(queue[0]):
+            if queue and self.machine.readable(channel) and self._may_handle(channel, queue[0]):
                 message = queue.popleft()
+                self._restraint.took(channel, message)
                 self.handle(MessageArrived(channel, message))
                 if isinstance(message, Records):
                     self.consumed(channel, message.nbytes)
                 return True
         return False
 
-    def _may_handle(self, message: Message) -> bool:
+    def _may_handle(self, channel: ChannelId, message: Message) -> bool:
         """What makes output waits for credit; barriers and the last words of a channel do not."""
-        return self.outputs.credits.runnable or not isinstance(message, Records | Watermark | EndOfData)
+        if not self.outputs.credits.runnable and isinstance(message, Records | Watermark | EndOfData):
+            return False
+        return bool(self._call("ready", self._restraint.may_take, channel, message))
 
     @property
     def timer_in_ms(self) -> int | None:
@@ -260,7 +266,7 @@ class Task:
             case AdvanceWatermark(time):
                 self._hook("on_watermark", time, self._gate)
             case Broadcast(message):
-                self.outputs.broadcast(message)
+                self._call("watermark_hold", self._restraint.broadcast, message)
             case PreparePreBarrier(checkpoint):
                 started = self.clock.monotonic_ms()
                 self._hook("prepare_snapshot_pre_barrier", checkpoint, self._gate)

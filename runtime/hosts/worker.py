@@ -236,6 +236,7 @@ class Slot:
             token=self._config.token,
             state=None,  # type: ignore[arg-type]  # the next lines: state needs the context's key groups
             now_ms=self._clock.now_ms,
+            wake=lambda: self._mail.put(_look_again),
             restored=bool(restored.snapshots),
         )
         state = SubtaskState(context.key_groups, job.graph.max_parallelism, store)
@@ -326,6 +327,10 @@ class Slot:
                 story=[line[:500] for line in story[-20:]],
             )
         )
+
+
+def _look_again() -> None:
+    """Mail that only ends the wait: the loop asks every task anew."""
 
 
 def _is_final(error: BaseException) -> bool:

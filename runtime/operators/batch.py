@@ -14,6 +14,18 @@ from runtime.ports import Collector, Operator
 ROWS_PER_BATCH: Final = 16_384  #: most rows that a flat map puts into one output batch
 
 
+def applied(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What a batch function gives.
+
+    Raises:
+        TypeError: it is no record batch.
+    """
+    result = function(batch)
+    if not isinstance(result, pa.RecordBatch):
+        raise TypeError(f"a batch function must return a pyarrow.RecordBatch, not {type(result).__name__}")
+    return result
+
+
 class MapBatches(Operator):
     """Applies a function to every batch. An empty result is not sent.
 
@@ -25,9 +37,7 @@ class MapBatches(Operator):
         self._function = function
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        result = self._function(batch)
-        if not isinstance(result, pa.RecordBatch):
-            raise TypeError(f"map_batches must return a pyarrow.RecordBatch, not {type(result).__name__}")
+        result = applied(self._function, batch)
         if result.num_rows:
             out.emit(result)
 

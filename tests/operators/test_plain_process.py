@@ -35,7 +35,7 @@ def permit(checkpoint: int) -> Any:
 def told(log: list[Any], base: Any) -> Any:
     """A function of kind `base` that notes every hook, and emits wherever it is given a collector."""
 
-    class Told(base):  # type: ignore[misc]  # one body for both kinds
+    class Told(base):  # one body for both kinds
         def open(self, context: Any) -> None:
             log.append(("open", context.restored, context.index, context.parallelism))
 

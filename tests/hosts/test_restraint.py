@@ -1,0 +1,102 @@
+"""What waits for rows that an operator still has inside."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.messages import (
+    MAX_WATERMARK,
+    Barrier,
+    CheckpointKind,
+    Control,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Records,
+    Watermark,
+)
+from runtime.hosts.restraint import Restraint
+from runtime.ports import Collector, Operator
+
+ONE, TWO = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
+BATCH = Records(None, 1, 1)
+BARRIER = Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0)
+
+
+class Holding(Operator):
+    """Has rows inside that came at the event time `hold`."""
+
+    def __init__(self, hold: int | None = None, room: bool = True) -> None:
+        self.hold, self.room = hold, room
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        raise AssertionError("nothing is processed here")
+
+    def ready(self, finishing: bool) -> bool:
+        return self.hold is None if finishing else self.room
+
+    def watermark_hold(self) -> int | None:
+        return self.hold
+
+
+def restraint(operator: Operator | None) -> tuple[Restraint, list[Control]]:
+    sent: list[Control] = []
+    return Restraint(operator, (ONE, TWO), sent.append), sent
+
+
+def test_event_time_and_idleness_wait_for_rows_and_barriers_do_not() -> None:
+    operator = Holding(hold=10)
+    held, sent = restraint(operator)
+    for message in (Watermark(10), Watermark(11), Idle(), Watermark(11), BARRIER):
+        held.broadcast(message)
+    assert sent == [Watermark(10), BARRIER]
+    operator.hold = 11
+    held.release()
+    assert sent[2:] == [Watermark(11)]
+    operator.hold = None
+    held.release()
+    assert sent[3:] == [Idle(), Watermark(11)]
+
+
+def test_nothing_is_held_by_an_operator_without_rows() -> None:
+    for operator in (Holding(), None):
+        held, sent = restraint(operator)
+        for message in (Watermark(5), Idle(), BARRIER, EndOfPartition()):
+            held.broadcast(message)
+        assert sent == [Watermark(5), Idle(), BARRIER, EndOfPartition()]
+
+
+def test_what_was_held_at_a_stop_is_not_told_behind_the_end() -> None:
+    """The successors are told by the next attempt."""
+    held, sent = restraint(Holding(hold=1))
+    held.broadcast(Watermark(50))
+    held.broadcast(EndOfData(drain=False))
+    held.release()
+    assert sent == [EndOfData(drain=False)]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_batches_wait_for_room(room: bool) -> None:
+    held, _ = restraint(Holding(room=room))
+    taken: list[Any] = [held.may_take(ONE, message) for message in (BATCH, Watermark(1), BARRIER, EndOfPartition())]
+    assert taken == [room, True, True, True]
+
+
+def test_only_the_last_true_end_waits_for_rows() -> None:
+    """S0-34: else the barriers behind the end of one channel would wait as long as another one goes on."""
+    operator = Holding(hold=1)
+    held, _ = restraint(operator)
+    assert held.may_take(ONE, EndOfData(drain=True))
+    held.took(ONE, EndOfData(drain=True))
+    assert not held.may_take(TWO, EndOfData(drain=True))
+    assert held.may_take(TWO, EndOfData(drain=False)), "at a stop the rows are in the savepoint"
+    operator.hold = None
+    assert held.may_take(TWO, EndOfData(drain=True))
+
+
+def test_one_that_was_finished_on_restore_takes_everything() -> None:
+    held, _ = restraint(None)
+    assert held.may_take(ONE, Watermark(MAX_WATERMARK))
+    assert held.may_take(ONE, EndOfData(drain=True))

@@ -1,0 +1,160 @@
+"""Micro-batches: when they leave, what they hold, and what waits over a snapshot."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.messages import MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.io.memory import MemorySnapshotStore
+from runtime.operators.batches import BY_SIZE, BY_TIME, Batches, BatchLimits
+from runtime.operators.partition import by_key_group
+from tests.operators.harness import Harness
+
+GROUPS = 16
+
+
+class Bulk:
+    """Notes the size of each batch, and passes it on."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.sizes.append(batch.num_rows)
+        return batch
+
+
+def rows(*values: int, keys: int = 7) -> pa.RecordBatch:
+    """Each key's values rise."""
+    return pa.record_batch({"k": pa.array([v % keys for v in values], pa.int64()), "v": pa.array(values, pa.int64())})
+
+
+def operator(bulk: Bulk, max_rows: int = 10, max_wait_ms: int = 50) -> Batches:
+    return Batches(["k"], bulk, BatchLimits(max_rows, max_wait_ms))
+
+
+def values(found: list[dict[str, Any]]) -> list[int]:
+    return [row["v"] for row in found]
+
+
+@pytest.mark.parametrize(("count", "leaves"), [(9, []), (10, [10]), (11, [10]), (25, [10, 10]), (0, [])])
+def test_a_batch_leaves_with_its_last_row(count: int, leaves: list[int]) -> None:
+    """S3-14, S3-15, S3-43: exactly N rows leave at the Nth; the buffer is never above N."""
+    bulk = Bulk()
+    harness = Harness(operator(bulk))
+    harness.process(rows(*range(count)))
+    assert bulk.sizes == leaves
+    assert harness.context.counters.get(BY_SIZE, 0) == len(leaves)
+
+
+def test_a_batch_leaves_when_its_first_row_has_waited_long_enough() -> None:
+    """S3-14, S3-42: and an empty buffer sends nothing."""
+    bulk = Bulk()
+    harness = Harness(operator(bulk))
+    assert harness.operator.next_processing_timer() is None
+    harness.clock.advance(5)
+    harness.process(rows(1))
+    harness.clock.advance(30)
+    harness.process(rows(2))
+    harness.clock.advance(19)
+    assert harness.tick() == []
+    harness.clock.advance(1)
+    assert values(harness.tick()) == [1, 2]
+    harness.clock.advance(1_000)
+    assert (harness.tick(), harness.operator.next_processing_timer()) == ([], None)
+    assert harness.context.counters == {BY_TIME: 1}
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=12), max_rows=st.integers(1, 20))
+def test_every_row_leaves_once_and_in_order(sizes: list[int], max_rows: int) -> None:
+    """S3-16, S3-60: what came in is out or waits."""
+    bulk = Bulk()
+    harness = Harness(operator(bulk, max_rows))
+    count = 0
+    for size in sizes:
+        harness.process(rows(*range(count, count + size)))
+        count += size
+        assert sum(bulk.sizes) == count - count % max_rows
+    harness.finish()
+    assert values(harness.out.rows()) == list(range(count))
+    assert all(0 < size <= max_rows for size in bulk.sizes)
+
+
+def stored(parts: list[list[int]], store: MemorySnapshotStore) -> list[SubtaskSnapshot]:
+    """Subtasks that hold rows back, each those of its key groups."""
+    snapshots = []
+    for index, held in enumerate(parts):
+        dealt = by_key_group(rows(*held), ["k"], GROUPS, len(parts))
+        harness = Harness(operator(Bulk(), 1_000), store=store, index=index, parallelism=len(parts))
+        part = dealt[index]
+        if part is not None:
+            harness.process(part)
+        snapshots.append(harness.snapshot("chk-1"))
+    return snapshots
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 1), (2, 3), (3, 1), (1, 2)])
+def test_rows_that_wait_move_with_their_keys_and_leave_before_new_ones(old: int, new: int) -> None:
+    """S3-17, S3-25, S3-39: no key's order breaks."""
+    store = MemorySnapshotStore()
+    snapshots = stored([list(range(100))] * old, store)
+    fresh = by_key_group(rows(*range(100, 200)), ["k"], GROUPS, new)
+    found = []
+    for index in range(new):
+        harness = Harness(operator(Bulk()), store=store, snapshots=snapshots, index=index, parallelism=new)
+        part = fresh[index]
+        if part is not None:
+            harness.process(part)
+        harness.finish()
+        found += harness.out.rows()
+    assert sorted(values(found)) == list(range(200))
+    for key in range(7):
+        mine = [row["v"] for row in found if row["k"] == key]
+        assert mine == sorted(mine)
+
+
+def test_a_restored_buffer_leaves_in_several_batches() -> None:
+    """S3-41: 2.5 batches, from three subtasks into one. S3-37: the half leaves although nothing new comes."""
+    store, bulk = MemorySnapshotStore(), Bulk()
+    snapshots = stored([list(range(25))] * 3, store)
+    harness = Harness(operator(bulk), store=store, snapshots=snapshots)
+    assert bulk.sizes == [10, 10]
+    harness.clock.advance(50)
+    harness.tick()
+    assert bulk.sizes == [10, 10, 5]
+    assert sorted(values(harness.out.rows())) == list(range(25))
+
+
+def test_a_snapshot_holds_what_waits_now() -> None:
+    """S3-32."""
+    store = MemorySnapshotStore()
+    harness = Harness(operator(Bulk()), store=store)
+    harness.process(rows(*range(8)))
+    harness.snapshot("chk-1")
+    harness.process(rows(8, 9, 10))
+    snapshot = harness.snapshot("chk-2")
+    again = Harness(operator(Bulk()), store=store, snapshots=[snapshot])
+    assert values(again.finish()) == [10]
+
+
+def test_event_time_does_not_overtake_rows() -> None:
+    harness = Harness(operator(Bulk()))
+    assert harness.operator.watermark_hold() is None
+    harness.process(rows(1))
+    harness.watermark(100)
+    assert harness.operator.watermark_hold() == MIN_WATERMARK
+    harness.process(rows(*range(10)))
+    assert harness.operator.watermark_hold() == 100
+    harness.finish()
+    assert harness.operator.watermark_hold() is None
+
+
+@pytest.mark.parametrize(("max_rows", "max_wait_ms", "field"), [(0, 1, "max_rows"), (1, -1, "max_wait_ms")])
+def test_limits_that_make_no_sense_are_refused(max_rows: int, max_wait_ms: int, field: str) -> None:
+    with pytest.raises(JobRejected, match=field):
+        BatchLimits(max_rows, max_wait_ms)

@@ -53,7 +53,7 @@ fmt: setup ## format the code
 	$(BIN)/ruff format
 
 simulate: setup ## run the simulator (SEEDS=1000)
-	@exec $(BIN)/python -m runtime.testing.simulation --seeds $(SEEDS)
+	@exec $(BIN)/python -m runtime.testing --seeds $(SEEDS)
 
 requirements: setup ## list the requirements with the number of tests that name them (VERBOSE=1: and the tests)
 	@exec $(BIN)/python -m tests.requirements $(if $(VERBOSE),-v)

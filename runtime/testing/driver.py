@@ -4,6 +4,8 @@ It does what `hosts.attempt` does, and leaves every decision about checkpoints t
 and whether, is up to the faults.
 """
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.core.checkpoint import Manifest
@@ -53,6 +55,8 @@ from runtime.testing.cluster import Attempt, Broken, Report, SlotLost, Started
 from runtime.testing.invariants import check_files, check_notified, require
 from runtime.testing.world import JOB, World
 
+Work = Callable[[], "Work | None"]  #: what must be done right after it, if anything
+
 
 @dataclass(slots=True)
 class Process:
@@ -74,7 +78,8 @@ class Driver:
         self.started: set[SubtaskId] = set()
         self.wakes: list[int] = []
         self.asked: set[str] = set()  #: operations not yet settled
-        self.storing = 0  #: manifests on their way
+        self.to_write: deque[tuple[Work, str]] = deque()  #: in order; the first is on its way
+        self.storing = 0  #: manifests among them
         self.stopping = False  #: what the run's state would say
 
     def feed(self, event: CoordinatorEvent) -> None:
@@ -132,14 +137,14 @@ class Driver:
     def _perform(self, effect: CoordinatorEffect) -> None:
         match effect:
             case IssueId():
-                self._issue()
+                self._write(self._issue, "slow_id")
             case WakeAt(at):
                 self.wakes.append(at)
             case TriggerSubtask(subtask, barrier):
                 self._send(subtask, Triggered(barrier))
             case StoreManifest(manifest):
                 self.storing += 1
-                self.world.later(lambda: self._store(manifest), "slow_manifest")
+                self._write(lambda: self._store(manifest), "slow_manifest")
             case NotifyCompleted(permit, subtasks):
                 check_notified(self.attempt.graph, subtasks)
                 for subtask in sorted(subtasks):
@@ -179,35 +184,53 @@ class Driver:
             self.world.ledger.began(report.checkpoint, self.attempt.token, report.kind)
         self.world.note("report", report)
 
+    def _write(self, work: Work, slow: str) -> None:
+        """One thing after another, as production's scribe: in the order of the decisions."""
+        self.to_write.append((work, slow))
+        if len(self.to_write) == 1:
+            self._write_on()
+
+    def _write_on(self) -> None:
+        work, slow = self.to_write[0]
+        self.world.later(lambda: self._written(work), slow)
+
+    def _written(self, work: Work) -> None:
+        following = work()
+        if following is not None:
+            self.to_write[0] = (following, "slow_manifest")
+        else:
+            self.to_write.popleft()
+        if self.process.gone:  # what was on its way has arrived; the rest is never sent
+            self.to_write.clear()
+        elif self.to_write:
+            self._write_on()
+
     def _issue(self) -> None:
-        def answer() -> None:
-            if self.process.gone:
-                return
-            if self.world.faults.strikes("id_unavailable"):
-                self.feed(IdUnavailable(self.world.now, "the database is away"))
-                return
-            checkpoint = self.world.records.next_id(self.attempt.token)
-            if checkpoint is None:
-                self._superseded()
-            else:
-                self.feed(IdIssued(self.world.now, checkpoint))
+        if self.process.gone:
+            return
+        if self.world.faults.strikes("id_unavailable"):
+            self.feed(IdUnavailable(self.world.now, "the database is away"))
+            return
+        checkpoint = self.world.records.next_id(self.attempt.token)
+        if checkpoint is None:
+            self._superseded()
+        else:
+            self.feed(IdIssued(self.world.now, checkpoint))
 
-        self.world.later(answer, "slow_id")
-
-    def _store(self, manifest: Manifest) -> None:
+    def _store(self, manifest: Manifest) -> Work | None:
         """Write and record; when the outcome is not known, it is read back before anything is answered."""
         faults, records = self.world.faults, self.world.records
         try:
             write_manifest(self.world.storage, manifest)
         except EnvironmentFailure as failure:
             self._answer(ManifestFailed(self.world.now, CheckpointId(manifest.checkpoint), str(failure)))
-            return
+            return None
         if faults.strikes("unknown_manifest"):
             if self.world.rng.random() < 0.5:
                 records.record(manifest, self.attempt.graph)
-            self.world.later(lambda: self._read_back(manifest), "slow_manifest")
-        else:
-            self._stored(manifest, records.record(manifest, self.attempt.graph))
+            return lambda: self._read_back(manifest)
+        self._stored(manifest, records.record(manifest, self.attempt.graph))
+        return None
 
     def _read_back(self, manifest: Manifest) -> None:
         recorded = manifest.checkpoint in self.world.ledger.recorded
@@ -216,19 +239,23 @@ class Driver:
     def _stored(self, manifest: Manifest, recorded: bool) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
         if recorded:
+            self._write(self._discard, "")
             self._answer(ManifestRecorded(self.world.now, checkpoint))
-            self.world.later(self._discard)
         else:
             self._answer(ManifestFailed(self.world.now, checkpoint, "this attempt has been superseded"))
             self._superseded()
 
-    def _discard(self) -> None:
+    def _answer(self, event: ManifestRecorded | ManifestFailed) -> None:
+        self.storing -= 1
+        if not self.process.gone:
+            self.feed(event)
+
+    def _discard(self) -> Work | None:
         """After a completion: what is too old is given up, and then its files go; time may pass in between."""
         if self.process.gone:
-            return
+            return None
         discarded = self.world.records.discard_beyond(self.attempt.token, self.world.retained_checkpoints)
-        if discarded:
-            self.world.later(lambda: self._delete(discarded), "slow_delete")
+        return (lambda: self._delete(discarded)) if discarded else None
 
     def _delete(self, discarded: list[str]) -> None:
         if self.process.gone:
@@ -239,11 +266,6 @@ class Driver:
             self.world.note(f"{self.attempt.token}:master", f"what is left is swept at the next start: {failure}")
         self.world.note(f"{self.attempt.token}:master", f"discarded {discarded}")
         check_files(self.world.storage, self.world.records.retained())
-
-    def _answer(self, event: ManifestRecorded | ManifestFailed) -> None:
-        self.storing -= 1
-        if not self.process.gone:
-            self.feed(event)
 
     def _superseded(self) -> None:
         """A newer attempt holds the job: nothing of this one counts any more."""

@@ -1,5 +1,7 @@
 """What may go wrong in a simulated world, by name. Each seed draws its own mixture, so that faults also occur alone."""
 
+from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -38,24 +40,48 @@ REQUESTS: Final = {
 
 @dataclass(slots=True)
 class Faults:
-    """Which faults happen in one world, and until when."""
+    """Which faults happen in one world, and until when.
 
-    rng: Random
+    Each kind has a stream of random numbers of its own, so that leaving one fault out moves no other. The third crash
+    of a slot is called `crash_slot:3`, whether those before it were left out or not.
+    """
+
+    seed: str
     rates: dict[str, float] = field(default_factory=dict)
+    only: Set[str] | None = None  #: all others are left out
     active: bool = True
-    seen: dict[str, int] = field(default_factory=dict)
+    struck: list[str] = field(default_factory=list)  #: by name and number
+    seen: Counter[str] = field(default_factory=Counter)
     ordered: list[str] = field(default_factory=list)  #: to happen at the next opportunity, for named incidents
+    _streams: dict[str, Random] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def drawn(cls, rng: Random) -> "Faults":
+    def drawn(cls, seed: str, only: Set[str] | None) -> "Faults":
         """A random mixture: each kind is absent, normal, or three times as likely."""
-        both = RATES | REQUESTS
-        return cls(rng, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in both.items()})
+        rng = Random(f"{seed} mixture")
+        return cls(seed, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in (RATES | REQUESTS).items()}, only)
 
     def strikes(self, name: str) -> bool:
         if name in self.ordered:
             self.ordered.remove(name)
-        elif not self.active or self.rng.random() >= self.rates.get(name, 0.0):
+        elif not self._drawn(name):
             return False
-        self.seen[name] = self.seen.get(name, 0) + 1
+        self.seen[name] += 1
         return True
+
+    def _drawn(self, name: str) -> bool:
+        rate = self.rates.get(name, 0.0)
+        if not self.active or not rate or self._stream(name).random() >= rate:
+            return False
+        self._numbers[name] += 1
+        label = f"{name}:{self._numbers[name]}"
+        if self.only is not None and label not in self.only:
+            return False
+        self.struck.append(label)
+        return True
+
+    def _stream(self, name: str) -> Random:
+        if name not in self._streams:
+            self._streams[name] = Random(f"{self.seed} {name}")
+        return self._streams[name]

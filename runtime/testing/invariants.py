@@ -18,7 +18,7 @@ class Violation(Exception):
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(f"{law}: {detail}")
-        self.law = law
+        self.law, self.detail = law, detail
 
 
 def require(holds: bool, law: str, detail: object) -> None:

@@ -1,17 +1,13 @@
 """The production core under one seed: random jobs, interleavings and faults, until the job has ended exactly.
 
-    python -m runtime.testing.simulation --seeds 2000
-    python -m runtime.testing.simulation --replay 1234
-
-One thread and one `random.Random(seed)`: a seed always gives the same world. A violation prints its seed, the broken
-law and the last lines of the journal.
+One thread, and random streams that come from the seed: a seed always gives the same world. The streams for the job,
+for each kind of fault and for the interleaving are apart, so that what is cut from one does not change the others.
 """
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Final, TypeVar
 
@@ -20,6 +16,7 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId
 from runtime.core.messages import CheckpointKind
 from runtime.testing.cluster import Attempt
+from runtime.testing.cuts import Cuts
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
 from runtime.testing.jobs import Job, Positions, random_job, random_parallelism
@@ -54,6 +51,7 @@ class Plan:
     pace_ms: int | None = None
     retained_checkpoints: int | None = None
     incidents: list[Incident] = field(default_factory=list)
+    cuts: Cuts = field(default_factory=Cuts)
     again: bool = True  #: whether the last manifest is restored once more at the end
 
 
@@ -62,13 +60,17 @@ class Simulation:
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         plan = plan or Plan()
-        self.seed, self.plan, self.rng = seed, plan, Random(seed)
-        faults = Faults.drawn(self.rng) if plan.faults is None else Faults(self.rng, dict(plan.faults))
+        self.seed, self.plan, self.cuts = seed, plan, plan.cuts
+        self.rng = Random(f"{seed} schedule {self.cuts.schedule}")
+        self.lanes = Random(f"{seed} parallelism")
+        shape = Random(f"{seed} job")
+        only = self.cuts.only
+        faults = Faults.drawn(str(seed), only) if plan.faults is None else Faults(str(seed), dict(plan.faults), only)
         self.world = World(self.rng, faults)
-        self.world.pace_ms = self.rng.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
-        self.world.retained_checkpoints = plan.retained_checkpoints or self.rng.choice((1, 2, 5))
-        self.job = plan.job or random_job(self.rng)
-        self.settings = plan.settings or _settings(self.rng)
+        self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
+        self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
+        self.settings = plan.settings or _settings(shape)
+        self.job = self.cuts.apply(plan.job or random_job(shape))
         self.attempts: list[Attempt] = []
         self.old_masters: list[Master] = []
         self.operations = 0
@@ -79,14 +81,16 @@ class Simulation:
 
     # ------------------------------------------------------------ the loop
 
-    def run(self) -> None:
-        """Lives this world to its end.
+    def run(self, journal_max: float = inf) -> None:
+        """Lives this world to its end, or until its journal has more than `journal_max` lines.
 
         Raises:
             Violation: naming the broken law.
         """
         while not self._ended():
             self.step()
+            if self.world.noted > journal_max:
+                return
         self._check_end()
         if self.plan.again:
             self._run_again()
@@ -215,7 +219,7 @@ class Simulation:
             graph = old.graph
         else:
             lanes = self.plan.parallelism if not self.endings and self.plan.parallelism else None
-            graph = self.job.graph(lanes or random_parallelism(self.rng, self.job))
+            graph = self.job.graph(self.cuts.capped(lanes or random_parallelism(self.lanes, self.job)))
         master = Master(self.world, self.job, graph, base, self.settings)
         master.on_attempt = self.attempts.append
         return master
@@ -300,67 +304,34 @@ def _settings(rng: Random) -> CoordinatorSettings:
     )
 
 
-# ---------------------------------------------------------------- command line
-
-
-def simulate(seed: int, plan: Plan | None = None) -> Simulation:
-    """Runs one seed.
-
-    Raises:
-        BrokenSeed: with the world as it was when a law broke; an exception of the core counts as one.
-    """
-    simulation = Simulation(seed, plan)
-    try:
-        simulation.run()
-    except Violation as violation:
-        raise BrokenSeed(simulation, violation.law, str(violation)) from violation
-    except Exception as error:
-        raise BrokenSeed(simulation, "the-core-keeps-its-promises", f"{type(error).__name__}: {error}") from error
-    return simulation
+# ---------------------------------------------------------------- one seed
 
 
 class BrokenSeed(Exception):
-    """A seed in which a law broke; as text it is what a person needs to go on."""
+    """A world in which a law broke, as it was then. `error` is the type of the core's exception, if it was one."""
 
-    def __init__(self, simulation: Simulation, law: str, detail: str) -> None:
-        journal = "\n".join(simulation.world.last_lines())
-        replay = f"python -m runtime.testing.simulation --replay {simulation.seed}"
-        super().__init__(f"{journal}\n\nseed {simulation.seed}: {law}\n{detail}\nreplay: {replay}")
-        self.law = law
+    def __init__(self, simulation: Simulation, law: str, detail: str, error: str = "") -> None:
+        super().__init__(f"seed {simulation.seed}: {law}: {detail}")
+        self.simulation, self.law, self.detail, self.error = simulation, law, detail, error
+
+    @property
+    def lines(self) -> int:
+        """How long its journal is."""
+        return self.simulation.world.noted
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runtime.testing.simulation", description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to live through")
-    parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="one seed, with its journal")
-    chosen = parser.parse_args(arguments)
+def simulate(seed: int, plan: Plan | None = None, journal_max: float = inf) -> Simulation:
+    """Runs one seed, or its beginning.
+
+    Raises:
+        BrokenSeed: a law broke; an exception of the core counts as one.
+    """
+    simulation = Simulation(seed, plan)
     try:
-        return _replay(chosen.replay) if chosen.replay is not None else _all(chosen.start, chosen.seeds)
-    except BrokenSeed as broken:
-        print(f"\n{broken}")
-        return 1
-
-
-def _replay(seed: int) -> int:
-    simulation = simulate(seed)
-    print("\n".join(simulation.world.last_lines()))
-    faults = ", ".join(f"{name} {count}" for name, count in sorted(simulation.world.faults.seen.items()))
-    print(f"\nseed {seed}: {simulation.world.steps} steps, runs {', '.join(simulation.endings)}; {faults}")
-    return 0
-
-
-def _all(start: int, seeds: int) -> int:
-    for done, seed in enumerate(range(start, start + seeds)):
-        if sys.stdout.isatty() and done % 5 == 0:
-            bar = "#" * (40 * done // seeds)
-            print(f"\r[{bar:40}] {done}/{seeds}", end="", flush=True)
-        simulate(seed)
-    if sys.stdout.isatty():
-        print("\r" + " " * 60 + "\r", end="")
-    print(f"{seeds} seeds, 0 violations")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        simulation.run(journal_max)
+    except Violation as violation:
+        raise BrokenSeed(simulation, violation.law, violation.detail) from violation
+    except Exception as error:
+        kind = type(error).__name__
+        raise BrokenSeed(simulation, "the-core-keeps-its-promises", f"{kind}: {error}", kind) from error
+    return simulation

@@ -21,6 +21,7 @@ from runtime.testing.invariants import Ledger, Violation, committables
 from runtime.testing.model import Row
 
 JOURNAL_LENGTH: Final = 400
+JOURNAL_WIDTH: Final = 200
 JOB: Final = "job"
 
 
@@ -34,7 +35,9 @@ class Entry:
     what: object
 
     def __str__(self) -> str:
-        return f"{self.step:6} {self.now:8} ms  {self.who:24} {self.what}"
+        what = str(self.what)
+        shown = what if len(what) <= JOURNAL_WIDTH else f"{what[:JOURNAL_WIDTH]}…"
+        return f"{self.step:6} {self.now:8} ms  {self.who:24} {shown}"
 
 
 class Background:
@@ -192,6 +195,7 @@ class World:
         self.now = 1_000
         self.steps = 0
         self.pace_ms = 0  #: longest pause of a source between two batches
+        self.noted = 0  #: lines of the journal so far, also those that it has forgotten
         self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
         self.ledger = Ledger()
         self.records = CheckpointRecords(self.ledger)
@@ -202,6 +206,7 @@ class World:
         self.background = Background(rng)
 
     def note(self, who: object, what: object) -> None:
+        self.noted += 1
         self.journal.append(Entry(self.steps, self.now, str(who), what))
 
     def later(self, work: Callable[[], None], slow: str = "") -> None:
@@ -209,5 +214,6 @@ class World:
         delay = self.rng.randint(50, 400) if slow and self.faults.strikes(slow) else self.rng.randint(0, 6)
         self.background.add(self.now + delay, work)
 
-    def last_lines(self, count: int = 40) -> Iterable[str]:
-        return [str(entry) for entry in list(self.journal)[-count:]]
+    def lines(self) -> Iterable[str]:
+        """The journal, or its end if it is long."""
+        return map(str, self.journal)

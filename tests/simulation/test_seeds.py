@@ -2,7 +2,8 @@
 
 import pytest
 
-from runtime.testing.simulation import main, simulate
+from runtime.testing.__main__ import main
+from runtime.testing.simulation import simulate
 
 SEEDS, BLOCK = 200, 20
 
@@ -23,7 +24,7 @@ def test_a_seed_always_gives_the_same_world() -> None:
 
 
 def test_the_command_line_says_how_many_seeds_were_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "3", "--start", "11"]) == 0
+    assert main(["--seeds", "3", "--start", "11", "--processes", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 seeds, 0 violations"
     assert main(["--replay", "11"]) == 0
     assert "seed 11:" in capsys.readouterr().out

@@ -1,18 +1,22 @@
-"""The checkpoint strip: one column per checkpoint in the order of time, drawn as values for a template.
+"""The checkpoint strip: one column per checkpoint along time, drawn as values for a template.
 
-Height is duration, a savepoint carries a diamond, a failure is a gap with a cross, a rule stands where another attempt
-took over. It does not query anything.
+Columns stand as far apart as they were triggered, up to a limit: a night without checkpoints must not push the rest
+out of sight. Height is duration, a savepoint carries a diamond, a failure is a gap with a cross, a rule stands where
+another attempt took over. It does not query anything.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate, pairwise
 from math import log1p
+from statistics import median
 from typing import Protocol
 
 from console.ui import formats
 
-PITCH = 14.0
+PITCH = 14.0  #: from one column to the next at the usual interval, and at least
+GAP_MAX = 5.0  #: no two columns stand further apart than so many pitches
 _BAR = 8.0
 _TOP = 18.0  #: room for diamonds
 _TALL = 56.0
@@ -79,13 +83,14 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
     ordered = sorted(rows, key=lambda row: row.number)
     if not ordered:
         return None
-    longest = max((row.duration_ms or 0 for row in ordered), default=0)
+    longest = max((row.duration_ms or 0 for row in ordered if row.status != "failed"), default=0)
+    before = [ordered[0], *ordered]
     columns = tuple(
-        _column(place, row, longest, restarted=place > 0 and row.token != ordered[place - 1].token)
-        for place, row in enumerate(ordered)
+        _column(x, row, longest, restarted=row.token != older.token)
+        for x, row, older in zip(_places(ordered), ordered, before, strict=False)
     )
     return Strip(
-        width=PITCH * len(columns),
+        width=columns[-1].x + PITCH,
         height=HEIGHT,
         base=_TOP + _TALL,
         bar_width=_BAR,
@@ -97,8 +102,15 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
     )
 
 
-def _column(place: int, row: Drawn, longest: int, *, restarted: bool) -> Column:
-    x = place * PITCH
+def _places(rows: Sequence[Drawn]) -> list[float]:
+    """Where each column begins. The usual interval, the median, is one pitch."""
+    gaps = [(later.triggered_at - row.triggered_at).total_seconds() for row, later in pairwise(rows)]
+    usual = median(gaps) if gaps else 0
+    steps = [PITCH * min(max(gap / usual, 1.0), GAP_MAX) if usual > 0 else PITCH for gap in gaps]
+    return [round(x, 1) for x in accumulate(steps, initial=0.0)]
+
+
+def _column(x: float, row: Drawn, longest: int, *, restarted: bool) -> Column:
     middle = x + PITCH / 2
     height = _height(row, longest)
     y = _TOP + _TALL - height

@@ -111,6 +111,7 @@ def others(job_id: int) -> dict[str, str]:
         "jobs": "/jobs/",
         "job": f"/jobs/{job_id}/",
         "checkpoint": f"/checkpoints/{checkpoint.pk}/",
+        "checkpoints": f"/jobs/{job_id}/checkpoints/",
         "operations": "/operations/",
         "operation": f"/operations/{operation.pk}/",
         "drain": f"/jobs/{job_id}/drain/",

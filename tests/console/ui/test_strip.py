@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
-from console.ui.strip import HEIGHT, PITCH, Strip, strip
+from console.ui.strip import GAP_MAX, HEIGHT, PITCH, Strip, strip
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -17,10 +18,11 @@ class Row:
     token: int = 1
     reason: str = ""
     duration_ms: int | None = 300
+    at: float | None = None  #: seconds; its number where nothing is said
 
     @property
     def triggered_at(self) -> datetime:
-        return NOW + timedelta(seconds=self.number)
+        return NOW + timedelta(seconds=self.number if self.at is None else self.at)
 
 
 def drawn(*rows: Row) -> Strip:
@@ -40,6 +42,18 @@ def test_columns_stand_in_the_order_of_time() -> None:
     assert (found.first, found.last) == (NOW + timedelta(seconds=1), NOW + timedelta(seconds=3))
 
 
+def test_columns_stand_as_far_apart_as_they_were_triggered_but_no_gap_pushes_the_rest_out_of_sight() -> None:
+    moments = (0, 1, 2, 4, 5, 3_605, 3_606)
+    found = drawn(*(Row(n, n, at=at) for n, at in enumerate(moments)))
+    steps = [later.x - column.x for column, later in pairwise(found.columns)]
+    assert steps == [PITCH, PITCH, 2 * PITCH, PITCH, GAP_MAX * PITCH, PITCH]
+    assert found.width == found.columns[-1].x + PITCH
+
+
+def test_columns_of_one_instant_stand_side_by_side() -> None:
+    assert [column.x for column in drawn(*(Row(n, n, at=0) for n in range(3))).columns] == [0, PITCH, 2 * PITCH]
+
+
 def test_a_longer_checkpoint_is_higher_and_none_leaves_the_strip() -> None:
     found = drawn(Row(1, 1, duration_ms=0), Row(2, 2, duration_ms=300), Row(3, 3, duration_ms=90_000))
     heights = [column.bar_height for column in found.columns]
@@ -53,6 +67,11 @@ def test_a_failure_is_a_gap_with_its_reason() -> None:
     column = drawn(Row(1, 1), Row(2, 2, status="failed", duration_ms=None, reason="async_failed")).columns[1]
     assert column.bar_height == 0
     assert column.about == "checkpoint 2, failed: async failed"
+
+
+def test_one_that_expired_does_not_make_the_others_look_short() -> None:
+    found = drawn(Row(1, 1), Row(2, 2, status="failed", duration_ms=60_000, reason="expired"))
+    assert str(found.longest) == "0.30 s"
 
 
 def test_savepoints_stops_and_drains_carry_a_diamond() -> None:

@@ -12,7 +12,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements setup setup-browser
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-peers bench-plots setup setup-browser setup-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,15 @@ fmt: setup ## format the code
 simulate: setup ## run the simulator (SEEDS=1000)
 	@exec $(BIN)/python -m runtime.testing --seeds $(SEEDS)
 
+bench: setup-bench ## measure Weir and its peers side by side; about an hour (QUICK=1: four workloads once, minutes)
+	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+bench-peers: setup-bench ## install the peers that `make bench` compares with, each into an environment below var/peers
+	@exec $(BIN)/python -m benchmarks.peers
+
+bench-plots: setup-bench ## draw the last results into docs/benchmarks
+	@exec $(BIN)/python -m benchmarks.plots
+
 requirements: setup ## list the requirements with the number of tests that name them (VERBOSE=1: and the tests)
 	@exec $(BIN)/python -m tests.requirements $(if $(VERBOSE),-v)
 
@@ -63,3 +72,6 @@ setup: ## make .venv and find Java; the other targets do this themselves
 
 setup-browser:
 	@$(PYTHON) -m stack.launch --browser
+
+setup-bench: setup
+	@$(BIN)/python -c "import duckdb, matplotlib, tqdm" 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"

@@ -152,7 +152,7 @@ def _skewed(ids: Numbers, source: SequenceSource) -> Numbers:
     spread = ((ids.view(np.uint64) * np.uint64(MULTIPLIER)) & np.uint64(_SPACE - 1)).astype(np.float64)
     uniform = (spread + 0.5) / _SPACE
     ranks = (1.0 - uniform * (1.0 - (source.keys + 1.0) ** power)) ** (1.0 / power)
-    return np.minimum(ranks.astype(np.int64), source.keys) - 1
+    return np.asarray(np.minimum(ranks.astype(np.int64), source.keys) - 1)
 
 
 def _splits(max_parallelism: int, owned: range) -> pa.Array:

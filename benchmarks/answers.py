@@ -1,0 +1,54 @@
+"""Whether a system's output is right: DuckDB computes the answer from the sequence's formula and compares every row."""
+
+from typing import Any, Final
+
+import duckdb
+
+from benchmarks.protocol import Task
+from benchmarks.workload import Workload, key_sql
+
+_DIFFERENT: Final = """
+    with one as ({found}), other as ({expected}),
+    apart as ((from one except all from other) union all (from other except all from one))
+    select count(*) from apart
+"""
+
+
+def differences(workload: Workload, task: Task, checked: dict[str, Any]) -> int | None:
+    """How many rows differ between the output files of a small run and the answer; None when there is no output.
+
+    Args:
+        checked: the event that the system said.
+    """
+    files = [str(path) for path in sorted(task.output.glob(checked["pattern"])) if path.stat().st_size]
+    if not files:
+        return None
+    rows = int(checked["rows"])
+    with duckdb.connect(config={"threads": 2}) as database:
+        database.execute(f"create temp view found as {_scan(files, checked['format'], checked['columns'])}")
+        database.execute(
+            f"create temp view sequence as select id, {key_sql(workload)} as key from range({rows}) as t(id)"
+        )
+        query = _DIFFERENT.format(found=workload.found.format(rows=rows), expected=workload.expected.format(rows=rows))
+        counted = database.execute(query).fetchone()
+    assert counted is not None, "a count has a row"
+    return int(counted[0])
+
+
+def _scan(files: list[str], format: str, columns: dict[str, str]) -> str:
+    listed, typed = _listing(files), ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
+    match format:
+        case "parquet":
+            scan = f"read_parquet({listed})"
+        case "csv":
+            scan = f"read_csv({listed}, header=false, columns={{{typed}}})"
+        case "changes":
+            lines = f"read_json({listed}, format='newline_delimited', columns={{{typed}}})"
+            scan = f"(select after.* from {lines} where op = 'c')"
+        case _:
+            raise ValueError(f"output of format {format!r} cannot be read")
+    return f"from {scan}"
+
+
+def _listing(files: list[str]) -> str:
+    return "[" + ", ".join("'" + name.replace("'", "''") + "'" for name in files) + "]"

@@ -1,0 +1,80 @@
+"""What the harness and a system under test say to each other. Only the standard library: peers run it too.
+
+A system is a child process, `python -m benchmarks.systems.NAME TASK`. It first does the task small, with its output in
+files (that is the check, and warms it up), then at full size without. It says on stdout, one marked line each, when it
+has finished the first, starts the second, and has finished that. Other lines are its log.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+MARK: Final = "@bench "
+CHECKED, STARTED, MEASURED = "checked", "started", "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One run of one workload on one system. `kind` names what is computed; see the workloads."""
+
+    workload: str
+    kind: str
+    rows: int
+    check_rows: int
+    keys: int
+    zipf: float | None
+    folder: str  #: durable: checkpoints and output go there
+    parallelism: int = 2
+    interval_ms: int = 1_000  #: between checkpoints
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def output(self) -> Path:
+        return Path(self.folder) / "output"
+
+    def checkpoints(self, phase: str) -> Path:
+        return Path(self.folder) / f"checkpoints-{phase}"
+
+
+def task() -> Task:
+    """The task that this process was started for."""
+    return Task(**json.loads(sys.argv[1]))
+
+
+def checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) -> None:
+    """The small run has ended.
+
+    Args:
+        rows: how many rows went in.
+        format: of the output files: "parquet", "csv", or "changes": JSON lines with `op` and `after`.
+        columns: of the output, name -> DuckDB type.
+        pattern: glob of the files below the output folder.
+    """
+    _say(CHECKED, rows=rows, format=format, columns=columns, pattern=pattern)
+
+
+def started() -> None:
+    """The measured run starts: processor time counts from now on."""
+    _say(STARTED)
+
+
+def measured(*, rows: int, seconds: float, **details: Any) -> None:
+    """The measured run took `seconds` for `rows`."""
+    _say(MEASURED, rows=rows, seconds=seconds, details=details)
+
+
+def event(line: str) -> dict[str, Any] | None:
+    """What a line of a child's output says; None for its log."""
+    if not line.startswith(MARK):
+        return None
+    found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+    return found
+
+
+def _say(name: str, **values: Any) -> None:
+    sys.stdout.write(MARK + json.dumps({"event": name, **values}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,37 @@
+"""One file per system. Each is a program of its own, started in the Python that has what it needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """`peer` is the virtual environment that it runs in, below var/peers; None: the project's own."""
+
+    name: str
+    title: str
+    peer: str | None = None
+
+    @property
+    def module(self) -> str:
+        return f"benchmarks.systems.{self.name}"
+
+
+SYSTEMS: dict[str, System] = {
+    system.name: system
+    for system in (
+        System("weir", "Weir"),
+        System("spark", "Structured Streaming"),
+        System("flink_sql", "Flink SQL", "flink"),
+        System("pyflink", "PyFlink", "flink"),
+        System("bytewax", "Bytewax", "bytewax"),
+    )
+}
+
+
+def python_of(system: System, peers: Path, own: str) -> str | None:
+    """The interpreter that runs a system; None where its environment has not been made."""
+    if system.peer is None:
+        return own
+    found = peers / system.peer / "bin" / "python"
+    return str(found) if found.exists() else None

@@ -1,0 +1,105 @@
+"""Structured Streaming: micro-batches of about a second, each of which is its checkpoint.
+
+The source is Spark's own `rate-micro-batch`, whose rows are made in the JVM; the sink is Spark's `noop`. The state
+store is the default one, in memory with files of changes, the fastest of those that Spark has.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks import protocol
+from benchmarks.protocol import Task
+from benchmarks.workload import key_sql
+
+ROWS_PER_BATCH = 2_000_000
+MODES = {"window": "append", "running": "update"}
+
+
+def window(rows: DataFrame) -> DataFrame:
+    grouped = rows.withWatermark("time", "0 seconds").groupBy(f.window("time", "1 second"), "key")
+    totals = grouped.agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
+    return totals.select("key", f.col("window.start").cast("timestamp_ntz").alias("window_start"), "count", "sum")
+
+
+def running(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("key").agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
+
+
+KINDS: dict[str, Callable[[DataFrame], DataFrame]] = {"window": window, "running": running}
+
+
+def session(task: Task) -> SparkSession:
+    builder = SparkSession.builder.appName("bench").master(f"local[{task.parallelism}]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": str(task.parallelism),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.memory": "4g",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    found = builder.getOrCreate()
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
+    """Runs until at least `rows` rows are done. Returns what each batch reported."""
+    per_batch = min(ROWS_PER_BATCH, rows)
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
+    numbers = source.option("numPartitions", task.parallelism).option("startTimestamp", 0).load()
+    sequence = numbers.selectExpr("value as id").selectExpr(
+        "id", f"{key_sql(task)} as key", "timestamp_micros(id) as time"
+    )
+    writer = KINDS[task.kind](sequence).writeStream.option("checkpointLocation", str(task.checkpoints(phase)))
+    if phase == "measure":
+        query = writer.format("noop").outputMode(MODES[task.kind]).start()
+    else:
+        query = _into_files(writer, task).start()
+    batches = _until(query, rows)
+    query.stop()
+    return batches
+
+
+def _into_files(writer: Any, task: Task) -> Any:
+    folder = str(task.output)
+    if MODES[task.kind] == "append":
+        return writer.format("parquet").option("path", folder)
+    return writer.outputMode("update").foreachBatch(lambda batch, _: batch.write.mode("append").parquet(folder))
+
+
+def _until(query: StreamingQuery, rows: int) -> list[Any]:
+    while True:
+        time.sleep(0.1)
+        if not query.isActive:
+            raise SystemExit(f"the query ended: {query.exception()}")
+        batches = [batch for batch in query.recentProgress if batch.numInputRows]
+        if sum(batch.numInputRows for batch in batches) >= rows:
+            return batches
+
+
+def seconds_of(batches: list[Any]) -> float:
+    return float(sum(batch.durationMs["triggerExecution"] for batch in batches)) / 1000
+
+
+def main() -> None:
+    task = protocol.task()
+    spark = session(task)
+    batches = run(task, spark, "check", task.check_rows)
+    done = sum(batch.numInputRows for batch in batches)
+    protocol.checked(rows=done, format="parquet", columns={}, pattern="*.parquet")
+    protocol.started()
+    batches = run(task, spark, "measure", task.rows)[1:]  # the first batch plans the query
+    done = sum(batch.numInputRows for batch in batches)
+    protocol.measured(rows=done, seconds=seconds_of(batches), batches=len(batches))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""W3: running count and sum per key, updates given out as they come; few and many keys, even and skewed."""
+
+from typing import Final
+
+from benchmarks.workload import Workload
+
+KIND: Final = "running"
+#: Every key's last update is the one with the largest count.
+FOUND: Final = "select key, max(count), max(sum) from found group by key"
+EXPECTED: Final = "select key, count(*), sum(id) from sequence group by key"
+MANY: Final = 10_000_000
+
+
+def _running(name: str, keys: int, zipf: float | None, rows: dict[str, int]) -> Workload:
+    spread = "uniform" if zipf is None else f"Zipf {zipf}"
+    return Workload(
+        name=name,
+        title=f"running count and sum per key, {keys:,} keys, {spread}",
+        kind=KIND,
+        keys=keys,
+        zipf=zipf,
+        rows=rows,
+        found=FOUND,
+        expected=EXPECTED,
+        target=5,
+        check_rows=2_000_000,
+    )
+
+
+W3 = _running("W3", 100_003, None, {"weir": 40_000_000, "spark": 20_000_000, "flink_sql": 10_000_000})
+W3_ZIPF = _running("W3-zipf", 100_003, 1.2, {"weir": 40_000_000, "spark": 20_000_000, "flink_sql": 10_000_000})
+W3_MANY = _running("W3-10M", MANY, None, {"weir": 20_000_000, "spark": 10_000_000, "flink_sql": 10_000_000})
+W3_MANY_ZIPF = _running("W3-10M-zipf", MANY, 1.2, {"weir": 20_000_000, "spark": 10_000_000, "flink_sql": 10_000_000})

@@ -1,0 +1,54 @@
+"""Running a system: its events, its time box, and nothing left of it."""
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks import child, protocol
+
+SAYS_ALL = """
+import time
+from benchmarks import protocol
+print("a line of its log")
+protocol.checked(rows=5, format="csv", columns={}, pattern="*")
+protocol.started()
+until = time.process_time() + 0.3
+while time.process_time() < until:
+    pass
+protocol.measured(rows=7, seconds=0.5, more=1)
+"""
+HANGS = """
+import subprocess, sys, time
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(sleeper.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_child_that_says_everything(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    outcome = child.run([sys.executable, "-c", SAYS_ALL], environment={}, log=log, time_box_s=60)
+    assert outcome.state == "done"
+    assert outcome.events[protocol.CHECKED]["rows"] == 5
+    assert outcome.events[protocol.MEASURED]["details"] == {"more": 1}
+    assert 0.2 < outcome.cpu_seconds < 30
+    assert "a line of its log" in log.read_text()
+
+
+def test_a_child_that_fails_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such connector')"]
+    outcome = child.run(command, environment={}, log=tmp_path / "child.log", time_box_s=60)
+    assert outcome.state == "failed"
+    assert "no such connector" in (tmp_path / "child.log").read_text()
+
+
+def test_a_child_over_its_time_box_ends_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_GRACE_S", 0.1)
+    log = tmp_path / "child.log"
+    outcome = child.run([sys.executable, "-c", HANGS], environment={}, log=log, time_box_s=3)
+    assert outcome.state == "did not finish"
+    assert not psutil.pid_exists(int(log.read_text()))

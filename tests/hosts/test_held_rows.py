@@ -16,9 +16,10 @@ from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
 from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
+from runtime.ports import Collector, Operator
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
-from tests.hosts.live import FAST, running
+from tests.hosts.live import FAST, running, with_operator
 
 SPLITS = 4
 
@@ -193,3 +194,45 @@ def test_rows_that_wait_survive_a_crash(tmp_path: Path) -> None:
         run.end("stop")
     assert found(output) == rows_of(source.numbers)
     assert sizes == []
+
+
+# ---------------------------------------------------------------- nothing kept
+
+
+class Ahead(Operator):
+    """Holds rows back until just before a barrier, and keeps no state."""
+
+    def __init__(self) -> None:
+        self._held: list[pa.RecordBatch] = []
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._held.append(batch)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
+        held, self._held = self._held, []
+        for batch in held:
+            out.emit(batch)
+
+    def snapshot(self, checkpoint: int) -> None:
+        assert not self._held, "what lies here now would be lost"
+
+    def finish(self, out: Collector) -> None:
+        self.prepare_snapshot_pre_barrier(0, out)
+
+
+def test_who_flushes_ahead_of_the_barrier_needs_no_state(tmp_path: Path) -> None:
+    """S3-40: nothing is lost in a crash, and the snapshots are empty."""
+    output, bomb, source = tmp_path / "out", Bomb(), Gated(total=20)
+    flow = Dataflow("ahead")
+    numbers = flow.source("numbers", source).map_batches("bomb", bomb)
+    numbers.map_batches("ahead", lambda batch: batch).sink("out", ParquetSink(str(output)))
+    job = with_operator(flow.compile(2), "ahead", Ahead)
+    with running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+        run.wait_for(lambda: len(found(output)) == 80)
+        bomb.arm()
+        source.total = 40
+        run.wait_for(lambda: len(found(output)) == 160)
+        run.end("drain")
+    assert found(output) == rows_of(source.numbers)
+    kept = [s for m in run.manifests for s in m.operators["ahead"].subtasks.values()]
+    assert not any(snapshot.segments() or snapshot.lists for snapshot in kept)

@@ -10,6 +10,7 @@ from runtime.core.ids import CheckpointId, Token
 from runtime.errors import WeirError
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.operators.functions import RowCollector
+from runtime.operators.partition import by_key_group
 from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction, SubtaskContext
 from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction, ProcessContext
 from tests.operators.harness import Harness
@@ -172,6 +173,20 @@ def test_each_entry_of_a_union_list_is_taken_by_exactly_one(old: int, new: int) 
         )
         taken += values(again.out.rows())
     assert sorted(taken) == list(range(20))
+
+
+def test_rows_buffered_in_a_list_part_from_their_keys_in_a_rescale() -> None:
+    """S3-18: why micro-batches are keyed state: lists are dealt by count, new rows by key."""
+    before = Harness(Process(Buffer(), SCHEMA))
+    before.process(batch(*range(20)))
+    stored = before.snapshot("chk-1").lists["rows"]
+    astray = 0
+    for index, share in enumerate((stored[:10], stored[10:])):
+        again = Harness(Process(Buffer(), SCHEMA), lists={"rows": share}, index=index, parallelism=2)
+        held = batch(*values(again.out.rows()))
+        elsewhere = by_key_group(held, ["v"], 16, 2)[1 - index]
+        astray += elsewhere.num_rows if elsewhere is not None else 0
+    assert astray > 0
 
 
 # ---------------------------------------------------------------- timers

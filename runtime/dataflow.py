@@ -11,7 +11,7 @@ It decides uids, edges and default parallelism, and refuses what cannot run. It 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from runtime.operators.async_map import AsyncFunction, AsyncMap, RequestLimits, 
 from runtime.operators.batch import FlatMapRows, MapBatches
 from runtime.operators.batches import Batches, BatchLimits
 from runtime.operators.functions import RULES
+from runtime.operators.iterate import Iterate
 from runtime.operators.join import BroadcastJoin
 from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction
 from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
@@ -74,6 +75,7 @@ class Dataflow:
     _steps: list[_Step] = field(default_factory=list)
     _edges: list[EdgeSpec] = field(default_factory=list)
     _sinks: dict[OperatorId, Sink] = field(default_factory=dict)
+    _loops: list[OperatorId] = field(default_factory=list)  #: heads
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
         """Adds a source. `parallelism` None means the job's."""
@@ -101,6 +103,7 @@ class Dataflow:
             )
             for s in self._steps
         )
+        self._check_loops()
         by_uid = {spec.uid: spec for spec in specs}
         edges = tuple(_resolved(edge, by_uid) for edge in self._edges)
         return CompiledJob(
@@ -110,6 +113,11 @@ class Dataflow:
             operators={s.uid: s.code for s in self._steps if s.role is not Role.SOURCE},
             sinks=dict(self._sinks),
         )
+
+    def _check_loops(self) -> None:
+        for uid in self._loops:
+            if not any(edge.feedback and edge.target == uid for edge in self._edges):
+                raise JobRejected("open-loop", uid, "nothing comes back into this loop: close it with close_with")
 
     def _add(
         self,
@@ -142,10 +150,18 @@ class Dataflow:
         input: int = 0,
         keys: tuple[str, ...] = (),
         build: bool = False,
+        feedback: bool = False,
     ) -> None:
-        self._edges.append(
-            EdgeSpec(source=source, target=target, input=input, partitioning=partitioning, keys=keys, build=build)
+        edge = EdgeSpec(
+            source=source,
+            target=target,
+            input=input,
+            partitioning=partitioning,
+            keys=keys,
+            build=build,
+            feedback=feedback,
         )
+        self._edges.append(edge)
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -162,9 +178,7 @@ def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> Edge
         return edge
     if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
         return edge
-    return EdgeSpec(
-        source=edge.source, target=edge.target, input=edge.input, partitioning=Partitioning.REBALANCE, build=edge.build
-    )
+    return replace(edge, partitioning=Partitioning.REBALANCE)
 
 
 @dataclass(frozen=True)
@@ -196,6 +210,16 @@ class Stream:
         joined = self._then(uid, lambda: BroadcastJoin(keys, columns, how), None)
         self.flow._connect(build.uid, joined.uid, Partitioning.BROADCAST, input=1, build=True)
         return joined
+
+    def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
+        """Opens a loop: what follows reads this stream and whatever is brought back with `close_with`.
+
+        A bounded job, or a drained one, ends once nothing is on its way in the loop. Event time in a loop is that of
+        its input.
+        """
+        head = self._then(uid, Iterate, parallelism)
+        self.flow._loops.append(head.uid)
+        return IterativeStream(self.flow, head.uid)
 
     def process(
         self,
@@ -268,6 +292,19 @@ class Stream:
         after = self.flow._add(uid, "", Role.OPERATOR, parallelism, make)
         self.flow._connect(self.uid, after.uid, Partitioning.FORWARD)
         return after
+
+
+@dataclass(frozen=True)
+class IterativeStream(Stream):
+    """A stream into which records come back."""
+
+    def close_with(self, stream: Stream) -> None:
+        """Brings the records of `stream`, which comes from this one, back here. Their columns must be those of here.
+
+        May be called again for another stream.
+        """
+        back = sum(edge.feedback and edge.target == self.uid for edge in self.flow._edges)
+        self.flow._connect(stream.uid, self.uid, Partitioning.FORWARD, input=back + 1, feedback=True)
 
 
 @dataclass(frozen=True)

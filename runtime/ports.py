@@ -122,6 +122,13 @@ class Operator(ABC):
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
         """Last chance to emit what must precede the barrier. Keep it short: it delays everybody downstream."""
 
+    def settle(self, out: Collector) -> None:
+        """In a loop whose inputs have ended: emit whatever is held back, without need of further input.
+
+        Called again and again until nothing comes round any more. What is emitted at the end of the input instead would
+        come back into a loop that has ended.
+        """
+
     def snapshot(self, checkpoint: int) -> None:
         """Put what lies in memory into declared state. There is no collector here: nothing can be emitted."""
 
@@ -271,6 +278,8 @@ class SnapshotStore(Protocol):
         """Those already gone count as success; folders left empty go too."""
 
     def list(self, prefix: str) -> list[str]: ...
+    def unfinished(self) -> Sequence[str]:
+        """What writers that were killed left behind. Those of living writers are among them."""
 
 
 class Clock(Protocol):

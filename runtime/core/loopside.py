@@ -31,7 +31,7 @@ class LoopSide:
     def __init__(self, spec: SubtaskSpec) -> None:
         place = None if spec.finished_on_restore else spec.loop
         self.channels = place.back if place is not None else frozenset()
-        self.replaying = spec.replays
+        self.replaying = False  #: the host must give it the restored log first
         self._uid = spec.id.operator
         self._edges = BackEdges(self.channels, waits=spec.mode is CheckpointMode.EXACTLY_ONCE)
         self._probing = None if place is None else Probing(place, set(spec.regular) - place.inside)
@@ -95,9 +95,9 @@ class LoopSide:
         return self._probing is not None and self._probing.place.is_entry
 
     @property
-    def probing(self) -> bool:
-        """Whether the data of the loop has ended, as far as this subtask can tell."""
-        return self._probing is not None and self._probing.round > 0
+    def still(self) -> bool:
+        """Whether the loop is so near to its end that only what has rows inside may put anything into it."""
+        return self._probing is not None and self._probing.still
 
     @property
     def quiet(self) -> bool:

@@ -5,9 +5,12 @@ Every subtask of the loop sends probe r on when all its inputs have brought it, 
 brought probe r - 1. A head's value is the number of rounds in a row up to r in which no records came round to it, and
 no more than what its inputs say, a back-edge's word counting one more: it is a round older. When a head's value exceeds
 the number of heads, there was one round in which none of them heard anything. What each had sent before its probe
-r - 1 of that round would have come round before its probe r; so there was nothing, and nobody can begin anew.
+r - 1 of that round would have come round before its probe r; so there was nothing, and nobody could begin anew, were it
+not for timers. So whoever passes such a value on is *still* from then on: it fires no timer, as after the end of its
+data, until it hears a lower one. And a head that has counted as many rounds again knows that all were still in one in
+which none heard anything.
 
-It does not know records, barriers or time. An operator must not put out anything of its own accord meanwhile.
+It does not know records, barriers or time. What an operator has inside must have left it before it passes a probe on.
 """
 
 from collections.abc import Collection
@@ -41,7 +44,8 @@ class Probing:
     place: LoopPlace
     outside: set[ChannelId]
     round: int = 0  #: of the last probe sent
-    quiet: bool = False  #: proven: nothing is on its way
+    quiet: bool = False  #: proven: nothing is on its way, and nothing will be
+    still: bool = False  #: nothing may be put out of its own accord
     _said: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: values by round
     _ended: set[ChannelId] = field(default_factory=set)
     _silent_rounds: int = 0
@@ -69,7 +73,8 @@ class Probing:
             return None
         value = self._value(following)
         self.round = following
-        self.quiet = self.place.is_entry and value > self.place.heads
+        self.still = value > self.place.heads
+        self.quiet = self.place.is_entry and value > 2 * self.place.heads + 1
         return None if self.quiet else Probe(following, value)
 
     def _due(self, following: int) -> bool:

@@ -75,7 +75,7 @@ class Subtask:
         self._started = False
         self._alignment = barriers.fresh(spec.mode, frozenset(spec.regular))
         self._watermarks = Watermarks(spec.regular, spec.restored_watermark)
-        self._loop = LoopSide(spec)
+        self.loop = LoopSide(spec)  #: the host may look at it
         self._end_of_data: dict[ChannelId, bool] = {}
         self._idle = False  #: the successors have been told to leave this subtask out of event time
         self._done: bool | None = None  #: the logic is done; the value is the drain flag
@@ -98,8 +98,7 @@ class Subtask:
     @property
     def may_fire(self) -> bool:
         """Whether the host may let the operator work and emit without a message: on a timer."""
-        over = self._done is not None or self._loop.probing
-        return self._started and not over and not self.spec.finished_on_restore
+        return self._started and self._done is None and not self.spec.finished_on_restore
 
     @property
     def logic_done(self) -> bool:
@@ -108,11 +107,6 @@ class Subtask:
     @property
     def watermark(self) -> int:
         return self._watermarks.current
-
-    @property
-    def replaying(self) -> bool:
-        """Whether the host must give it the restored log of its loop first."""
-        return self._loop.replaying
 
     @property
     def idle(self) -> bool:
@@ -130,10 +124,10 @@ class Subtask:
 
     def readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
-        if not self._started or self.ended or self._loop.replaying:
+        if not self._started or self.ended or self.loop.replaying:
             return False
         if channel in self.spec.feedback:
-            return self._loop.readable(channel)
+            return self.loop.readable(channel)
         if channel not in self._alignment.live or channel in self.blocked:
             return False
         return channel in self.spec.build or not self._building
@@ -168,9 +162,9 @@ class Subtask:
             case CheckpointAborted(checkpoint):
                 return self._aborted(checkpoint)
             case FeedbackReplayed(records):
-                return self._loop.replayed(records)
+                return self.loop.replayed(records)
             case FeedbackReplayEnded():
-                self._loop.replaying = False
+                self.loop.replaying = False
                 return []
             case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
                 return self._start()
@@ -180,6 +174,7 @@ class Subtask:
     def _start(self) -> Effects:
         assert not self._started, "a subtask starts once"
         self._started = True
+        self.loop.replaying = self.spec.replays
         if self.is_source and self.spec.finished_on_restore:
             return self._source_done(drain=True)
         # Successors start anew: without this they would wait until event time rises above what they once knew. And the
@@ -207,7 +202,7 @@ class Subtask:
             case EndOfData(drain):
                 return self._end_of_channel_data(channel, drain)
             case Probe():
-                self._loop.probed(channel, message)
+                self.loop.probed(channel, message)
                 return []
             case EndOfPartition():
                 return self._settle(*barriers.ended(self._alignment, channel))
@@ -253,7 +248,7 @@ class Subtask:
         if self.ended:
             detail = "the subtask ended while it was being triggered"
             return [Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
-        if not self._started or self._loop.replaying:
+        if not self._started or self.loop.replaying:
             detail = "the log of the loop is being replayed" if self._started else "the subtask is being deployed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         done: Effects = []
@@ -275,7 +270,7 @@ class Subtask:
         return effects
 
     def _decline(self, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
-        self._loop.give_up(checkpoint)
+        self.loop.give_up(checkpoint)
         return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
 
     def _aligned(self, barrier: Barrier) -> Effects:
@@ -297,7 +292,7 @@ class Subtask:
         if self.spec.finished_on_restore:
             snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
             return [Broadcast(barrier), Acknowledge(checkpoint, snapshot, SnapshotTimings())]
-        capture = self._loop.capture(barrier, finished=self._done is True, watermark=self._watermarks.current)
+        capture = self.loop.capture(barrier, finished=self._done is True, watermark=self._watermarks.current)
         return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
 
     # ------------------------------------------------------------ loops
@@ -306,17 +301,17 @@ class Subtask:
         """A message on a back-edge. Time in a loop is that of its regular inputs."""
         match message:
             case Records():
-                return self._spoken(self._loop.records(channel, message, over=self._done is True))
+                return self._spoken(self.loop.records(channel, message, over=self._done is True))
             case Barrier(checkpoint):
-                return self._loop.returned(channel, checkpoint)
+                return self.loop.returned(channel, checkpoint)
             case CancelBarrier(checkpoint):
                 return self._cancelled_inside(checkpoint)
             case Probe():
-                self._loop.probed(channel, message)
+                self.loop.probed(channel, message)
             case EndOfPartition():
-                return self._loop.partition_ended(channel)
+                return self.loop.partition_ended(channel)
             case EndOfData(drain=True):
-                self._loop.data_ended(channel)
+                self.loop.data_ended(channel)
             case _:
                 assert isinstance(message, Watermark | Idle | EndOfData), f"unknown message {message!r}"
         return []
@@ -329,15 +324,15 @@ class Subtask:
 
     def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
         """Somebody in the loop cannot take part. Whoever has sent the barrier need not send this round as well."""
-        if not self._loop.is_logging(checkpoint):
+        if not self.loop.is_logging(checkpoint):
             self._alignment = barriers.aborted(self._alignment, checkpoint)
-        return self._loop.give_up(checkpoint)
+        return self.loop.give_up(checkpoint)
 
     def _probe(self) -> Effects:
         """Sends on what probes are due; where they prove that nothing is on its way, the loop's data ends."""
         if self._done is not None:
             return []
-        return self._loop.probes() + (self._inputs_done(drain=True) if self._loop.quiet else [])
+        return self.loop.probes() + (self._inputs_done(drain=True) if self.loop.quiet else [])
 
     # ------------------------------------------------------------ the end
 
@@ -354,16 +349,16 @@ class Subtask:
             effects.append(EndInput(number))
         if drain:
             self._watermarks.ended(channel)
-            self._loop.data_ended(channel)
+            self.loop.data_ended(channel)
             effects += self._timed(self._watermarks.current, None)
         truly = all(self._end_of_data.values())
-        if len(self._end_of_data) == len(self.spec.regular) and not (truly and self._loop.must_prove):
+        if len(self._end_of_data) == len(self.spec.regular) and not (truly and self.loop.must_prove):
             effects += self._inputs_done(drain=truly)
         return effects
 
     def _inputs_done(self, *, drain: bool) -> Effects:
         """Nothing comes any more, not round a loop either."""
-        numbers = sorted({self.spec.inputs[channel] for channel in self._loop.channels}) if drain else []
+        numbers = sorted({self.spec.inputs[channel] for channel in self.loop.channels}) if drain else []
         done = [*(EndInput(number) for number in numbers), *self._logic_done(drain=drain)]
         barrier, self._deferred = self._deferred, None
         return done if barrier is None else done + self._snapshot(barrier)
@@ -397,4 +392,4 @@ class Subtask:
         self._alignment = barriers.aborted(self._alignment, checkpoint)
         if self.ended or self.spec.finished_on_restore:
             return []
-        return [*self._loop.give_up(checkpoint), ForgetCheckpoint(checkpoint)]
+        return [*self.loop.give_up(checkpoint), ForgetCheckpoint(checkpoint)]

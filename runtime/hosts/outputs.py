@@ -1,9 +1,12 @@
 """The output side of one subtask: deals batches to channels by each edge's partitioning and spends credits.
 
+What leads back into a loop costs none, or the loop would wait for itself.
+
 It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -38,7 +41,7 @@ class Outputs:
 
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
-        self.credits = Credits(channels)
+        self.credits = Credits(channel for channel in channels if not self.graph.is_feedback(channel))
         numbers = dict.fromkeys(channel.edge for channel in channels)
         self._edges = [_Edge(self.graph.edges[n], tuple(c for c in channels if c.edge == n)) for n in numbers]
 
@@ -91,8 +94,35 @@ class Outputs:
 
     def _put(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
         nbytes = batch.nbytes
-        self.credits.spend(channel, nbytes)
+        if not self.graph.is_feedback(channel):
+            self.credits.spend(channel, nbytes)
         self.send(channel, Records(batch, batch.num_rows, nbytes))
+
+
+class Gatekeeper:
+    """The collector of one operator: passes batches on, except where output would be lost."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+        self._refusing: str | None = None
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        if self._refusing is not None:
+            raise WeirError(f"output {self._refusing} is refused: it would be lost")
+        self._outputs.emit(batch)
+
+    def refuse(self, when: str | None) -> str | None:
+        """Refuses output from now on, or accepts it again. Returns what was in force."""
+        before, self._refusing = self._refusing, when
+        return before
+
+    @contextmanager
+    def refusing(self, when: str) -> Iterator[None]:
+        before = self.refuse(when)
+        try:
+            yield
+        finally:
+            self.refuse(before)
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:

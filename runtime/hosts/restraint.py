@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from runtime.core.ids import ChannelId
-from runtime.core.messages import Control, EndOfData, Idle, Message, Records, Watermark
+from runtime.core.messages import Control, EndOfData, Idle, Message, Probe, Records, Watermark
 from runtime.ports import Operator
 
 
@@ -34,7 +34,8 @@ class Restraint:
             return True
         if isinstance(message, Records):
             return self._operator.ready(finishing=False)
-        if isinstance(message, EndOfData) and message.drain and self._reading == {channel}:
+        last = isinstance(message, EndOfData) and message.drain and self._reading == {channel}
+        if last or isinstance(message, Probe):  # a probe asks whether a loop is empty
             return self._operator.ready(finishing=True)
         return True
 

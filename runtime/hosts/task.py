@@ -5,9 +5,8 @@ code the operator's name. All of it runs on the slot's loop, except the writing 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,18 +20,24 @@ from runtime.core.effects import (
     Broadcast,
     CaptureState,
     Close,
+    CloseLog,
     CommitOutput,
     Decline,
+    DropLog,
     EndInput,
     Finish,
     ForgetCheckpoint,
+    LogFeedback,
     PreparePreBarrier,
     Process,
     ReportEnded,
     ReportFinished,
+    Settle,
     SubtaskEffect,
 )
 from runtime.core.events import (
+    FeedbackReplayed,
+    FeedbackReplayEnded,
     MessageArrived,
     SnapshotFailed,
     SnapshotStored,
@@ -44,44 +49,21 @@ from runtime.core.events import (
     SubtaskStarted,
 )
 from runtime.core.ids import ChannelId, SubtaskId
-from runtime.core.messages import Barrier, EndOfData, Message, Records, Watermark
+from runtime.core.messages import EndOfData, Message, Probe, Records, Watermark
 from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure, WeirError
-from runtime.hosts.outputs import Outputs
+from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log
+from runtime.hosts.outputs import Gatekeeper, Outputs
 from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
 from runtime.hosts.restraint import Restraint
-from runtime.ports import Capture, Clock, Operator, OperatorContext, SnapshotStore, SourceReader
+from runtime.io.spool import Spool
+from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.store import SubtaskState
 
 POLL_ROWS: Final = 65_536  #: most rows that a source gives out in one step
+ROUNDS_FIRST: Final = 16  #: messages that come round are taken before one from outside, or a loop would fill up
 
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: run off the loop, deliver the event to the task on it
-
-
-class Gatekeeper:
-    """The collector of one operator: passes batches on, except where output would be lost."""
-
-    def __init__(self, outputs: Outputs) -> None:
-        self._outputs = outputs
-        self._refusing: str | None = None
-
-    def emit(self, batch: pa.RecordBatch) -> None:
-        if self._refusing is not None:
-            raise WeirError(f"output {self._refusing} is refused: it would be lost")
-        self._outputs.emit(batch)
-
-    def refuse(self, when: str | None) -> str | None:
-        """Refuses output from now on, or accepts it again. Returns what was in force."""
-        before, self._refusing = self._refusing, when
-        return before
-
-    @contextmanager
-    def refusing(self, when: str) -> Iterator[None]:
-        before = self.refuse(when)
-        try:
-            yield
-        finally:
-            self.refuse(before)
 
 
 class SourceOperator(Operator):
@@ -120,11 +102,11 @@ class Task:
     report: Callable[[Any], None]  #: to the master
     consumed: Callable[[ChannelId, int], None]  #: credits back to the sender
     background: Background
+    replays: Iterable[Records] = ()  #: the restored log of a loop
     records_in: int = 0
     busy_ms: float = 0.0
     blocked_ms: float = 0.0
-    _queues: dict[ChannelId, deque[Message]] = field(default_factory=dict)
-    _turn: deque[ChannelId] = field(default_factory=deque)
+    _rounds: int = 0  #: messages taken in a row that came round
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _open: bool = False
@@ -132,10 +114,13 @@ class Task:
     _blocked_since: float | None = None
 
     def __post_init__(self) -> None:
-        self._queues = {channel: deque() for channel in self.machine.spec.inputs}
-        self._turn = deque(self._queues)
+        spec = self.machine.spec
+        self._queues = {channel: Spool() for channel in spec.inputs}
+        self._regular, self._back = deque(spec.regular), deque(sorted(spec.feedback))
+        self._logs = FeedbackLogs()
+        self._replays = iter(self.replays)
         self._gate = Gatekeeper(self.outputs)
-        self._restraint = Restraint(self.operator, self._queues, self.outputs.broadcast)
+        self._restraint = Restraint(self.operator, spec.regular, self.outputs.broadcast)
 
     @property
     def id(self) -> SubtaskId:
@@ -156,6 +141,9 @@ class Task:
 
     def close(self) -> None:
         """Frees the operator's resources, once, however the subtask ends."""
+        self._logs.close()
+        for queue in self._queues.values():
+            queue.close()
         if self._closed or self.operator is None:
             return
         self._closed = True
@@ -164,7 +152,7 @@ class Task:
 
     def deliver(self, channel: ChannelId, message: Message) -> None:
         if not self.machine.ended:
-            self._queues[channel].append(message)
+            self._queues[channel].push(message)
 
     # ------------------------------------------------------------ steps
 
@@ -205,23 +193,49 @@ class Task:
             self.handle(SourceIdle())
         return False
 
+    def _replay(self) -> bool:
+        if not self.outputs.credits.runnable:
+            return False
+        records = next(self._replays, None)
+        self.handle(FeedbackReplayEnded() if records is None else FeedbackReplayed(records))
+        return True
+
     def _take(self) -> bool:
-        for _ in range(len(self._turn)):
-            channel = self._turn[0]
-            self._turn.rotate(-1)
+        """One message. What comes round goes first, but now and then one from outside: barriers come from there."""
+        if self.machine.loop.replaying:
+            return self._replay()
+        if self._rounds < ROUNDS_FIRST:
+            return self._take_round() or self._take_regular()
+        return self._take_regular() or self._take_round()
+
+    def _take_round(self) -> bool:
+        message = self._next(self._back)
+        self._rounds += message is not None
+        return message is not None
+
+    def _take_regular(self) -> bool:
+        self._rounds = 0
+        message = self._next(self._regular)
+        if isinstance(message, Records):
+            self.consumed(self._regular[-1], message.nbytes)
+        return message is not None
+
+    def _next(self, turn: deque[ChannelId]) -> Message | None:
+        """Handles and returns the next message that may be, of these channels in turn; its channel is the last then."""
+        for _ in range(len(turn)):
+            channel = turn[0]
+            turn.rotate(-1)
             queue = self._queues[channel]
-            if queue and self.machine.readable(channel) and self._may_handle(channel, queue[0]):
-                message = queue.popleft()
+            if queue and self.machine.readable(channel) and self._may_handle(channel, queue.peek()):
+                message = queue.pop()
                 self._restraint.took(channel, message)
                 self.handle(MessageArrived(channel, message))
-                if isinstance(message, Records):
-                    self.consumed(channel, message.nbytes)
-                return True
-        return False
+                return message
+        return None
 
     def _may_handle(self, channel: ChannelId, message: Message) -> bool:
         """What makes output waits for credit; barriers and the last words of a channel do not."""
-        if not self.outputs.credits.runnable and isinstance(message, Records | Watermark | EndOfData):
+        if not self.outputs.credits.runnable and isinstance(message, Records | Watermark | EndOfData | Probe):
             return False
         return bool(self._call("ready", self._restraint.may_take, channel, message))
 
@@ -229,6 +243,8 @@ class Task:
     def timer_in_ms(self) -> int | None:
         """How soon a processing timer fires; None when there is none, or when its output would have no credit."""
         if self.operator is None or not self.machine.may_fire or not self.outputs.credits.runnable:
+            return None
+        if self.machine.loop.still and self._call("ready", self.operator.ready, True):
             return None
         due = self._call("next_processing_timer", self.operator.next_processing_timer)
         return None if due is None else max(0, due - self.clock.now_ms())
@@ -273,6 +289,8 @@ class Task:
                 self._pre_barrier_ms = self.clock.monotonic_ms() - started
             case CaptureState():
                 self._capture(effect)
+            case LogFeedback() | CloseLog() | DropLog() | Settle():
+                self._perform_in_loop(effect)
             case EndInput(number):
                 self._hook("end_input", number, self._gate)
             case Finish():
@@ -293,6 +311,17 @@ class Task:
             case ReportEnded():
                 self.report(Ended(self.id))
 
+    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
+        match effect:
+            case LogFeedback(checkpoints, records):
+                self._logs.add(checkpoints, records)
+            case CloseLog(checkpoint):
+                self._store_later(*self._logs.complete(checkpoint))
+            case DropLog(checkpoint):
+                self._logs.drop(checkpoint)
+            case Settle():
+                self._hook("settle", self._gate)
+
     def _capture(self, effect: CaptureState) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no state"
         barrier, started = effect.barrier, self.clock.monotonic_ms()
@@ -308,23 +337,36 @@ class Task:
             pre_barrier_ms=self._pre_barrier_ms,
             sync_ms=self.clock.monotonic_ms() - started,
         )
-        self.background(lambda: self._store(barrier, capture, rest, timings))
+        copied = Copied(barrier=barrier, capture=capture, rest=rest, timings=timings)
+        if effect.logs:
+            self._logs.begin(copied, effect.inherits)
+        else:
+            self._store_later(copied, NO_LOG)
 
-    def _store(
-        self, barrier: Barrier, capture: Capture, rest: SubtaskSnapshot, timings: SnapshotTimings
-    ) -> SubtaskEvent:
+    def _store_later(self, copied: Copied, log: Log) -> None:
+        self.background(lambda: self._store(copied, log))
+
+    def _store(self, copied: Copied, log: Log) -> SubtaskEvent:
         """The background part of a snapshot. Any failure costs this checkpoint only."""
         started = self.clock.monotonic_ms()
-        folder = folder_of(barrier.kind, barrier.checkpoint, self.context.token)
+        barrier = copied.barrier
+        folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.context.token)}/{self.id.operator}-{self.id.index}"
         try:
-            stored, written = capture.write(self.store, f"{folder}/{self.id.operator}-{self.id.index}")
+            stored, written = copied.capture.write(self.store, folder)
+            feedback = log.write(self.store, f"{folder}.loop", self.context.max_parallelism)
         except (WeirError, OSError, pa.ArrowException) as error:
             return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
         snapshot = msgspec.structs.replace(
-            rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists, unions=stored.unions
+            copied.rest,
+            keyed=stored.keyed,
+            broadcast=stored.broadcast,
+            lists=stored.lists,
+            unions=stored.unions,
+            feedback=feedback,
         )
+        written += sum(segment.nbytes for segment in feedback)
         async_ms = self.clock.monotonic_ms() - started
-        measured = msgspec.structs.replace(timings, async_ms=async_ms, written_bytes=written)
+        measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
         return SnapshotStored(barrier.checkpoint, snapshot, measured)
 
     def _hook(self, name: str, *args: Any) -> None:

@@ -27,7 +27,8 @@ from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
 from runtime.dataflow import CompiledJob
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
+from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
+from runtime.hosts.feedback import replayed
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.protocol import (
     Aborted,
@@ -242,7 +243,7 @@ class Slot:
         state = SubtaskState(context.key_groups, job.graph.max_parallelism, store)
         context.state = state
         state.restore(restored)
-        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode)
+        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode, bool(restored.feedback))
         return Task(
             machine=Subtask(spec),
             operator=None if restored.finished else self._code(subtask),
@@ -254,6 +255,7 @@ class Slot:
             report=self._report,
             consumed=self._consumed,
             background=lambda work: self._in_background(subtask, work),
+            replays=replayed(store, restored.feedback),
         )
 
     def _code(self, subtask: SubtaskId) -> Any:

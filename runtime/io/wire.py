@@ -19,6 +19,7 @@ from runtime.core.messages import (
     EndOfPartition,
     Idle,
     Message,
+    Probe,
     Records,
     Watermark,
 )
@@ -84,7 +85,7 @@ class Numbering:
 
 _HEAD: Final = struct.Struct("<QB")  #: number of the message, index into _KINDS
 #: The index is what travels: only ever append.
-_KINDS: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition)
+_KINDS: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition, Probe)
 _INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_KINDS) if kind is not None}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _KINDS if kind is not None)
 _RECORDS: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch itself travels beside

@@ -82,9 +82,12 @@ class Batches(Operator):
     def snapshot(self, checkpoint: int) -> None:
         self._kept.replace(self._by_group() if self._rows else {})
 
-    def finish(self, out: Collector) -> None:
+    def settle(self, out: Collector) -> None:
         if self._rows:
             self._leave(BY_TIME, out)
+
+    def finish(self, out: Collector) -> None:
+        self.settle(out)
 
     # ------------------------------------------------------------ inside
 

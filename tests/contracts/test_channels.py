@@ -17,6 +17,7 @@ from runtime.core.messages import (
     EndOfPartition,
     Idle,
     Message,
+    Probe,
     Records,
     Watermark,
 )
@@ -80,6 +81,7 @@ def test_control_messages_keep_their_place_before_between_and_after_batches(netw
         Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 1_700_000_000_000),
         numbers(0, 3),
         Idle(),
+        Probe(3, 2),
         Barrier(CheckpointId(2), CheckpointKind.SAVEPOINT, 1_700_000_000_001),
         numbers(3, 3),
         CancelBarrier(CheckpointId(3)),

@@ -37,10 +37,25 @@ def test_the_loop_is_at_its_end_after_more_silent_rounds_than_there_are_heads() 
     probing.advance()
     probing.said(ROUND, Probe(1, 0))
     assert probing.advance() == Probe(2, 1)
-    probing.said(ROUND, Probe(2, 1))
+    assert not probing.still
+    for number in (3, 4):
+        probing.said(ROUND, Probe(number - 1, number - 2))
+        assert probing.advance() == Probe(number, number - 1)
+        assert probing.still, "no timer may begin anew what is over"
+    probing.said(ROUND, Probe(4, 3))
     assert probing.advance() is None
     assert probing.quiet
     assert probing.advance() is None, "it is proven once"
+
+
+def test_who_was_still_goes_on_when_something_has_come_round_after_all() -> None:
+    probing = Probing(BODY, set())
+    probing.said(IN, Probe(1, 2))
+    probing.advance()
+    was = probing.still
+    probing.said(IN, Probe(2, 1))
+    probing.advance()
+    assert (was, probing.still) == (True, False)
 
 
 def test_records_that_come_round_begin_the_count_anew() -> None:
@@ -83,7 +98,7 @@ def test_a_back_edge_that_has_ended_is_silent_for_ever() -> None:
     probing.said(ROUND, Probe(1, SILENT))
     assert probing.advance() == Probe(2, 1)
     probing.ended(ROUND)
-    assert probing.advance() is None
+    assert [probing.advance(), probing.advance(), probing.advance()] == [Probe(3, 2), Probe(4, 3), None]
     assert probing.quiet
 
 
@@ -102,6 +117,7 @@ class Ring:
     """Records with hops left go round over ordered wires; each step one random message is handled."""
 
     def __init__(self, wires: Wires, rng: Random) -> None:
+        self.timers = 60  #: of their own accord subtasks put out so many records
         self.rng, names = rng, sorted({name for wire in wires for name in wire})
         self.queues: dict[tuple[str, str], deque[int | Probe]] = {wire: deque() for wire in wires}
         self.ids = {wire: ChannelId(number, 0, 0) for number, wire in enumerate(wires)}
@@ -126,6 +142,9 @@ class Ring:
 
     def step(self) -> None:
         name, probing = self.rng.choice(list(self.subtasks.items()))
+        if self.timers and not probing.still and self.rng.random() < 0.02:
+            self.timers -= 1
+            self.send(name, 7)
         full = [wire for wire, queue in self.queues.items() if queue and wire[1] == name]
         if full:
             wire = self.rng.choice(full)

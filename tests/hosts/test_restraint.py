@@ -14,6 +14,7 @@ from runtime.core.messages import (
     EndOfData,
     EndOfPartition,
     Idle,
+    Probe,
     Records,
     Watermark,
 )
@@ -100,3 +101,10 @@ def test_one_that_was_finished_on_restore_takes_everything() -> None:
     held, _ = restraint(None)
     assert held.may_take(ONE, Watermark(MAX_WATERMARK))
     assert held.may_take(ONE, EndOfData(drain=True))
+
+
+def test_a_probe_of_a_loop_waits_until_nothing_is_inside() -> None:
+    """S4-41: else the loop would seem empty."""
+    for hold, may in ((5, False), (None, True)):
+        held, _ = restraint(Holding(hold))
+        assert held.may_take(ONE, Probe(1, 0)) is may

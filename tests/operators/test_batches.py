@@ -158,3 +158,11 @@ def test_event_time_does_not_overtake_rows() -> None:
 def test_limits_that_make_no_sense_are_refused(max_rows: int, max_wait_ms: int, field: str) -> None:
     with pytest.raises(JobRejected, match=field):
         BatchLimits(max_rows, max_wait_ms)
+
+
+def test_in_a_loop_that_comes_to_its_end_a_batch_does_not_wait_to_be_full() -> None:
+    """S4-41."""
+    harness = Harness(operator(Bulk()))
+    harness.process(rows(1, 2))
+    harness.operator.settle(harness.out)
+    assert harness.operator.watermark_hold() is None

@@ -1,0 +1,137 @@
+"""A queue of messages that keeps a few megabytes in memory and the rest on disk.
+
+What a loop brings back may not be held up, so its queue has no bound in memory terms. Batches beyond the limit lie as
+Arrow IPC streams in files without a name: whatever happens to the process, nothing of them stays. A file goes when all
+in it has been read. One thread pushes and pops; what `batches` gives may be read by another.
+"""
+
+import os
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from runtime.core.messages import Message, Records
+
+MEMORY_BYTES: Final = 16 * 1024 * 1024  #: well above a channel's window, so that charged channels seldom see the disk
+FILE_BYTES: Final = 64 * 1024 * 1024
+
+
+class _File:
+    """Several batches, one behind the other."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="weir-")  # noqa: SIM115  (it lives as long as what is in it)
+        self.size = 0
+        self.unread = 0
+
+    def append(self, data: pa.Buffer) -> int:
+        offset = self.size
+        self._file.write(data)
+        self._file.flush()
+        self.size += data.size
+        self.unread += 1
+        return offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), length, offset)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    file: _File
+    offset: int
+    length: int
+    rows: int
+    nbytes: int
+
+    def load(self) -> Records:
+        with pa.ipc.open_stream(self.file.read(self.offset, self.length)) as stream:
+            return Records(stream.read_next_batch(), self.rows, self.nbytes)
+
+
+class Spool:
+    """First in, first out.
+
+    Args:
+        memory_bytes: once so much of records is in memory, further ones go to disk.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._limit = memory_bytes
+        self._in_memory = 0
+        self._items: deque[Message | _OnDisk] = deque()
+        self._files: list[_File] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def on_disk_bytes(self) -> int:
+        return sum(file.size for file in self._files)
+
+    def push(self, message: Message) -> None:
+        if isinstance(message, Records) and self._in_memory >= self._limit:
+            self._items.append(self._written(message))
+            return
+        self._in_memory += _weight(message)
+        self._items.append(message)
+
+    def peek(self) -> Message:
+        """The next message. Raises IndexError if there is none."""
+        first = self._items[0]
+        if isinstance(first, _OnDisk):
+            first = self._items[0] = self._loaded(first)
+        return first
+
+    def pop(self) -> Message:
+        message = self.peek()
+        self._items.popleft()
+        self._in_memory -= _weight(message)
+        return message
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches that are in it now, whatever is pushed later; it must not be popped or closed meanwhile."""
+        return _batches(tuple(self._items))
+
+    def close(self) -> None:
+        self._items.clear()
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def _written(self, records: Records) -> _OnDisk:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, records.payload.schema) as writer:
+            writer.write_batch(records.payload)
+        data = sink.getvalue()
+        if not self._files or self._files[-1].size >= FILE_BYTES:
+            self._files.append(_File())
+        file = self._files[-1]
+        return _OnDisk(file, file.append(data), data.size, records.rows, records.nbytes)
+
+    def _loaded(self, item: _OnDisk) -> Records:
+        records = item.load()
+        self._in_memory += records.nbytes
+        item.file.unread -= 1
+        if item.file.unread == 0:
+            self._files.remove(item.file)
+            item.file.close()
+        return records
+
+
+def _weight(message: Message) -> int:
+    return message.nbytes if isinstance(message, Records) else 0
+
+
+def _batches(items: tuple[Message | _OnDisk, ...]) -> Iterator[pa.RecordBatch]:
+    for item in items:
+        records = item.load() if isinstance(item, _OnDisk) else item
+        if isinstance(records, Records):  # pragma: no branch  (a log holds nothing else)
+            yield records.payload

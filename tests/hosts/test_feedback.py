@@ -1,0 +1,89 @@
+"""The log of a loop: what is stored of it, and for which checkpoint."""
+
+import pyarrow as pa
+import pytest
+
+from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot
+from runtime.core.ids import CheckpointId
+from runtime.core.messages import Barrier, CheckpointKind, Records
+from runtime.hosts import feedback
+from runtime.hosts.feedback import Copied, FeedbackLogs, replayed
+from runtime.io.memory import MemorySnapshotStore
+from runtime.state.store import StateCapture
+
+FIRST, SECOND = CheckpointId(1), CheckpointId(2)
+
+
+def copied(checkpoint: CheckpointId, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> Copied:
+    capture = StateCapture(keyed={}, broadcast={}, lists={}, unions={})
+    return Copied(
+        barrier=Barrier(checkpoint, kind, 0), capture=capture, rest=SubtaskSnapshot(), timings=SnapshotTimings()
+    )
+
+
+def records(*values: object) -> Records:
+    batch = pa.record_batch({"v": list(values)})
+    return Records(batch, batch.num_rows, batch.nbytes)
+
+
+def stored(logs: FeedbackLogs, checkpoint: CheckpointId, store: MemorySnapshotStore) -> list[list[object]]:
+    """Completes a log; the values of each of its segments, read as on a restore."""
+    _, log = logs.complete(checkpoint)
+    segments = log.write(store, f"folder/{checkpoint}", 8)
+    assert all((s.first_group, s.last_group) == (0, 7) for s in segments)
+    return [[row["v"] for part in replayed(store, [s]) for row in part.payload.to_pylist()] for s in segments]
+
+
+def test_one_record_may_belong_to_several_checkpoints() -> None:
+    logs, store = FeedbackLogs(), MemorySnapshotStore()
+    logs.begin(copied(FIRST), None)
+    logs.add((FIRST,), records(1))
+    logs.begin(copied(SECOND), None)
+    logs.add((FIRST, SECOND), records(2, 3))
+    assert stored(logs, FIRST, store) == [[1, 2, 3]]
+    logs.add((SECOND,), records(4))
+    assert stored(logs, SECOND, store) == [[2, 3, 4]]
+
+
+def test_a_log_without_records_is_no_file() -> None:
+    logs, store = FeedbackLogs(), MemorySnapshotStore()
+    logs.begin(copied(FIRST), None)
+    assert stored(logs, FIRST, store) == []
+    assert store.list("") == []
+
+
+def test_a_long_log_is_several_files_and_is_replayed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feedback, "SEGMENT_BYTES", 30)
+    monkeypatch.setattr(feedback, "REPLAY_ROWS", 2)
+    logs, store = FeedbackLogs(), MemorySnapshotStore()
+    logs.begin(copied(FIRST), None)
+    for value in range(7):
+        logs.add((FIRST,), records(value))
+    logs.add((FIRST,), records("text"))
+    assert stored(logs, FIRST, store) == [[0, 1, 2, 3], [4, 5, 6], ["text"]]
+    segments = store.list("folder")
+    assert len(segments) == 3
+
+
+def test_a_log_that_is_dropped_is_forgotten() -> None:
+    logs = FeedbackLogs()
+    logs.begin(copied(FIRST), None)
+    logs.add((FIRST,), records(1))
+    logs.drop(FIRST)
+    with pytest.raises(KeyError):
+        logs.complete(FIRST)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_the_next_try_of_a_stop_takes_over_what_the_first_has_logged(complete: bool) -> None:
+    """Whether or not the first was complete when it was given up."""
+    logs, store = FeedbackLogs(), MemorySnapshotStore()
+    logs.begin(copied(FIRST, CheckpointKind.STOP), None)
+    logs.add((FIRST,), records(1))
+    if complete:
+        assert stored(logs, FIRST, store) == [[1]]
+    logs.add((FIRST,), records(2))
+    logs.begin(copied(SECOND, CheckpointKind.STOP), FIRST)
+    logs.add((SECOND,), records(3))
+    assert stored(logs, SECOND, store) == [[1, 2, 3]]
+    logs.close()

@@ -24,10 +24,10 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
-from runtime.pipelines import PipelineContext
 from runtime.hosts.driver import JobMaster
 from runtime.hosts.local import local_master
 from runtime.io.memory_records import MemoryRecords
+from runtime.pipelines import PipelineContext
 from runtime.records import OperationRequest
 from spark_jobs import nycflights
 from spark_jobs.feeder import Plan, feed

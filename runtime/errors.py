@@ -31,7 +31,11 @@ class EnvironmentFailure(WeirError):
 
 
 class CorruptState(EnvironmentFailure):
-    """A state file is missing, truncated or altered. The message names the file."""
+    """A state file or a manifest is missing, truncated or altered. `file` names it, and so does the message."""
+
+    def __init__(self, file: str, problem: str) -> None:
+        super().__init__(f"{file}: {problem}")
+        self.file = file
 
 
 class OperatorFailure(WeirError):

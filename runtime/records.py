@@ -4,7 +4,7 @@ Every write is conditional on the attempt token: None or False means that this a
 value, not an error. A database that is away raises EnvironmentFailure and the caller tries again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,8 +64,14 @@ class RunRecords(Protocol):
         """Gives back what an older attempt had taken and not settled."""
 
     def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None: ...
-    def restore_point(self) -> str | None:
-        """Folder of the newest completed checkpoint of this run for recovery, else of what it was started from."""
+    def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
+        """Folder of the newest completed checkpoint of this run for recovery, else of what it was started from.
+
+        Those in `passed_over` are left out; behind what the run was started from comes what that was built on.
+        """
+
+    def committed_since(self, checkpoint: int) -> list[int]:
+        """Numbers of the job's completed checkpoints after `checkpoint`, without savepoints that told nobody."""
 
     def final_savepoint(self) -> str | None:
         """Folder of a completed stop or drain of this run."""

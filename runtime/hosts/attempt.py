@@ -50,7 +50,7 @@ from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure
 from runtime.hosts.completion import Timings, complete
-from runtime.hosts.monitor import Monitor
+from runtime.hosts.monitor import Monitor, shown
 from runtime.hosts.protocol import (
     Aborted,
     Ack,
@@ -68,7 +68,7 @@ from runtime.hosts.protocol import (
     Trigger,
 )
 from runtime.hosts.scribe import Scribe
-from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
+from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind, failed_by
 from runtime.io.control import ControlServer, Hello
 from runtime.ports import Clock, SnapshotStore
 from runtime.records import OperationRequest, RunRecords
@@ -240,9 +240,9 @@ class Attempt:
                 self._decide(LogicFinished(at, subtask))
             case Ended(subtask):
                 self._decide(SubtaskEnded(at, subtask))
-            case Failed(detail, operator, traceback, final, story):
-                log.error("slot failed", slot=slot, detail=detail, traceback=traceback)
-                self._end(Outcome(OutcomeKind.FAILED, detail, operator, final, tuple(story), intact=True))
+            case Failed():
+                log.error("slot failed", slot=slot, detail=message.detail, traceback=message.traceback)
+                self._end(failed_by(message))
 
     def _slot_deployed(self, slot: int, at: int) -> None:
         self._deployed.add(slot)
@@ -381,16 +381,6 @@ class Attempt:
         live = self._monitor.report(now)
         if self._not_triggered:
             live["counters"]["checkpoints_not_triggered"] = self._not_triggered
-        progress = self._coordinator.progress
-        if progress is not None:
-            number, kind, acknowledged, subtasks = progress
-            live["checkpoint"] = {
-                "number": number,
-                "kind": str(kind),
-                "acknowledged": acknowledged,
-                "subtasks": subtasks,
-            }
-        else:
-            live["checkpoint"] = None
+        live["checkpoint"] = shown(self._coordinator.progress)
         live |= {"restarts": self.config.restarts, "parallelism": self._graph.parallelism}
         self._scribe.submit(partial(self.records.write_live, live), once=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -28,6 +28,7 @@ from runtime.dataflow import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
 from runtime.hosts.attempt import Attempt
+from runtime.hosts.damage import assess
 from runtime.hosts.scribe import RETRY_S
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
@@ -59,6 +60,7 @@ class MasterConfig:
     restart: RestartStrategy = field(default_factory=FixedDelay)
     heartbeat_timeout_ms: int = 10_000
     retained_checkpoints: int = 5
+    on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
 
 
 PAUSE_SLICE_S: Final = 1.0
@@ -86,6 +88,8 @@ class JobMaster:
         self._cancelled_by: list[str] = []
         self._restarts = 0
         self._failures = 0
+        self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
+        self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
 
     # ------------------------------------------------------------ from other threads
 
@@ -118,17 +122,27 @@ class JobMaster:
         try:
             finished = self._patiently(self._records.final_savepoint)
             if finished is not None:
-                return Outcome(OutcomeKind.FAILED, savepoint=read_manifest(self._store, finished))
+                return self._ended_by(finished)
             if self._cancel_asked():
                 return Outcome(OutcomeKind.CANCELED)
             restored = self._restore()
-        except (JobRejected, CorruptState) as error:
+        except JobRejected as error:
             return Outcome(OutcomeKind.FAILED, str(error), final=True)
+        except CorruptState as error:
+            return Outcome(OutcomeKind.FAILED, str(error), damaged=error.file)
         except (WeirError, OSError) as error:
             return Outcome(OutcomeKind.FAILED, str(error))
         if self._released.is_set():
             return Outcome(OutcomeKind.RELEASED)
         return self._attempt_with(restored)
+
+    def _ended_by(self, folder: str) -> Outcome:
+        """A stop or drain is recorded: nothing is restarted, not even from the checkpoint before."""
+        self._point = folder
+        try:
+            return Outcome(OutcomeKind.FAILED, savepoint=read_manifest(self._store, folder))
+        except CorruptState as error:
+            return Outcome(OutcomeKind.FAILED, str(error), final=True, damaged=error.file)
 
     def _attempt_with(self, restored: Mapping[SubtaskId, Restored]) -> Outcome:
         config = AttemptConfig(
@@ -153,10 +167,9 @@ class JobMaster:
     def _restore(self) -> Mapping[SubtaskId, Restored]:
         """Commits what the restored checkpoint owes, cleans what it disowns, deals its state."""
         graph = self._config.job.graph
-        folder = self._patiently(self._records.restore_point)
-        manifest = None if folder is None else read_manifest(self._store, folder)
+        folder = self._point = self._patiently(partial(self._records.restore_point, self._passed_over))
+        manifest = None if folder is None else self._restorable(folder)
         if manifest is not None:
-            check_restorable(manifest, graph)
             self._commit_owed(manifest)
         retained = self._retained()
         if retained is not None:
@@ -167,6 +180,11 @@ class JobMaster:
             return {subtask: Restored(subtask=subtask) for subtask in graph.subtasks}
         log.info("restoring", checkpoint=manifest.checkpoint, kind=str(manifest.kind), token=self._token)
         return assign(manifest, graph)
+
+    def _restorable(self, folder: str) -> Manifest:
+        manifest = read_manifest(self._store, folder)
+        check_restorable(manifest, self._config.job.graph)
+        return manifest
 
     def _retained(self) -> list[Manifest] | None:
         """Every manifest of the job that may still be restored, or None if one cannot be read.
@@ -216,7 +234,7 @@ class JobMaster:
             case OutcomeKind.RELEASED:
                 self._patiently(partial(self._records.end_attempt, "released"))
                 return Exit.RELEASED
-        return self._try_again(outcome)
+        return self._after_damage(outcome) if outcome.damaged else self._try_again(outcome)
 
     def _end(
         self,
@@ -284,10 +302,30 @@ class JobMaster:
         }
         if delay_ms is None:
             return self._end(RunEvent.GAVE_UP, "failed", failure)
+        return self._next_attempt(outcome.detail, failure, delay_ms)
+
+    def _after_damage(self, outcome: Outcome) -> Exit | None:
+        """What should be restored cannot be read. The one before is taken only if the job says so: it repeats output.
+
+        No strategy is asked: each such attempt has one checkpoint fewer to choose from.
+        """
+        useless = [*self._passed_over, *([self._point] if self._point is not None else [])]
+        damage = self._patiently(
+            lambda: assess(
+                outcome.damaged, outcome.operator, outcome.detail, useless, self._records, self._store, self._restorable
+            )
+        )
+        log.error("a checkpoint cannot be restored", **damage.failure)
+        if self._config.on_corrupt_checkpoint == "fail" or outcome.final or damage.previous is None:
+            return self._end(RunEvent.GAVE_UP, "failed", damage.failure)
+        self._passed_over = damage.passed_over
+        return self._next_attempt(damage.resort, damage.failure, 0)
+
+    def _next_attempt(self, reason: str, failure: Mapping[str, Any], delay_ms: int) -> Exit | None:
         if not self._launcher.usable:
-            log.error("no slots can be started from this process any more", detail=outcome.detail)
+            log.error("no slots can be started from this process any more", detail=reason)
             return Exit.BROKEN
-        token = self._patiently(partial(self._records.next_attempt, outcome.detail, failure))
+        token = self._patiently(partial(self._records.next_attempt, reason, failure))
         if token is None:
             return Exit.SUPERSEDED
         self._token = token

@@ -62,7 +62,7 @@ class Monitor:
         own = self._of(uid)
         states = {m.state for m in own}
         capacity_ms = seconds * 1000 * max(len(own), 1)
-        watermarks = [w for m in own if (w := _shown(m.watermark)) is not None]
+        watermarks = [w for m in own if (w := _reached(m.watermark)) is not None]
         return {
             "state": "deploying"
             if not own or "deploying" in states
@@ -82,7 +82,7 @@ class Monitor:
                     "state": m.state,
                     "records_in": m.records_in,
                     "records_out": m.records_out,
-                    "watermark": _shown(m.watermark),
+                    "watermark": _reached(m.watermark),
                 }
                 for m in own
             ],
@@ -102,5 +102,11 @@ class Monitor:
         return total
 
 
-def _shown(watermark: int) -> int | None:
+def shown(progress: tuple[int, str, int, int] | None) -> dict[str, Any] | None:
+    """The coordinator's word about a pending checkpoint."""
+    names = ("number", "kind", "acknowledged", "subtasks")
+    return None if progress is None else dict(zip(names, progress, strict=True))
+
+
+def _reached(watermark: int) -> int | None:
     return None if watermark in (MIN_WATERMARK, MAX_WATERMARK) else watermark

@@ -104,13 +104,17 @@ class Heartbeat(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """The slot cannot go on. `final` says that trying again cannot help. `story`: the last events of the subtask."""
+    """The slot cannot go on. `final` says that trying again cannot help. `story`: the last events of the subtask.
+
+    `damaged`: the state file that could not be restored, if it was that.
+    """
 
     detail: str
     operator: str
     traceback: str
     final: bool
     story: list[str]
+    damaged: str
 
 
 ToMaster = Deployed | Ack | Declined | Finished | Ended | Heartbeat | Failed

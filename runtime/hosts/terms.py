@@ -10,6 +10,7 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.recovery import Restored
 from runtime.dataflow import CompiledJob
+from runtime.hosts.protocol import Failed
 
 
 class Launcher(Protocol):
@@ -57,7 +58,21 @@ class Outcome:
     savepoint: Manifest | None = None  #: of a completed stop or drain
     progressed: bool = False  #: a checkpoint was completed
     ran_ms: int = 0  #: since every subtask ran
+    damaged: str = ""  #: a file of the checkpoint that was to be restored is missing or altered
     intact: bool = False  #: no slot was lost or hangs, as far as is known
+
+
+def failed_by(said: Failed) -> Outcome:
+    """The outcome of an attempt in which a slot reported its own failure: it is there, and so are the others."""
+    return Outcome(
+        OutcomeKind.FAILED,
+        said.detail,
+        said.operator,
+        said.final,
+        tuple(said.story),
+        damaged=said.damaged,
+        intact=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

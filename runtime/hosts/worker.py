@@ -327,6 +327,7 @@ class Slot:
                 traceback="".join(traceback.format_exception(error))[-8000:],
                 final=_is_final(error),
                 story=[line[:500] for line in story[-20:]],
+                damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
             )
         )
 
@@ -337,5 +338,8 @@ def _look_again() -> None:
 
 def _is_final(error: BaseException) -> bool:
     """Whether trying again cannot help: that is for the cause to say, whichever operator met it."""
-    cause = error.__cause__ if isinstance(error, OperatorFailure) else error
-    return isinstance(cause, DataRejected | JobRejected)
+    return isinstance(_cause(error), DataRejected | JobRejected)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ if isinstance(error, OperatorFailure) else error

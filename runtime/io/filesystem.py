@@ -51,7 +51,7 @@ class FileStore:
             with target.open("rb") as file:
                 return read(file)
         except (FileNotFoundError, NotADirectoryError):
-            raise CorruptState(f"{target}: there is no such file") from None
+            raise CorruptState(path, f"there is no such file in {self._root}") from None
         except OSError as error:
             raise EnvironmentFailure(f"{target} cannot be read: {error}") from error
 

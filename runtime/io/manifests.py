@@ -40,7 +40,7 @@ def read_manifest(store: SnapshotStore, folder: str) -> Manifest:
         envelope = msgspec.json.decode(store.get(path), type=_Envelope)
         body = bytes(envelope.manifest)
         if _checksum(body) != envelope.checksum:
-            raise CorruptState(f"{path}: the checksum does not match; the file was altered or damaged")
+            raise CorruptState(path, "the checksum does not match; the file was altered or damaged")
         return msgspec.json.decode(body, type=Manifest)
     except msgspec.DecodeError as error:
-        raise CorruptState(f"{path}: not a readable manifest: {error}") from error
+        raise CorruptState(path, f"not a readable manifest: {error}") from error

@@ -57,7 +57,7 @@ class MemorySnapshotStore:
         with self._lock:
             content = self._files.get(path)
         if content is None:
-            raise CorruptState(f"{path}: not there")
+            raise CorruptState(path, "there is no such file")
         return content
 
     def get_range(self, path: str, offset: int, nbytes: int) -> bytes:

@@ -1,7 +1,7 @@
 """The in-memory twin of a run's records: one run, fenced like the real one. For the local host and tests."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,9 +87,21 @@ class MemoryRecords:
     def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
         self.settled[id] = (result, error)
 
-    def restore_point(self) -> str | None:
-        own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]
-        return own[-1].folder if own else self.restore_from
+    def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
+        own = [
+            c.folder
+            for c in self.completed
+            if c.manifest.kind is CheckpointKind.CHECKPOINT and c.manifest.checkpoint not in self._discarded
+        ]
+        known = [self.restore_from, *own] if self.restore_from else own
+        return next((folder for folder in reversed(known) if folder not in passed_over), None)
+
+    def committed_since(self, checkpoint: int) -> list[int]:
+        return [
+            c.manifest.checkpoint
+            for c in self.completed
+            if c.manifest.checkpoint > checkpoint and c.manifest.kind is not CheckpointKind.SAVEPOINT
+        ]
 
     def final_savepoint(self) -> str | None:
         return next((c.folder for c in self.completed if c.manifest.kind.ends_job), None)

@@ -6,7 +6,7 @@ columns. It decides nothing about checkpoints.
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,8 +128,11 @@ class PostgresRecords:
         )
         return row is not None
 
-    def restore_point(self) -> str | None:
-        return self._path("restore_point")
+    def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
+        return self._path("restore_point", passed_over=list(passed_over))
+
+    def committed_since(self, checkpoint: int) -> list[int]:
+        return [row["number"] for row in self._all("committed_since", number=checkpoint)]
 
     def final_savepoint(self) -> str | None:
         return self._path("final_savepoint")
@@ -221,8 +224,8 @@ class PostgresRecords:
     def _ids(self) -> dict[str, Any]:
         return {"run": self._run, "token": self._token}
 
-    def _path(self, name: str) -> str | None:
-        row = self._one(name)
+    def _path(self, name: str, **values: Any) -> str | None:
+        row = self._one(name, **values)
         return None if row is None else str(row["path"])
 
     def _do(self, name: str, **values: Any) -> None:

@@ -120,14 +120,23 @@ WHERE run_id = %(run)s AND kind IN ('stop', 'drain') AND state IN ('queued', 'ru
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- restore_point --
--- The newest completed checkpoint of the run itself, else what the run was started from.
-SELECT path FROM (
-    SELECT c.path, 1 AS rank, c.number FROM weir_checkpoint c
-    WHERE c.run_id = %(run)s AND c.status = 'completed' AND c.kind = 'checkpoint' AND c.discarded_at IS NULL
+-- The newest completed checkpoint of the run that is not passed over, else what the run was started from, and so on back.
+WITH RECURSIVE line AS (
+    SELECT id AS run_id, restore_checkpoint_id, 0 AS step, NULL::bigint AS start FROM weir_run WHERE id = %(run)s
     UNION ALL
-    SELECT c.path, 0, c.number FROM weir_checkpoint c JOIN weir_run r ON r.restore_checkpoint_id = c.id
-    WHERE r.id = %(run)s
-) AS found ORDER BY rank DESC, number DESC LIMIT 1
+    SELECT r.id, r.restore_checkpoint_id, line.step + 1, c.number
+    FROM line JOIN weir_checkpoint c ON c.id = line.restore_checkpoint_id JOIN weir_run r ON r.id = c.run_id
+)
+SELECT c.path FROM line JOIN weir_checkpoint c ON c.run_id = line.run_id
+WHERE c.status = 'completed' AND NOT c.path = ANY(%(passed_over)s)
+  AND (c.number = line.start
+       OR (c.kind = 'checkpoint' AND c.discarded_at IS NULL AND (line.start IS NULL OR c.number < line.start)))
+ORDER BY line.step, c.number DESC LIMIT 1
+
+-- committed_since --
+-- Completed checkpoints of the job after another one whose output was committed.
+SELECT c.number FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
+WHERE r.id = %(run)s AND c.status = 'completed' AND c.kind <> 'savepoint' AND c.number > %(number)s ORDER BY c.number
 
 -- final_savepoint --
 -- The completed savepoint of a stop or drain of this run.

@@ -60,7 +60,7 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
     try:
         table = pa.ipc.open_stream(data).read_all()
     except pa.ArrowInvalid as error:
-        raise CorruptState(f"state file {segment.path} is not an Arrow stream: {error}") from error
+        raise CorruptState(segment.path, f"not an Arrow stream: {error}") from error
     return pa.concat_batches(table.to_batches()) if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
 
 
@@ -76,7 +76,7 @@ def _holding(blocks: tuple[Block, ...], groups: range) -> tuple[Block, ...]:
 def _whole(store: SnapshotStore, segment: Segment) -> bytes:
     data = store.get(segment.path)
     if len(data) != segment.nbytes:
-        raise CorruptState(f"state file {segment.path} has {len(data)} bytes; its manifest says {segment.nbytes}")
+        raise CorruptState(segment.path, f"it has {len(data)} bytes; its manifest says {segment.nbytes}")
     _verify(segment, segment.checksum, data)
     return data
 
@@ -95,19 +95,19 @@ def _blocks(store: SnapshotStore, segment: Segment, wanted: tuple[Block, ...]) -
 def _range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int) -> bytes:
     data = store.get_range(segment.path, offset, nbytes)
     if len(data) != nbytes:
-        raise CorruptState(f"state file {segment.path} ends before byte {offset + nbytes}; its manifest says otherwise")
+        raise CorruptState(segment.path, f"it ends before byte {offset + nbytes}; its manifest says otherwise")
     return data
 
 
 def _verify(segment: Segment, checksum: str, *data: bytes) -> None:
     algorithm, _, _ = checksum.partition(":")
     if algorithm != _ALGORITHM:
-        raise CorruptState(f"state file {segment.path} has a checksum of an unknown kind: {algorithm}")
+        raise CorruptState(segment.path, f"it has a checksum of an unknown kind: {algorithm}")
     digest = _digest()
     for part in data:
         digest.update(part)
     if _text(digest) != checksum:
-        raise CorruptState(f"state file {segment.path} has been altered: its checksum is not that of its manifest")
+        raise CorruptState(segment.path, "it has been altered: its checksum is not that of its manifest")
 
 
 def _digest() -> Any:

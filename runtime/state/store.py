@@ -264,7 +264,7 @@ class SubtaskState:
     def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
         declared = [*table.schema.keys.names, *table.schema.values.names]
         if batch.num_columns < 2:
-            raise CorruptState(f"state file {segment.path} does not have the columns of a keyed table")
+            raise CorruptState(segment.path, "it does not have the columns of a keyed table")
         if column_names(batch) != declared:
             detail = f"the checkpoint has columns {column_names(batch)}, this version of the operator {declared}"
             raise JobRejected("state-columns-changed", table.schema.name, detail)

@@ -195,6 +195,29 @@ def test_discarding_keeps_the_newest_and_every_savepoint(world: World) -> None:
     assert world.records.restore_point() == "checkpoint-5"
 
 
+def test_what_cannot_be_restored_is_passed_over_and_newer_ones_are_taken_again(world: World) -> None:
+    """S0-11: back from checkpoint to checkpoint, never to a savepoint that told nobody or to a discarded one."""
+    for number in (1, 2, 4):
+        world.records.record_completed(completed(number))
+    world.records.record_completed(completed(3, CheckpointKind.SAVEPOINT))
+    assert world.records.restore_point(["checkpoint-4"]) == "checkpoint-2"
+    assert world.records.restore_point(["checkpoint-4", "checkpoint-2"]) == "checkpoint-1"
+    assert world.records.restore_point(["checkpoint-4", "checkpoint-2", "checkpoint-1"]) is None
+    world.records.record_completed(completed(5))
+    assert world.records.restore_point(["checkpoint-4", "checkpoint-2"]) == "checkpoint-5"
+    world.records.discard_beyond(2)
+    assert world.records.restore_point(["checkpoint-5", "checkpoint-4"]) is None
+
+
+def test_output_committed_since_a_checkpoint_is_that_of_all_but_plain_savepoints(world: World) -> None:
+    world.records.record_completed(completed(1))
+    world.records.record_completed(completed(2, CheckpointKind.SAVEPOINT))
+    world.records.record_completed(completed(3))
+    world.records.record_completed(completed(4, CheckpointKind.STOP))
+    assert world.records.committed_since(1) == [3, 4]
+    assert world.records.committed_since(4) == []
+
+
 def test_a_completed_stop_is_found_again(world: World) -> None:
     world.records.record_completed(completed(7, CheckpointKind.STOP))
     assert world.records.final_savepoint() == "stop-7"
@@ -219,6 +242,42 @@ def test_a_checkpoint_row_tells_how_it_stands() -> None:
     records.record_completed(completed(4))
     assert run.checkpoints.get(number=4).finished_operators == ["source"]
     records.close()
+
+
+def test_behind_what_a_run_was_started_from_comes_what_that_was_built_on() -> None:
+    """S0-11: not the newest of the job, since a run may have been started from an older one."""
+    first = make_run()
+    for number in (1, 2, 3):
+        complete(first, number)
+    second = restored_from(first, "checkpoint-2")
+    complete(second, 4)
+    complete(second, 5, CheckpointKind.STOP)
+    third = restored_from(second, "stop-5")
+    records = PostgresRecords(url(), third.pk, Token(third.token), 128)
+    line = ["stop-5", "checkpoint-4", "checkpoint-2", "checkpoint-1"]
+    for passed in range(len(line)):
+        assert records.restore_point(line[:passed]) == line[passed]
+    assert records.restore_point(line) is None
+    records.close()
+
+
+def complete(run: Run, number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    assert records.record_completed(completed(number, kind, run.token))
+    records.close()
+
+
+def restored_from(run: Run, path: str) -> Run:
+    """A later run of the same job."""
+    Run.objects.filter(pk=run.pk).update(state="canceled")
+    return Run.objects.create(
+        job=run.job,
+        version=run.version,
+        parallelism=2,
+        state="starting",
+        token=run.token + 10,
+        restore_checkpoint=run.checkpoints.get(path=path),
+    )
 
 
 def test_a_superseded_master_settles_nothing_of_its_successor() -> None:

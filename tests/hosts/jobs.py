@@ -22,7 +22,8 @@ class Numbers:
     """Records 0..total-1 in each of `splits` splits; splits move with their key groups. Ends when `until` exists.
 
     Args:
-        until: None: bounded. Else a file; the source is unbounded until it exists.
+        unbounded: it waits for more at its end.
+        slow_until: a file; until it exists each subtask gives about a hundred batches a second. "" means full speed.
     """
 
     total: int
@@ -30,6 +31,7 @@ class Numbers:
     batch: int = 100
     keys: int = 7
     unbounded: bool = False
+    slow_until: str = ""
     guarantee = "exactly-once"
 
     @property
@@ -57,10 +59,13 @@ class NumbersReader(SourceReader):
         groups = hash_columns([splits]) % context.max_parallelism
         mine = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
         self._mine = mine
-        self._turn = 0
+        self._turn = self._polls = 0
         self._slots = self._table.upsert([pa.array(mine, pa.int64())]) if mine else []
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        self._polls += 1
+        if self._polls % 2 and self._source.slow_until and not Path(self._source.slow_until).exists():
+            return None
         for _ in self._mine:
             self._turn = (self._turn + 1) % len(self._mine)
             slot = self._slots[self._turn : self._turn + 1]

@@ -65,7 +65,7 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
     manifest.write_bytes(whole[:-20])
     kept = {p for p in (tmp_path / "state").rglob("*") if p.is_file()}
     second = MemoryRecords(token=Token(9), completed=list(first.completed))
-    second.restore_point = lambda: None  # type: ignore[method-assign]
+    second.restore_point = lambda passed_over=(): None  # type: ignore[method-assign]
     run_local(counts(Numbers(total=100), tmp_path / "out2"), storage=storage, settings=FAST, records=second)
     assert all(path.exists() for path in kept)
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,11 +122,9 @@ def test_an_exception_leaves_the_stage_standing_and_a_kill_replaces_it(launcher:
         with contextlib.suppress(FileNotFoundError):
             told.rename(raised)  # by one slot, once
             raise ValueError("once")
-        if not hurry.exists():  # until then records last
-            time.sleep(0.02)
         return batch
 
-    source = Numbers(total=30_000, batch=50, unbounded=True)
+    source = Numbers(total=30_000, batch=50, unbounded=True, slow_until=str(hurry))
     job = Running(launcher, tmp_path, source, 2, trouble=trouble)
     job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
     pids, stages = {job.pid(0), job.pid(1)}, stages_of(launcher)

@@ -146,7 +146,6 @@ class Trouble:
     hung: threading.Event = field(default_factory=threading.Event)
     awake: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    hurry: threading.Event = field(default_factory=threading.Event)  #: until then records last
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.hangs.is_set():
@@ -157,8 +156,6 @@ class Trouble:
         elif self.raises.is_set():
             self.raises.clear()
             raise ValueError("once")
-        elif not self.hurry.is_set():
-            time.sleep(0.02)
         return batch
 
 
@@ -166,8 +163,8 @@ class Running:
     """A job with trouble on the local host, and its master in a thread."""
 
     def __init__(self, folder: Path, trouble: Trouble) -> None:
-        self.trouble = trouble
-        self.source = Numbers(total=20_000, batch=50, unbounded=True)
+        self.hurry = folder / "hurry"
+        self.source = Numbers(total=5_000, batch=10, unbounded=True, slow_until=str(self.hurry))
         self.launcher, self.records, self.output = CountingLauncher(), MemoryRecords(), folder / "out"
         config = MasterConfig(
             job_id="1",
@@ -193,7 +190,7 @@ class Running:
         return sum(completed.manifest.token == token for completed in self.records.completed)
 
     def drain(self) -> None:
-        self.trouble.hurry.set()
+        self.hurry.touch()
         self.wait_for(lambda: final_counts(self.output) == expected_counts(self.source))
         self.records.operations.append(OperationRequest("d", "drain"))
         self.master.poke()

@@ -1,0 +1,216 @@
+"""Checkpoints that cannot be read when they are needed: named, with the one before offered, or taken by policy."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.core.messages import CheckpointKind
+from runtime.core.restart import NoRestart
+from runtime.hosts.damage import Damage, number_of
+from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.local import LocalLauncher
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.records import OperationRequest
+from tests.hosts.jobs import Numbers, committed, counts, expected_counts
+from tests.waiting import until
+
+SOURCE = Numbers(total=5_000, batch=10, unbounded=True)
+
+
+@dataclass
+class Scene:
+    """A job whose first master was released after some checkpoints."""
+
+    folder: Path
+    records: MemoryRecords
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        return [completed.manifest for completed in self.records.completed]
+
+    def path(self, name: str) -> Path:
+        return self.folder / "state" / name
+
+    def own_segments(self, index: int, operator: str) -> list[str]:
+        """State files of an operator that no earlier checkpoint names."""
+        before = {s.path for manifest in self.manifests[:index] for s in manifest.segments()}
+        found = {s.path for t in self.manifests[index].operators[operator].subtasks.values() for s in t.segments()}
+        return sorted(found - before)
+
+    def manifest_file(self, index: int) -> str:
+        return f"{self.records.completed[index].folder}/manifest.json"
+
+
+def master_of(folder: Path, records: MemoryRecords, policy: Any = "fail") -> JobMaster:
+    source = replace(SOURCE, slow_until=str(folder / "hurry"))
+    config = MasterConfig(
+        job_id="1",
+        token=records.token,
+        job=counts(source, folder / "out").compile(2),
+        storage=str(folder / "state"),
+        coordinator=CoordinatorSettings(interval_ms=100, min_pause_ms=10),
+        restart=NoRestart(),
+        on_corrupt_checkpoint=policy,
+    )
+    return JobMaster(config, records, FileStore(str(folder / "state")), LocalLauncher(), SystemClock())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    first = MemoryRecords()
+    master = master_of(tmp_path, first)
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    until(lambda: len(first.completed) >= 4)
+    master.release()
+    thread.join(60)
+    (tmp_path / "hurry").touch()
+    return Scene(tmp_path, first)
+
+
+def again(scene: Scene, policy: str) -> tuple[MemoryRecords, JobMaster]:
+    ids = itertools.count(scene.manifests[-1].checkpoint + 1)
+    records = MemoryRecords(token=Token(50), completed=list(scene.records.completed), _ids=ids)
+    return records, master_of(scene.folder, records, policy)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def altered(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+HARMS = pytest.mark.parametrize("harm", [truncated, altered, Path.unlink])
+
+
+@HARMS
+@pytest.mark.parametrize("operator", ["", "counts"])
+def test_a_damaged_file_is_named_and_the_checkpoint_before_is_offered(
+    scene: Scene, harm: Callable[[Path], None], operator: str
+) -> None:
+    """S0-11: operator, file, checkpoint and what can be restored instead, whether master or slot meets it."""
+    file = scene.own_segments(-1, operator)[0] if operator else scene.manifest_file(-1)
+    harm(scene.path(file))
+    before = set(scene.folder.rglob("*"))
+    records, master = again(scene, "fail")
+    assert master.run() is Exit.DONE
+    assert records.state is RunState.FAILED
+    numbers = [manifest.checkpoint for manifest in scene.manifests]
+    assert records.failure is not None
+    said = dict(records.failure)
+    message = said.pop("message")
+    assert said == {
+        "code": "corrupt-state",
+        "operator": operator,
+        "file": file,
+        "checkpoint": numbers[-1],
+        "previous": numbers[-2],
+        "repeated": [numbers[-1]],
+    }
+    assert file in message
+    assert f"Checkpoint {numbers[-2]}, completed before it, can be restored instead" in message
+    assert f"the output of checkpoint {numbers[-1]} would be repeated" in message
+    lost = {path for path in before - set(scene.folder.rglob("*")) if "out" not in path.parts}
+    assert not lost, "a repair must still help"
+
+
+@HARMS
+@pytest.mark.parametrize("operator", ["", "counts"])
+def test_by_policy_the_one_before_is_restored_and_what_is_repeated_is_recorded(
+    scene: Scene, harm: Callable[[Path], None], operator: str
+) -> None:
+    """S0-11: also twice in a row, and under a strategy that allows no restart."""
+    for index in (-1, -2):
+        harm(scene.path(scene.own_segments(index, operator)[0] if operator else scene.manifest_file(index)))
+    records, master = again(scene, "previous")
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    until(lambda: last_counts(scene) == expected_counts(SOURCE), or_else=lambda: str(records.failure))
+    records.operations.append(OperationRequest("d", "drain"))
+    master.poke()
+    thread.join(60)
+    assert records.state is RunState.FINISHED
+    numbers = [manifest.checkpoint for manifest in scene.manifests]
+    reasons = [reason for _, outcome, reason in records.attempts if outcome == "failed"]
+    assert f"By policy checkpoint {numbers[-3]} is restored instead" in reasons[-1]
+    assert f"repeats the output of checkpoint {numbers[-2]}, checkpoint {numbers[-1]}" in reasons[-1]
+    assert last_counts(scene) == expected_counts(SOURCE)
+    rows = [(row["key"], row["n"]) for row in committed(scene.folder / "out")]
+    assert len(set(rows)) < len(rows), "output was repeated, as it was said"
+
+
+def last_counts(scene: Scene) -> dict[int, tuple[int, int]]:
+    rows = sorted((row["key"], row["n"], row["total"]) for row in committed(scene.folder / "out"))
+    return {key: (n, total) for key, n, total in rows}
+
+
+def test_a_file_that_the_checkpoint_before_needs_too_rules_it_out(scene: Scene) -> None:
+    """Checkpoints share files: none of those that name the damaged one is offered."""
+    shared = {s.path for s in scene.manifests[-1].segments()} & {s.path for s in scene.manifests[-2].segments()}
+    file = min(shared)
+    altered(scene.path(file))
+    records, master = again(scene, "fail")
+    master.run()
+    naming = {m.checkpoint for m in scene.manifests if any(s.path == file for s in m.segments())}
+    whole = [m.checkpoint for m in scene.manifests if m.checkpoint not in naming]
+    assert records.failure is not None
+    assert records.failure["file"] == file
+    assert records.failure["previous"] == max(whole, default=None)
+
+
+@pytest.mark.parametrize("policy", ["fail", "previous"])
+def test_with_nothing_left_to_restore_the_run_fails_and_does_not_begin_from_nothing(scene: Scene, policy: str) -> None:
+    for index in range(len(scene.manifests)):
+        truncated(scene.path(scene.manifest_file(index)))
+    rows = len(committed(scene.folder / "out"))
+    records, master = again(scene, policy)
+    assert master.run() is Exit.DONE
+    assert records.failure is not None
+    assert (records.failure["previous"], records.failure["repeated"]) == (None, [])
+    assert "No completed checkpoint before it can be restored" in records.failure["message"]
+    assert len(committed(scene.folder / "out")) == rows
+
+
+def test_a_damaged_savepoint_of_a_drain_is_not_passed_over(scene: Scene) -> None:
+    """S0-21: the job has ended; an older checkpoint may be restored by a person, and by nobody else."""
+    records, master = again(scene, "fail")
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    until(lambda: records.state is RunState.RUNNING)
+    records.operations.append(OperationRequest("d", "drain"))
+    master.poke()
+    thread.join(60)
+    assert records.completed[-1].manifest.kind is CheckpointKind.DRAIN
+    ended = Scene(scene.folder, records)
+    truncated(ended.path(ended.manifest_file(-1)))
+    later, master = again(ended, "previous")
+    assert master.run() is Exit.DONE
+    assert later.state is RunState.FAILED
+    assert later.failure is not None
+    assert later.failure["code"] == "corrupt-state"
+    assert later.failure["previous"] == ended.manifests[-2].checkpoint
+    assert later.token == 50, "nothing was restarted"
+
+
+def test_what_is_said_where_nothing_is_repeated_and_of_a_folder_with_another_name() -> None:
+    damage = Damage(
+        file="f", operator="", detail="f: gone", checkpoint=4, previous=3, repeated=(), passed_over=("chk-4-1",)
+    )
+    assert damage.offer == "Checkpoint 3, completed before it, can be restored instead."
+    assert damage.resort.endswith("repeats the output of none")
+    assert [number_of(folder) for folder in ("chk-4-1", "/mnt/savepoint-7-2", "moved")] == [4, 7, None]

@@ -1,0 +1,250 @@
+"""A model of two-phase commit against the real Parquet sink on a real folder: what is visible is what the model says.
+
+Attempts crash, zombies go on, commits are cut off and repeated, checkpoints fail. Rows are read again from the last
+recorded checkpoint, as a source would; each must be visible once at the end.
+"""
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.commit import permit_from_master
+from runtime.core.ids import CheckpointId, Token
+from runtime.ports import OperatorContext, SinkWriter
+from runtime.state.store import SubtaskState
+
+JOB, SUBTASKS = "7", 2
+subtasks = st.integers(0, SUBTASKS - 1)
+chances = st.integers(0, 100)
+
+
+@dataclass
+class Writing:
+    """One sink subtask of one attempt."""
+
+    writer: SinkWriter
+    position: int  #: of the next row to read
+    prepared: list[Any] = field(default_factory=list)  #: and not known to be committed, oldest first
+    rows: list[int] = field(default_factory=list)  #: since the last barrier
+
+
+@dataclass
+class Recorded:
+    """What a completed checkpoint holds, by subtask."""
+
+    number: int
+    positions: list[int]
+    committables: list[list[Any]]
+
+    @property
+    def owed(self) -> list[Any]:
+        return [committable for one in self.committables for committable in one]
+
+
+@dataclass
+class Attempt:
+    token: Token
+    restored: Recorded
+    last: Recorded  #: the newest that it knows to be recorded
+    retained: list[Any]  #: what the manifests owed that it knew when it began
+    writers: list[Writing] = field(default_factory=list)
+
+
+class TwoPhaseCommit(RuleBasedStateMachine):
+    """Rows are numbers: subtask, and place in its input."""
+
+    @initialize()
+    def begin(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
+        self.sink = ParquetSink(str(self.folder))
+        self.visible: Counter[int] = Counter()
+        self.rows_of: dict[str, list[int]] = {}  #: by the name that a file will have
+        self.shown: set[str] = set()
+        self.number = 0
+        self.last = Recorded(0, [0] * SUBTASKS, [[]] * SUBTASKS)
+        self.savepoints: list[Recorded] = []
+        self.zombies: list[Attempt] = []
+        self.attempt = self.new_attempt(Token(1))
+
+    def teardown(self) -> None:
+        if hasattr(self, "attempt"):
+            self.restart(closed=True)
+            expected = Counter(row for i, end in enumerate(self.last.positions) for row in rows(i, 0, end))
+            assert self.files() == expected, "every row up to the last checkpoint, once"
+            self._folder.cleanup()
+
+    # ------------------------------------------------------------ the life of an attempt
+
+    @rule(subtask=subtasks, count=st.integers(1, 4))
+    def write(self, subtask: int, count: int) -> None:
+        self.write_with(self.attempt, subtask, count)
+
+    @rule(fails=st.booleans())
+    def checkpoint(self, fails: bool) -> None:
+        """A failed one undoes nothing: what was prepared rides with the next."""
+        taken = self.prepare_all(self.attempt)
+        if not fails:
+            self.last = self.attempt.last = taken
+
+    @rule()
+    def savepoint(self) -> None:
+        """It notifies nobody; what it owes is committed when it is restored, or by a later checkpoint."""
+        self.savepoints.append(self.prepare_all(self.attempt))
+
+    @rule(subtask=subtasks)
+    def hear_of_completion(self, subtask: int) -> None:
+        self.commit_with(self.attempt, subtask)
+
+    @rule(closed=st.booleans())
+    def restart(self, closed: bool) -> None:
+        """All writers are closed in order, or none is: then they were killed, or go on as zombies."""
+        if closed:
+            for writing in self.attempt.writers:
+                writing.writer.close()
+        else:
+            self.zombies.append(self.attempt)
+        token = Token(self.attempt.token + 1)
+        self.show(token, self.last.number, self.last.owed)
+        self.sink.committer().clean(JOB, token, self.retained())
+        self.attempt = self.new_attempt(token)
+
+    @rule(cut=chances)
+    def crash_in_the_middle_of_committing(self, cut: int) -> None:
+        """Whoever restores commits some of what is owed, and is gone."""
+        owed = self.last.owed
+        self.show(Token(self.attempt.token + 1), self.last.number, owed[: cut % (len(owed) + 1)])
+        self.restart(closed=True)
+
+    # ------------------------------------------------------------ zombies
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=chances, subtask=subtasks, count=st.integers(1, 3))
+    def a_zombie_writes(self, which: int, subtask: int, count: int) -> None:
+        self.write_with(self.zombie(which), subtask, count)
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=chances)
+    def a_zombie_prepares(self, which: int) -> None:
+        """Its checkpoint is never recorded: it has an older token."""
+        zombie = self.zombie(which)
+        try:
+            self.prepare_all(zombie)
+        except FileNotFoundError:  # what it was writing has been cleaned away
+            self.zombies.remove(zombie)
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=chances, subtask=subtasks)
+    def a_zombie_commits(self, which: int, subtask: int) -> None:
+        """It hears late of a checkpoint that was recorded while it was the one."""
+        self.commit_with(self.zombie(which), subtask)
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=chances)
+    def a_zombie_cleans(self, which: int) -> None:
+        zombie = self.zombie(which)
+        self.sink.committer().clean(JOB, zombie.token, zombie.retained)
+
+    # ------------------------------------------------------------ the law
+
+    @invariant()
+    def what_is_visible_is_what_was_committed(self) -> None:
+        if hasattr(self, "attempt"):
+            assert self.files() == self.visible
+
+    @invariant()
+    def what_a_retained_manifest_owes_can_be_committed(self) -> None:
+        there = {path.name for path in self.folder.iterdir()} if hasattr(self, "attempt") else set()
+        for committable in self.retained() if hasattr(self, "attempt") else ():
+            assert committable["pending"] in there or committable["final"] in there
+
+    # ------------------------------------------------------------ means
+
+    def retained(self) -> list[Any]:
+        return [committable for recorded in (self.last, *self.savepoints) for committable in recorded.owed]
+
+    def new_attempt(self, token: Token) -> Attempt:
+        attempt = Attempt(token, self.last, self.last, self.retained())
+        for index in range(SUBTASKS):
+            writer = self.sink.writer()
+            writer.open(context(token, index))
+            attempt.writers.append(Writing(writer, self.last.positions[index]))
+        return attempt
+
+    def zombie(self, which: int) -> Attempt:
+        return self.zombies[which % len(self.zombies)]
+
+    def write_with(self, attempt: Attempt, subtask: int, count: int) -> None:
+        writing = attempt.writers[subtask]
+        read = rows(subtask, writing.position, writing.position + count)
+        writing.writer.write(pa.record_batch({"n": read}))
+        writing.position += count
+        writing.rows += read
+
+    def prepare_all(self, attempt: Attempt) -> Recorded:
+        self.number += 1
+        for writing in attempt.writers:
+            for committable in writing.writer.prepare(self.number):
+                self.rows_of[committable["final"]] = writing.rows
+                writing.prepared.append(committable)
+            writing.rows = []
+        positions = [writing.position for writing in attempt.writers]
+        return Recorded(self.number, positions, [list(writing.prepared) for writing in attempt.writers])
+
+    def commit_with(self, attempt: Attempt, subtask: int) -> None:
+        if attempt.last is attempt.restored:
+            return
+        committed = attempt.last.committables[subtask]
+        self.show(attempt.token, attempt.last.number, committed)
+        writing = attempt.writers[subtask]
+        writing.prepared = [committable for committable in writing.prepared if committable not in committed]
+
+    def show(self, token: Token, number: int, committables: list[Any]) -> None:
+        newly = {committable["final"] for committable in committables} - self.shown
+        permit = permit_from_master(JOB, token, CheckpointId(number))
+        assert self.sink.committer().commit(permit, committables) == len(newly)
+        self.shown |= newly
+        self.visible.update(row for name in newly for row in self.rows_of[name])
+
+    def files(self) -> Counter[int]:
+        found = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
+        return Counter(row for path in found for row in pq.read_table(path)["n"].to_pylist())
+
+
+def rows(subtask: int, start: int, stop: int) -> list[int]:
+    return [10_000 * subtask + place for place in range(start, stop)]
+
+
+def context(token: Token, index: int) -> OperatorContext:
+    return OperatorContext(
+        job=JOB,
+        uid="out",
+        index=index,
+        parallelism=SUBTASKS,
+        max_parallelism=8,
+        token=token,
+        state=SubtaskState(range(8), 8, None),
+        now_ms=lambda: 0,
+    )
+
+
+def test_the_parquet_sink_shows_what_a_model_of_two_phase_commit_says() -> None:
+    """S1-49: whatever crashes, is repeated or wakes up late."""
+    chosen = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+    run_state_machine_as_test(TwoPhaseCommit, settings=chosen)

@@ -18,6 +18,7 @@ from runtime.core.restart import FixedDelay, RestartStrategy
 from runtime.dataflow import CompiledJob
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.local import LocalLauncher
+from runtime.hosts.terms import Launcher
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
@@ -29,7 +30,7 @@ from runtime.state.store import SubtaskState
 from tests.waiting import until
 
 FAST = CoordinatorSettings(interval_ms=30, min_pause_ms=0)
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0  #: nothing here is about speed
 
 
 @dataclass
@@ -93,14 +94,16 @@ def running(
     records: MemoryRecords | None = None,
     settings: CoordinatorSettings = FAST,
     restart: RestartStrategy | None = None,
+    launcher: Launcher | None = None,
+    **more: Any,
 ) -> Iterator[Run]:
-    """Keeps every checkpoint. Ends with the block, whatever happened in it."""
+    """Keeps every checkpoint. Ends with the block, whatever happened in it. `more` goes to the master."""
     records = records or MemoryRecords()
     config = MasterConfig(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
-        restart=restart or FixedDelay(attempts=0), retained_checkpoints=1_000,
+        restart=restart or FixedDelay(attempts=0), retained_checkpoints=1_000, **more,
     )  # fmt: skip
-    master = JobMaster(config, records, FileStore(str(storage)), LocalLauncher(), SystemClock())
+    master = JobMaster(config, records, FileStore(str(storage)), launcher or LocalLauncher(), SystemClock())
     done: list[Exit] = []
     run = Run(master, records, threading.Thread(target=lambda: done.append(master.run()), daemon=True), done)
     run.thread.start()

@@ -149,9 +149,8 @@ class Version:
 
 def visits(version: Version, folder: Path) -> CompiledJob:
     flow = Dataflow("visits")
-    branches = [lambda: _visits(flow, version, folder), lambda: _ticks(flow, version, folder)]
-    for branch in reversed(branches) if version.turned else branches:
-        branch()
+    for add in (_ticks, _visits) if version.turned else (_visits, _ticks):
+        add(flow, version, folder)
     return flow.compile(version.parallelism)
 
 

@@ -305,7 +305,8 @@ class Talkative(Operator):
     """Keeps the collector that it was given and emits at `place`."""
 
     def __init__(self, place: str) -> None:
-        self._place, self._out = place, None
+        self._place = place
+        self._out: Any = None
 
     def process(self, input: int, batch: pa.RecordBatch, out: Any) -> None:
         self._out = out

@@ -20,7 +20,7 @@ from runtime.dataflow import CompiledJob, Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
-from runtime.ports import Collector, Operator, OperatorContext, Sink, SinkCommitter
+from runtime.ports import Collector, Operator, OperatorContext, Sink
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, expected_counts, final_counts
 from tests.hosts.live import positions_in, running, with_operator
@@ -119,7 +119,7 @@ class Stubborn(ParquetCommitter):
 class StubbornSink(ParquetSink):
     healed = threading.Event()
 
-    def committer(self) -> SinkCommitter:
+    def committer(self) -> ParquetCommitter:
         return Stubborn(Path(self.path), self.healed)
 
 

@@ -140,7 +140,7 @@ def master(
         hook()
 
     storage = str(folder / "state")
-    chosen = {"coordinator": PERIODIC, "restart": FixedDelay(attempts=0)} | config
+    chosen: dict[str, Any] = {"coordinator": PERIODIC, "restart": FixedDelay(attempts=0)} | config
     made = MasterConfig(
         job_id="1",
         token=records.token,
@@ -149,7 +149,7 @@ def master(
         **chosen,
     )
     launcher = Played()
-    found = JobMaster(made, records, FileStore(storage), launcher, SystemClock(), alive)  # type: ignore[arg-type]
+    found = JobMaster(made, records, FileStore(storage), launcher, SystemClock(), alive)
     stage = Stage(found, records, launcher, turns, threading.Thread(daemon=True))
     stage.thread = threading.Thread(target=lambda: stage.exit.append(found.run()), daemon=True)
     stage.thread.start()
@@ -349,7 +349,6 @@ TO_MASTER = [
     (Finished(ONE), Finished(OTHER)),
     (Ended(ONE), Ended(OTHER)),
     (Heartbeat([METRICS]), Heartbeat([])),
-    (Failed("d", "a", "t", True, ["s"]), Failed("d", "a", "t", False, ["s"])),
 ]
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tqdm import tqdm
@@ -25,12 +26,22 @@ BENCH: Final = child.ROOT / "var" / "bench"
 LATEST: Final = BENCH / "latest.json"
 REPEATS: Final = 3
 TIME_BOX_S: Final = 300.0
-QUICK_TIME_BOX_S: Final = 60.0
+QUICK_TIME_BOX_S: Final = 75.0
+QUICK_SHARE: Final = 0.4
 
 Step = tuple[Workload, System]
 
 
-def measure(workload: Workload, system: System, measured: Measurement, time_box_s: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much of everything."""
+
+    repeats: int
+    time_box_s: float
+    share: float = 1.0  #: of each workload's rows
+
+
+def measure(workload: Workload, system: System, measured: Measurement, plan: Plan) -> None:
     """One run of one system, added to `measured`."""
     python = python_of(system, PEERS, sys.executable)
     if python is None:
@@ -39,12 +50,12 @@ def measure(workload: Workload, system: System, measured: Measurement, time_box_
     folder = BENCH / "runs" / f"{workload.name}-{system.name}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    task = workload.task(system.name, str(folder))
+    task = workload.task(system.name, str(folder), plan.share)
     outcome = child.run(
         [python, "-m", system.module, task.to_json()],
         environment={"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "TZ": "UTC"},
         log=BENCH / "log" / f"{workload.name}-{system.name}.log",
-        time_box_s=time_box_s,
+        time_box_s=plan.time_box_s,
     )
     measured.state = "done" if measured.runs else outcome.state
     if outcome.state == "done":
@@ -69,9 +80,9 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
                     yield workload, SYSTEMS[name]
 
 
-def run(workloads: Sequence[Workload], systems: Sequence[str], repeats: int, time_box_s: float) -> bool:
+def run(workloads: Sequence[Workload], systems: Sequence[str], plan: Plan) -> bool:
     """Runs everything, writes latest.json after each step and prints the table. Returns whether all output is right."""
-    todo = list(steps(workloads, systems, repeats))
+    todo = list(steps(workloads, systems, plan.repeats))
     found: dict[str, dict[str, Measurement]] = {}
     titles = {workload.name: workload.title for workload in workloads}
     with tqdm(todo, unit="run", file=sys.stderr) as progress:
@@ -79,7 +90,7 @@ def run(workloads: Sequence[Workload], systems: Sequence[str], repeats: int, tim
             progress.set_description(f"{workload.name} {system.title}, load {results.load_average()}")
             measured = found.setdefault(workload.name, {}).setdefault(system.name, Measurement(unit=workload.unit))
             if measured.state != "did not finish":  # once is enough
-                measure(workload, system, measured, time_box_s)
+                measure(workload, system, measured, plan)
             results.write(LATEST, found, titles)
     sys.stdout.write(table.render(found, WORKLOADS) + "\n")
     sys.stdout.write(f"load average at the end: {results.load_average()}, {os.cpu_count()} processors\n")
@@ -103,9 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = _chosen(options.only, list(WORKLOADS), QUICK if options.quick else list(WORKLOADS))
     systems = _chosen(options.systems, list(SYSTEMS), list(SYSTEMS))
-    repeats = options.repeats or (1 if options.quick else REPEATS)
-    time_box_s = QUICK_TIME_BOX_S if options.quick else TIME_BOX_S
-    return 0 if run([WORKLOADS[name] for name in names], systems, repeats, time_box_s) else 1
+    plan = Plan(repeats=options.repeats or REPEATS, time_box_s=TIME_BOX_S)
+    if options.quick:
+        plan = Plan(repeats=options.repeats or 1, time_box_s=QUICK_TIME_BOX_S, share=QUICK_SHARE)
+    return 0 if run([WORKLOADS[name] for name in names], systems, plan) else 1
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def run(command: Sequence[str], *, environment: Mapping[str, str], log: Path, ti
         try:
             _listen(child, lines, outcome, time.monotonic() + time_box_s)
         finally:
-            _end(child)
+            _end(child, _GRACE_S if outcome.state == "done" else 0.0)
     return outcome
 
 
@@ -94,11 +94,11 @@ def cpu_seconds(pid: int) -> float:
     return total
 
 
-def _end(child: "subprocess.Popen[str]") -> None:
+def _end(child: "subprocess.Popen[str]", grace_s: float) -> None:
     """Lets it end, then ends what is left: the child leads a session of its own, its children may lead groups."""
     descendants = _descendants(child.pid)
     try:
-        child.wait(_GRACE_S if child.poll() is None else 0)
+        child.wait(grace_s)
     except subprocess.TimeoutExpired:
         descendants = _descendants(child.pid)
         os.killpg(child.pid, signal.SIGKILL)

@@ -37,16 +37,15 @@ class Workload:
     target: float
     zipf: float | None = None
     check_rows: int = 6_000_000
-    check_rows_of: Mapping[str, int] | None = None  #: for systems that would take too long
     unit: str = "rec/s"
 
-    def task(self, system: str, folder: str) -> Task:
-        check_rows = (self.check_rows_of or {}).get(system, self.check_rows)
+    def task(self, system: str, folder: str, share: float = 1.0) -> Task:
+        """What `system` is to do, with that share of its rows."""
         return Task(
             workload=self.name,
             kind=self.kind,
-            rows=self.rows[system],
-            check_rows=check_rows,
+            rows=round(self.rows[system] * share),
+            check_rows=self.check_rows,
             keys=self.keys,
             zipf=self.zipf,
             folder=folder,

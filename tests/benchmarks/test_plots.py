@@ -1,0 +1,26 @@
+"""The plots: one SVG per workload, with every system that has a rate."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.plots import draw
+
+
+def entry(rate: float | None) -> dict[str, Any]:
+    return {"rate": rate, "unit": "rec/s"}
+
+
+def test_a_workload_becomes_an_svg_that_names_its_systems(tmp_path: Path) -> None:
+    systems = {"weir": entry(40e6), "spark": entry(2e6), "pyflink": entry(None)}
+    path = draw("W1", {"title": "windows", "systems": systems}, tmp_path / "plots")
+    assert path == tmp_path / "plots" / "w1.svg"
+    text = path.read_text()
+    assert "<svg" in text
+    for shown in ("Weir", "Structured Streaming", "40.00", "W1: windows"):
+        assert shown in text
+    assert "PyFlink" not in text
+
+
+def test_nothing_measured_draws_nothing(tmp_path: Path) -> None:
+    assert draw("W1", {"systems": {"weir": entry(None)}}, tmp_path) is None
+    assert list(tmp_path.iterdir()) == []

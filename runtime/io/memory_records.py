@@ -42,6 +42,7 @@ class MemoryRecords:
             return False
         if not any(c.manifest.checkpoint == completed.manifest.checkpoint for c in self.completed):
             self.completed.append(completed)
+            self.completed.sort(key=lambda each: each.manifest.checkpoint)
         return True
 
     def change_state(
@@ -104,13 +105,15 @@ class MemoryRecords:
         ]
 
     def final_savepoint(self) -> str | None:
-        return next((c.folder for c in self.completed if c.manifest.kind.ends_job), None)
+        return next((c.folder for c in reversed(self.completed) if c.manifest.kind.ends_job), None)
 
     def retained(self) -> list[str]:
         own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
         return own + ([self.restore_from] if self.restore_from else [])
 
     def discard_beyond(self, keep: int) -> list[str]:
+        if self.superseded:
+            return []
         own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]
         old = [c for c in own[:-keep] if c.manifest.checkpoint not in self._discarded]
         self._discarded.update(c.manifest.checkpoint for c in old)

@@ -32,7 +32,6 @@ class Gated:
     keys: int = 7
     note: Callable[[], Any] = lambda: None  #: called at each opening
     opened: list[Opening] = field(default_factory=list)
-    unbounded = True
     bounded = False
     guarantee = "exactly-once"
 
@@ -44,14 +43,18 @@ class Gated:
 
     @property
     def numbers(self) -> Numbers:
-        """What it has to offer at present, for the oracle."""
-        return Numbers(total=self.total, splits=self.splits, keys=self.keys)
+        """What it has to offer at present."""
+        return Numbers(total=self.total, splits=self.splits, batch=self.batch, keys=self.keys, unbounded=True)
 
 
 class GatedReader(NumbersReader):
-    def __init__(self, source: Any) -> None:
-        super().__init__(source)
-        self._gate: Gated = source
+    def __init__(self, gate: Gated) -> None:
+        super().__init__(gate.numbers)
+        self._gate = gate
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        self._source = self._gate.numbers
+        return super().poll(max_rows)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -12,10 +12,10 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-peers bench-plots setup setup-browser setup-bench
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots setup setup-browser setup-bench
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## start everything and play the flights job; Ctrl-C ends it (EXIT=1: end after the proof, with its exit code)
 	@exec $(BIN)/python -m stack demo $(if $(EXIT),--exit)
@@ -57,6 +57,9 @@ simulate: setup ## run the simulator (SEEDS=1000)
 
 bench: setup-bench ## measure Weir and its peers side by side; about an hour (QUICK=1: four workloads once, minutes)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask
+	@exec $(BIN)/python -m benchmarks.coordinator
 
 bench-peers: setup-bench ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers

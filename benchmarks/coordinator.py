@@ -1,0 +1,188 @@
+"""What the checkpoint coordinator costs per subtask: `python -m benchmarks.coordinator`.
+
+It drives the real machine of `runtime.core` through whole checkpoints, with answers in the order of the subtasks'
+names shuffled. Nothing else runs: no connection, no storage. See README.md for how the numbers are made.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+import tracemalloc
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Final, NoReturn
+
+from tqdm import tqdm
+
+from runtime.core.checkpoint import Segment, SnapshotTimings, SubtaskSnapshot
+from runtime.core.coordinator import Coordinator, CoordinatorSettings
+from runtime.core.effects import StoreManifest
+from runtime.core.events import Acknowledged, CheckpointRequested, IdIssued, JobStarted, ManifestRecorded
+from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.messages import CheckpointKind
+
+RESULT: Final = Path("var/bench/coordinator.json")
+SUBTASKS: Final = (100, 1_000, 10_000)
+ROLES: Final = {"source": Role.SOURCE, "map": Role.OPERATOR, "count": Role.OPERATOR, "sink": Role.SINK}
+ACKS: Final = 200_000  #: in all, per size
+LEAST: Final = 5  #: checkpoints, per size
+SETTINGS: Final = CoordinatorSettings(interval_ms=None, timeout_ms=600_000, min_pause_ms=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Medians over checkpoints; times in microseconds of the processor, so that other load does not count."""
+
+    subtasks: int
+    checkpoints: int
+    ack_us: float  #: to handle one acknowledgement; the last one, which makes the manifest, is spread over all
+    checkpoint_us_per_subtask: float  #: a whole checkpoint: request, id, triggers, acknowledgements, record, notices
+    bytes_per_subtask: float  #: held while a checkpoint waits for its last acknowledgement, snapshots included
+
+    @property
+    def acks_per_second(self) -> float:
+        return 1e6 / self.ack_us
+
+
+def graph_of(subtasks: int) -> JobGraph:
+    """A chain of four operators, forward."""
+    parallelism = subtasks // len(ROLES)
+    operators = [
+        OperatorSpec(uid=OperatorId(uid), name=uid, role=role, parallelism=parallelism) for uid, role in ROLES.items()
+    ]
+    edges = [
+        EdgeSpec(source=one.uid, target=other.uid, input=0, partitioning=Partitioning.FORWARD)
+        for one, other in pairwise(operators)
+    ]
+    return JobGraph(tuple(operators), tuple(edges), max(128, parallelism))
+
+
+def snapshot_of(checkpoint: int, subtask: SubtaskId) -> SubtaskSnapshot:
+    """One keyed state of a base and two deltas."""
+    path = f"chk-{checkpoint}-1/{subtask.operator}-{subtask.index}/state-%06d.arrow"
+    segments = tuple(
+        Segment(path=path % number, rows=10, nbytes=900, checksum="blake2b:00", first_group=0, last_group=9)
+        for number in range(3)
+    )
+    return SubtaskSnapshot(watermark=checkpoint, keyed={"state": segments})
+
+
+class Driven:
+    """A coordinator, and the answers of its subtasks."""
+
+    def __init__(self, subtasks: int) -> None:
+        self.graph = graph_of(subtasks)
+        self.coordinator = Coordinator("job", Token(1), self.graph, SETTINGS)
+        self.coordinator.handle(JobStarted(0))
+        self.order = list(self.graph.subtasks)
+        Random(subtasks).shuffle(self.order)  # noqa: S311  (nothing is kept secret)
+        self.checkpoint = 0
+
+    def trigger(self) -> None:
+        self.checkpoint += 1
+        at = 1_000 * self.checkpoint
+        self.coordinator.handle(CheckpointRequested(at, CheckpointKind.CHECKPOINT, f"operation-{self.checkpoint}"))
+        self.coordinator.handle(IdIssued(at, CheckpointId(self.checkpoint)))
+
+    def answers(self) -> list[Acknowledged]:
+        number, at, timings = CheckpointId(self.checkpoint), 1_000 * self.checkpoint, SnapshotTimings()
+        return [Acknowledged(at, s, number, snapshot_of(number, s), timings) for s in self.order]
+
+    def record(self) -> None:
+        self.coordinator.handle(ManifestRecorded(1_000 * self.checkpoint + 1, CheckpointId(self.checkpoint)))
+
+
+def timed(driven: Driven) -> tuple[float, float]:
+    """Processor seconds for all acknowledgements of one checkpoint, and for the whole of it."""
+    began = time.process_time()
+    driven.trigger()
+    triggered = time.process_time() - began
+    answers = driven.answers()
+    gc.collect()
+    began = time.process_time()
+    for answer in answers:
+        effects = driven.coordinator.handle(answer)
+    acknowledged = time.process_time() - began
+    assert isinstance(effects[-1], StoreManifest), "the last acknowledgement completes it"
+    began = time.process_time()
+    driven.record()
+    return acknowledged, triggered + acknowledged + time.process_time() - began
+
+
+def held_bytes(subtasks: int) -> int:
+    """What the coordinator holds while a checkpoint waits for its last acknowledgement."""
+    gc.collect()
+    tracemalloc.start()
+    driven = Driven(subtasks)
+    driven.trigger()
+    for answer in driven.answers()[:-1]:
+        driven.coordinator.handle(answer)
+    del answer
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return held
+
+
+def measure(subtasks: int, acks: int, bar: "tqdm[NoReturn]") -> Cost:
+    driven = Driven(subtasks)
+    timed(driven)  # what is computed once is not what an acknowledgement costs
+    checkpoints = max(LEAST, acks // subtasks)
+    times = []
+    for _ in range(checkpoints):
+        times.append(timed(driven))
+        bar.update(subtasks)
+    return Cost(
+        subtasks=subtasks,
+        checkpoints=checkpoints,
+        ack_us=1e6 * statistics.median(acknowledged for acknowledged, _ in times) / subtasks,
+        checkpoint_us_per_subtask=1e6 * statistics.median(whole for _, whole in times) / subtasks,
+        bytes_per_subtask=held_bytes(subtasks) / subtasks,
+    )
+
+
+def measure_all(acks: int) -> list[Cost]:
+    total = sum(subtasks * max(LEAST, acks // subtasks) for subtasks in SUBTASKS)
+    with tqdm(total=total, unit="ack", unit_scale=True, disable=None) as bar:
+        return [measure(subtasks, acks, bar) for subtasks in SUBTASKS]
+
+
+def growth(costs: list[Cost]) -> float:
+    """How much dearer an acknowledgement is among the most subtasks than among the fewest."""
+    return costs[-1].ack_us / costs[0].ack_us
+
+
+def report(costs: list[Cost]) -> str:
+    lines = [f"{'subtasks':>9} {'acks/s':>12} {'µs per ack':>11} {'µs per subtask':>15} {'bytes per subtask':>18}"]
+    lines += [
+        f"{cost.subtasks:9,} {cost.acks_per_second:12,.0f} {cost.ack_us:11.2f} {cost.checkpoint_us_per_subtask:15.2f}"
+        f" {cost.bytes_per_subtask:18,.0f}"
+        for cost in costs
+    ]
+    few, many = costs[0].subtasks, costs[-1].subtasks
+    return "\n".join([*lines, f"cost per ack, {many:,} subtasks to {few:,}: {growth(costs):.2f}"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.coordinator", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--acks", type=int, default=ACKS, help="acknowledgements to handle, per number of subtasks")
+    parser.add_argument("--result", type=Path, default=RESULT, help="where the numbers go, as JSON")
+    chosen = parser.parse_args(arguments)
+    costs = measure_all(chosen.acks)
+    sys.stdout.write(f"{report(costs)}\n")
+    rows = [asdict(cost) | {"acks_per_second": cost.acks_per_second} for cost in costs]
+    chosen.result.parent.mkdir(parents=True, exist_ok=True)
+    chosen.result.write_text(json.dumps({"sizes": rows, "growth": growth(costs)}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -47,6 +47,19 @@ class Steered(Operator):
             raise RuntimeError("as asked")
 
 
+class Opened(Operator):
+    """Passes batches on, and leaves a file that says in which attempt it was opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, context: OperatorContext) -> None:
+        (self._folder / f"opened-{context.token}-{context.index}").touch()
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        out.emit(batch)
+
+
 def steered_counts(source: Numbers, folder: Path, parallelism: int, table: Numbers | None = None) -> CompiledJob:
     """Running counts behind a steered step; beside it a bounded branch that counts `table`, where there is one."""
     flow = Dataflow("steered")
@@ -54,7 +67,8 @@ def steered_counts(source: Numbers, folder: Path, parallelism: int, table: Numbe
     _count(steered, "counts", folder / "out")
     if table is not None:
         _count(flow.source("table", table).map_batches("rows", _same), "table-counts", folder / "table")
-    return with_operator(flow.compile(parallelism), "steered", lambda: Steered(folder))
+    job = with_operator(flow.compile(parallelism), "steered", lambda: Steered(folder))
+    return job if table is None else with_operator(job, "rows", lambda: Opened(folder))
 
 
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -86,6 +86,11 @@ class Running:
     def pid(self, slot: int) -> int:
         return next(int(s["pid"]) for s in self.records.live["slots"] if s["index"] == slot)
 
+    def shows(self, restarts: int) -> bool:
+        """Whether every slot of the attempt after so many restarts is in the live report."""
+        live = self.records.live
+        return live.get("restarts") == restarts and len(live["slots"]) == 2
+
     def everything_read(self, source: Numbers) -> bool:
         """Once the sources are silent, which is cheap to see, the committed output is compared."""
         operators = self.records.live.get("operators", {})
@@ -126,17 +131,18 @@ def test_an_exception_leaves_the_stage_standing_and_a_kill_replaces_it(launcher:
 
     source = Numbers(total=30_000, batch=50, unbounded=True, slow_until=str(hurry))
     job = Running(launcher, tmp_path, source, 2, trouble=trouble)
-    job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
+    job.wait_for(lambda: job.checkpoints(1) >= 1 and job.shows(restarts=0))
     pids, stages = {job.pid(0), job.pid(1)}, stages_of(launcher)
     told.touch()
-    job.wait_for(lambda: job.records.token == 2)
-    job.wait_for(lambda: job.checkpoints(2) >= 1)
+    job.wait_for(lambda: job.checkpoints(2) >= 1 and job.shows(restarts=1))
     assert "ValueError: once" in job.records.attempts[0][2]
     assert {job.pid(0), job.pid(1)} == pids
     assert stages_of(launcher) == stages, "the exception cost a stage"
-    os.kill(job.pid(1), signal.SIGKILL)
-    job.wait_for(lambda: job.records.token == 3 and job.checkpoints(3) >= 1)
-    assert job.pid(1) not in pids
+    killed = job.pid(1)
+    os.kill(killed, signal.SIGKILL)
+    job.wait_for(lambda: job.checkpoints(3) >= 1 and job.shows(restarts=2))
+    assert killed not in {job.pid(0), job.pid(1)}
+    assert stages_of(launcher) != stages
     hurry.touch()
     job.wait_for(lambda: job.everything_read(source))
     job.ask("drain")

@@ -29,6 +29,7 @@ UPDATE weir_checkpoint
 SET status = 'failed', reason = %(reason)s, detail = %(detail)s, acknowledged = %(acknowledged)s,
     completed_at = %(at)s, duration_ms = %(duration_ms)s
 WHERE run_id = %(run)s AND number = %(number)s AND token = %(token)s AND status = 'in_progress'
+  AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- record_completed --
 -- From this instant the checkpoint exists, if this attempt is still the one. Says so again when asked again.
@@ -82,7 +83,7 @@ WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 UPDATE weir_attempt SET restored_checkpoint_id = (
     SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
     WHERE r.id = %(run)s AND c.path = %(path)s)
-WHERE run_id = %(run)s AND token = %(token)s
+WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- write_live --
 -- Live numbers, one row per run.
@@ -112,6 +113,7 @@ WHERE run_id = %(run)s AND state = 'running' AND token < %(token)s
 UPDATE weir_operation
 SET state = %(state)s, phase = '', ended_at = now(), result = %(result)s, error = %(error)s
 WHERE id = %(operation)s AND run_id = %(run)s AND state = 'running' AND token = %(token)s
+  AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- settle_ending --
 -- The savepoint of a stop or drain is there and the run has ended: whoever asked is told so.

@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.blueprint import Blueprint, CompiledJob, Step
+from runtime.core.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.errors import JobRejected
@@ -28,6 +29,7 @@ from runtime.operators.batches import Batches, BatchLimits
 from runtime.operators.functions import RULES
 from runtime.operators.iterate import Iterate
 from runtime.operators.join import BroadcastJoin
+from runtime.operators.partition import Partitioner
 from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction
 from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
 from runtime.operators.running import RunningAggregate
@@ -37,28 +39,6 @@ from runtime.ports import Operator, Sink, Source
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    uid: OperatorId
-    name: str
-    role: Role
-    parallelism: int | None
-    bounded: bool = False
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    code: Any  #: Source for sources, Callable[[], Operator] for the others
-
-
-@dataclass(frozen=True)
-class CompiledJob:
-    """A graph and, by uid, what makes each operator. Survives cloudpickle: slots receive it from Spark."""
-
-    name: str
-    graph: JobGraph
-    sources: Mapping[OperatorId, Source]
-    operators: Mapping[OperatorId, Callable[[], Operator]]
-    sinks: Mapping[OperatorId, Sink]
 
 
 @dataclass
@@ -72,10 +52,7 @@ class Dataflow:
 
     name: str
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
-    _steps: list[_Step] = field(default_factory=list)
-    _edges: list[EdgeSpec] = field(default_factory=list)
-    _sinks: dict[OperatorId, Sink] = field(default_factory=dict)
-    _loops: list[OperatorId] = field(default_factory=list)  #: heads
+    _blueprint: Blueprint = field(default_factory=Blueprint)
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
         """Adds a source. `parallelism` None means the job's."""
@@ -89,35 +66,7 @@ class Dataflow:
         Raises:
             JobRejected: naming the operator at fault.
         """
-        if not 0 < parallelism <= self.max_parallelism:
-            limit = f"must lie between 1 and max_parallelism ({self.max_parallelism}), not {parallelism}"
-            raise JobRejected("bad-parallelism", "parallelism", limit)
-        specs = tuple(
-            OperatorSpec(
-                uid=s.uid,
-                name=s.name,
-                role=s.role,
-                parallelism=min(s.parallelism or parallelism, parallelism),
-                bounded=s.bounded,
-                guarantee=s.guarantee,
-            )
-            for s in self._steps
-        )
-        self._check_loops()
-        by_uid = {spec.uid: spec for spec in specs}
-        edges = tuple(_resolved(edge, by_uid) for edge in self._edges)
-        return CompiledJob(
-            name=self.name,
-            graph=JobGraph(specs, edges, self.max_parallelism),
-            sources={s.uid: s.code for s in self._steps if s.role is Role.SOURCE},
-            operators={s.uid: s.code for s in self._steps if s.role is not Role.SOURCE},
-            sinks=dict(self._sinks),
-        )
-
-    def _check_loops(self) -> None:
-        for uid in self._loops:
-            if not any(edge.feedback and edge.target == uid for edge in self._edges):
-                raise JobRejected("open-loop", uid, "nothing comes back into this loop: close it with close_with")
+        return self._blueprint.compiled(self.name, parallelism, self.max_parallelism)
 
     def _add(
         self,
@@ -129,7 +78,7 @@ class Dataflow:
         bounded: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     ) -> Stream:
-        step = _Step(
+        step = Step(
             uid=OperatorId(uid),
             name=name or uid,
             role=role,
@@ -138,22 +87,29 @@ class Dataflow:
             guarantee=guarantee,
             code=code,
         )
-        self._steps.append(step)
+        self._blueprint.steps.append(step)
         return Stream(self, step.uid)
 
     def _connect(
         self,
-        source: OperatorId,
+        stream: Stream,
         target: OperatorId,
-        partitioning: Partitioning,
+        partitioning: Partitioning = Partitioning.FORWARD,
         *,
         input: int = 0,
         keys: tuple[str, ...] = (),
         build: bool = False,
         feedback: bool = False,
     ) -> None:
+        """FORWARD leaves it to the stream how its rows are dealt."""
+        dealt, partitioner = stream.dealt, None
+        if dealt is not None:
+            if partitioning is not Partitioning.FORWARD:
+                detail = f"{partitioning} decides itself where rows go: leave out the partition_custom before it"
+                raise JobRejected("bad-partitioning", target, detail)
+            partitioning, keys, partitioner = Partitioning.CUSTOM, dealt.columns, dealt.function
         edge = EdgeSpec(
-            source=source,
+            source=stream.uid,
             target=target,
             input=input,
             partitioning=partitioning,
@@ -161,7 +117,7 @@ class Dataflow:
             build=build,
             feedback=feedback,
         )
-        self._edges.append(edge)
+        self._blueprint.connect(edge, partitioner)
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -172,13 +128,12 @@ def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
         raise JobRejected("bad-guarantee", uid, f"guarantee must be one of {known}, not {end.guarantee!r}") from error
 
 
-def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
-    """A forward edge between different parallelisms deals in turn instead."""
-    if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
-        return edge
-    if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
-        return edge
-    return replace(edge, partitioning=Partitioning.REBALANCE)
+@dataclass(frozen=True)
+class _Dealt:
+    """By columns and a function of the author's."""
+
+    columns: tuple[str, ...]
+    function: Partitioner
 
 
 @dataclass(frozen=True)
@@ -187,6 +142,7 @@ class Stream:
 
     flow: Dataflow
     uid: OperatorId
+    dealt: _Dealt | None = None  #: how its rows go to the next step, if it does not decide itself
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
@@ -208,7 +164,7 @@ class Stream:
         """
         keys, columns = tuple(on), tuple(take)
         joined = self._then(uid, lambda: BroadcastJoin(keys, columns, how), None)
-        self.flow._connect(build.uid, joined.uid, Partitioning.BROADCAST, input=1, build=True)
+        self.flow._connect(build, joined.uid, Partitioning.BROADCAST, input=1, build=True)
         return joined
 
     def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
@@ -218,7 +174,7 @@ class Stream:
         its input.
         """
         head = self._then(uid, Iterate, parallelism)
-        self.flow._loops.append(head.uid)
+        self.flow._blueprint.loops.append(head.uid)
         return IterativeStream(self.flow, head.uid)
 
     def process(
@@ -271,7 +227,7 @@ class Stream:
     ) -> Stream:
         """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
         joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism)
-        self.flow._connect(rules.uid, joined.uid, Partitioning.BROADCAST, input=RULES)
+        self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -280,17 +236,29 @@ class Stream:
             raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
         return KeyedStream(self, columns)
 
+    def partition_custom(self, function: Partitioner, *columns: str) -> Stream:
+        """Has `function` decide which subtask of the next step each row goes to.
+
+        There is no key then, so no keyed state: use lists of the subtask, or a union list where rows have a home.
+
+        Args:
+            function: gets a batch of `columns` and the number of subtasks; returns an integer per row, from 0.
+        """
+        if not columns:
+            raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
+        return replace(self, dealt=_Dealt(columns, function))
+
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
         """Ends the stream."""
         sink.check()
         guarantee = _guarantee(uid, sink)
         end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)
-        self.flow._sinks[end.uid] = sink
-        self.flow._connect(self.uid, end.uid, Partitioning.FORWARD)
+        self.flow._blueprint.sinks[end.uid] = sink
+        self.flow._connect(self, end.uid)
 
     def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
         after = self.flow._add(uid, "", Role.OPERATOR, parallelism, make)
-        self.flow._connect(self.uid, after.uid, Partitioning.FORWARD)
+        self.flow._connect(self, after.uid)
         return after
 
 
@@ -303,8 +271,8 @@ class IterativeStream(Stream):
 
         May be called again for another stream.
         """
-        back = sum(edge.feedback and edge.target == self.uid for edge in self.flow._edges)
-        self.flow._connect(stream.uid, self.uid, Partitioning.FORWARD, input=back + 1, feedback=True)
+        before = self.flow._blueprint.feedback_into(self.uid)
+        self.flow._connect(stream, self.uid, input=before + 1, feedback=True)
 
 
 @dataclass(frozen=True)
@@ -335,10 +303,21 @@ class KeyedStream:
             raise JobRejected("bad-window", uid, "the window size must be at least 1 ms")
         return self._then(uid, lambda: TumblingWindow(keys, time, size_ms, wanted), parallelism)
 
-    def aggregate(self, uid: str, aggregates: Mapping[str, Aggregate], *, parallelism: int | None = None) -> Stream:
-        """Running aggregates; each batch emits the new values of the keys it touched."""
+    def aggregate(
+        self,
+        uid: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        changelog: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Running aggregates; each batch emits the new values of the keys it touched.
+
+        Args:
+            changelog: emit inserts and updates, told apart by a column `op`; see `runtime.operators.running`.
+        """
         keys, wanted = self.keys, dict(aggregates)
-        return self._then(uid, lambda: RunningAggregate(keys, wanted), parallelism)
+        return self._then(uid, lambda: RunningAggregate(keys, wanted, changelog), parallelism)
 
     def batches(
         self, uid: str, function: BatchFunction, *, max_rows: int, max_wait_ms: int, parallelism: int | None = None
@@ -381,11 +360,11 @@ class KeyedStream:
     ) -> Stream:
         """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
         joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
-        self.stream.flow._connect(rules.uid, joined.uid, Partitioning.BROADCAST, input=RULES)
+        self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined
 
     def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
-        flow._connect(self.stream.uid, after.uid, Partitioning.HASH, keys=self.keys)
+        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys)
         return after

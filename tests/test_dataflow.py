@@ -1,14 +1,16 @@
-"""What the builder of a job takes over from its sources and sinks."""
+"""What the builder of a job takes over from its sources and sinks, and makes of its edges."""
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.graph import Guarantee
+from runtime.core.graph import Guarantee, Partitioning
 from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected
+from runtime.operators.aggregates import Count
 from tests.hosts.jobs import Numbers
 
 
@@ -40,3 +42,36 @@ def test_a_promise_that_nobody_knows_is_refused_by_the_name_of_its_operator() ->
     with pytest.raises(JobRejected, match="exactly-once, at-least-once, none") as refused:
         Dataflow("ends").source("numbers", Boastful(total=1))
     assert (refused.value.code, refused.value.field) == ("bad-guarantee", "numbers")
+
+
+def test_a_routing_of_the_authors_is_an_edge_that_names_its_columns(tmp_path: Path) -> None:
+    """S3-30: a sink may be behind it, and the function travels beside the graph."""
+    flow = Dataflow("dealt")
+    numbers = flow.source("numbers", Numbers(total=1))
+    numbers.key_by("key").aggregate("counts", {"n": Count()}).partition_custom(_first, "n", "key").sink(
+        "out", ParquetSink(str(tmp_path))
+    )
+    job = flow.compile(2)
+    assert [(edge.partitioning, edge.keys) for edge in job.graph.edges] == [
+        (Partitioning.HASH, ("key",)),
+        (Partitioning.CUSTOM, ("n", "key")),
+    ]
+    assert job.partitioners == {1: _first}
+
+
+def _first(rows: pa.RecordBatch, targets: int) -> list[int]:
+    return [0] * rows.num_rows
+
+
+def test_no_key_is_behind_a_routing_of_the_authors() -> None:
+    """S3-30: what deals rows by itself is refused behind it, since the routing would silently have no effect."""
+    flow = Dataflow("dealt")
+    numbers = flow.source("numbers", Numbers(total=1))
+    dealt = numbers.partition_custom(_first, "key")
+    with pytest.raises(JobRejected, match="hash decides itself where rows go") as refused:
+        dealt.key_by("key").aggregate("counts", {"n": Count()})
+    assert (refused.value.code, refused.value.field) == ("bad-partitioning", "counts")
+    with pytest.raises(JobRejected, match="table: broadcast decides itself"):
+        numbers.join_broadcast("table", dealt, on=["key"], take=["value"])
+    with pytest.raises(JobRejected, match="at least one column"):
+        numbers.partition_custom(_first)

@@ -35,6 +35,7 @@ class Partitioning(StrEnum):
     HASH = "hash"  #: by key group
     BROADCAST = "broadcast"  #: every batch to every subtask
     REBALANCE = "rebalance"  #: batches in turn
+    CUSTOM = "custom"  #: by a function of the author's
 
 
 class Guarantee(StrEnum):
@@ -59,7 +60,8 @@ class OperatorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSpec:
-    """Input number `input` (from 0) of `target` is fed by `source`. `keys` are column names, for HASH only.
+    """Input number `input` (from 0) of `target` is fed by `source`. `keys` are column names, for HASH and
+    CUSTOM only.
 
     A `build` edge is read to its end before the target's other inputs are read at all (the build side of a join). Until
     then the target declines checkpoints: it could not align without reading what it must not read yet.
@@ -210,8 +212,8 @@ def _check_edges(graph: JobGraph) -> None:
                 target.uid,
                 f"a forward edge needs the parallelism of {source.uid} ({source.parallelism})",
             )
-        if (edge.partitioning is Partitioning.HASH) != bool(edge.keys):
-            raise JobRejected("bad-keys", target.uid, "a hash edge names key columns, others do not")
+        if (edge.partitioning in (Partitioning.HASH, Partitioning.CUSTOM)) != bool(edge.keys):
+            raise JobRejected("bad-keys", target.uid, "a hash or custom edge names columns, others do not")
     for operator in graph.operators:
         if (operator.role is Role.SOURCE) == (operator.uid in fed):
             raise JobRejected("bad-input", operator.uid, "a source has no input and every other operator has one")

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import structlog
 
+from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
 from runtime.core.commit import owed, permit_for_recorded
 from runtime.core.coordinator import CoordinatorSettings
@@ -24,7 +25,6 @@ from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import Restored, assign
 from runtime.core.restart import Failure, FixedDelay, RestartStrategy
-from runtime.dataflow import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
 from runtime.hosts.attempt import Attempt

@@ -10,10 +10,11 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from runtime.blueprint import CompiledJob
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.restart import FixedDelay, RestartStrategy
-from runtime.dataflow import CompiledJob, Dataflow
+from runtime.dataflow import Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.standing import Assignment, Stage, StandingLauncher, stand_ready

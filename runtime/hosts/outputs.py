@@ -5,7 +5,7 @@ What leads back into a loop costs none, or the loop would wait for itself.
 It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
 from runtime.core.messages import Control, Message, Records
 from runtime.errors import WeirError
-from runtime.operators.partition import by_key_group
+from runtime.operators.partition import Partitioner, by_function, by_key_group
 
 Send = Callable[[ChannelId, Message], None]
 
@@ -35,6 +35,7 @@ class Outputs:
     graph: JobGraph
     subtask: SubtaskId
     send: Send
+    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
     credits: Credits = field(init=False)
     records: int = 0
     schema: pa.Schema | None = None  #: of what was emitted first
@@ -81,16 +82,22 @@ class Outputs:
                 self._put(edge.channels[0], batch)
             case Partitioning.HASH:
                 groups = self.graph.max_parallelism
-                parts = by_key_group(batch, edge.spec.keys, groups, len(edge.channels))
-                for channel, part in zip(edge.channels, parts, strict=True):
-                    if part is not None:
-                        self._put(channel, part)
+                self._put_parts(edge, by_key_group(batch, edge.spec.keys, groups, len(edge.channels)))
+            case Partitioning.CUSTOM:
+                function = self.partitioners[edge.channels[0].edge]
+                parts = by_function(batch, edge.spec.keys, function, edge.spec.target, len(edge.channels))
+                self._put_parts(edge, parts)
             case Partitioning.BROADCAST:
                 for channel in edge.channels:
                     self._put(channel, batch)
             case Partitioning.REBALANCE:
                 self._put(edge.channels[edge.turn], batch)
                 edge.turn = (edge.turn + 1) % len(edge.channels)
+
+    def _put_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None]) -> None:
+        for channel, part in zip(edge.channels, parts, strict=True):
+            if part is not None:
+                self._put(channel, part)
 
     def _put(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
         nbytes = batch.nbytes

@@ -22,10 +22,10 @@ import structlog
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from runtime.blueprint import CompiledJob
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.settings import JobSettings
-from runtime.dataflow import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig

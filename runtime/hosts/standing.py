@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from runtime.blueprint import CompiledJob
 from runtime.core.ids import Token
-from runtime.dataflow import CompiledJob
 from runtime.io.control import ControlClient, ControlServer, Hello
 
 EMPTY_S: Final = 5.0  #: how long slots that were told to end have for it; then their stage is given up

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.recovery import Restored
-from runtime.dataflow import CompiledJob
 from runtime.hosts.protocol import Failed
 
 

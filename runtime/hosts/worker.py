@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
@@ -26,7 +27,6 @@ from runtime.core.messages import Barrier, Message
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
-from runtime.dataflow import CompiledJob
 from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.hosts.feedback import replayed
 from runtime.hosts.outputs import Outputs
@@ -249,7 +249,7 @@ class Slot:
             operator=None if restored.finished else self._code(subtask),
             state=state,
             context=context,
-            outputs=Outputs(job.graph, subtask, self._send),
+            outputs=Outputs(job.graph, subtask, self._send, job.partitioners),
             clock=self._clock,
             store=store,
             report=self._report,

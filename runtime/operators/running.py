@@ -1,6 +1,13 @@
-"""Aggregates over all records so far, per key; each batch emits the new values of the keys that it touched."""
+"""Aggregates over all records so far, per key; each batch emits the new values of the keys that it touched.
+
+As a changelog the output says what each row does to the table of results, in a column `op` with Flink's row kinds:
+`insert` a key that is new; `update_before` withdraws what was given out for a key, and `update_after` takes its place.
+Of a key whose values stay the same it says nothing. Keys are never forgotten here, so there is no `delete`.
+"""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,9 +15,13 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.factorise import factorise
+from runtime.state.factorise import Distinct, factorise
+from runtime.state.index import NOWHERE, Slots
 from runtime.state.schema import UNSETTLED
 from runtime.state.table import KeyedTable
+
+OP: Final = "op"  #: the column of a changelog that says what a row does
+INSERT, UPDATE_BEFORE, UPDATE_AFTER = "insert", "update_before", "update_after"
 
 
 class RunningAggregate(Operator):
@@ -19,14 +30,17 @@ class RunningAggregate(Operator):
     Args:
         keys: key columns.
         aggregates: by output column.
+        changelog: emit what changed, with a last column `op`.
     """
 
-    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], changelog: bool = False) -> None:
         self._keys = tuple(keys)
         self._aggregates = AggregateSet(aggregates)
+        self._changelog = changelog
         self._names = [*self._keys, *self._aggregates.names]
-        if len(set(self._names)) != len(self._names):
-            raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {self._names}")
+        names = [*self._names, OP] if changelog else self._names
+        if len(set(names)) != len(names):
+            raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {names}")
 
     def open(self, context: OperatorContext) -> None:
         keys = pa.schema([pa.field(key, UNSETTLED) for key in self._keys])
@@ -37,14 +51,44 @@ class RunningAggregate(Operator):
             return
         kinds = [batch.schema.field(key).type for key in self._keys]
         self._table.settle(kinds, self._aggregates.kinds(batch.schema))
-        keys = [batch.column(key) for key in self._keys]
-        distinct = factorise(keys)
+        columns = [batch.column(key) for key in self._keys]
+        distinct = factorise(columns)
         first = pa.array(distinct.first)
-        slots = self._table.upsert([key.take(first) for key in keys])
+        keys = [column.take(first) for column in columns]
+        rows = self._changes(batch, distinct, keys) if self._changelog else self._folded(batch, distinct, keys)
+        if rows.num_rows:
+            out.emit(rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys])))
+
+    def _folded(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        slots = self._table.upsert(keys)
         self._aggregates.fold(self._table, batch, distinct, slots)
-        columns = [
-            *(self._table.key_column(key, slots) for key in self._keys),
-            *self._aggregates.results(self._table, slots),
+        return self._results(slots)
+
+    def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        known = pa.array(self._table.find(keys) != NOWHERE)
+        before = self._results(self._table.upsert(keys))
+        now = self._folded(batch, distinct, keys)
+        changed = pc.and_(known, _differ(before, now, self._aggregates.names))
+        kinds = [
+            (now.filter(pc.invert(known)), INSERT),
+            (before.filter(changed), UPDATE_BEFORE),  # ahead of what takes its place: sorting by key is stable
+            (now.filter(changed), UPDATE_AFTER),
         ]
-        changed = pa.RecordBatch.from_arrays(columns, names=self._names)
-        out.emit(changed.take(pc.sort_indices(changed, sort_keys=[(key, "ascending") for key in self._keys])))
+        return pa.concat_batches(
+            [rows.append_column(OP, pa.array([op] * len(rows), pa.string())) for rows, op in kinds]
+        )
+
+    def _results(self, slots: Slots) -> pa.RecordBatch:
+        keys = [self._table.key_column(key, slots) for key in self._keys]
+        return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, slots)], names=self._names)
+
+
+def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """By row, whether any of these columns differs."""
+    return reduce(pc.or_, (_differs(before[name], now[name]) for name in names), pa.array([False] * len(now)))
+
+
+def _differs(before: pa.Array, now: pa.Array) -> pa.Array:
+    """A null equals a null only."""
+    both = pc.fill_null(pc.not_equal(before, now), False)
+    return pc.or_(both, pc.xor(before.is_valid(), now.is_valid()))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.ids import OperatorId
-from runtime.dataflow import CompiledJob, Dataflow, Stream
+from runtime.dataflow import Dataflow, Stream
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.functions import RowCollector
 from runtime.operators.process import KeyedProcessFunction, ProcessContext

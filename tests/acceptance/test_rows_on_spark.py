@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import FinishedState
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
 from runtime.core.messages import CheckpointKind
 from runtime.core.restart import FixedDelay
-from runtime.dataflow import CompiledJob
 from runtime.hosts.spark import SparkLauncher
 from runtime.io.memory_records import MemoryRecords
 from runtime.records import OperationRequest

@@ -24,7 +24,8 @@ NO_LOOP = ("not-a-loop", "b")
         (lambda: JobGraph((source("a", 9), sink("b")), AB, max_parallelism=8), "bad-parallelism", "a"),
         (lambda: JobGraph((source("a"), sink("b")), (*AB, edge("a", "x"))), "unknown-operator", "x"),
         (lambda: JobGraph((source("a", 2), sink("b")), (edge("a", "b", Partitioning.FORWARD),)), "bad-forward", "b"),
-        (lambda: JobGraph((source("a"), sink("b")), (_keyless(),)), "bad-keys", "b"),
+        (lambda: JobGraph((source("a"), sink("b")), (_keyless(Partitioning.HASH),)), "bad-keys", "b"),
+        (lambda: JobGraph((source("a"), sink("b")), (_keyless(Partitioning.CUSTOM),)), "bad-keys", "b"),
         (lambda: JobGraph((source("a"), sink("b"), operator("c")), (*AB, edge("c", "b"))), "bad-input", "c"),
         (lambda: JobGraph((source("a"), operator("b")), AB), "dangling-output", "b"),
         (lambda: JobGraph((), ()), "no-source", "job"),
@@ -80,8 +81,8 @@ def _joined(probe: str, build: str, join: str, after: str) -> tuple[EdgeSpec, ..
     return edge(probe, join), edge(build, join, input=1, build=True), edge(join, after)
 
 
-def _keyless() -> EdgeSpec:
-    return EdgeSpec(source=OperatorId("a"), target=OperatorId("b"), input=0, partitioning=Partitioning.HASH)
+def _keyless(partitioning: Partitioning) -> EdgeSpec:
+    return EdgeSpec(source=OperatorId("a"), target=OperatorId("b"), input=0, partitioning=partitioning)
 
 
 def _loop() -> tuple[EdgeSpec, EdgeSpec]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId, SubtaskId, Token
 from runtime.core.recovery import Restored
 from runtime.core.restart import FixedDelay, RestartStrategy
-from runtime.dataflow import CompiledJob
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.local import LocalLauncher
 from runtime.hosts.terms import Launcher

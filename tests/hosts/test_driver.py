@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.commit import owed
 from runtime.core.coordinator import CoordinatorSettings
@@ -14,7 +15,7 @@ from runtime.core.ids import OperatorId, Token
 from runtime.core.lifecycle import RunState
 from runtime.core.messages import CheckpointKind
 from runtime.core.restart import FixedDelay
-from runtime.dataflow import CompiledJob, Dataflow
+from runtime.dataflow import Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import driver
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig

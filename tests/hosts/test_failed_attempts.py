@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.checkpoint import CommitPermit, Manifest
@@ -16,7 +17,7 @@ from runtime.core.commit import owed
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.restart import FixedDelay
-from runtime.dataflow import CompiledJob, Dataflow
+from runtime.dataflow import Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import FailureReason as Why
 from runtime.core.checkpoint import Segment, SnapshotTimings, SubtaskSnapshot
 from runtime.core.coordinator import CoordinatorSettings
@@ -23,7 +24,6 @@ from runtime.core.messages import Barrier, CheckpointKind
 from runtime.core.pacing import Pacing
 from runtime.core.recovery import Restored
 from runtime.core.restart import FixedDelay
-from runtime.dataflow import CompiledJob
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.protocol import (
     Aborted,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from runtime.blueprint import CompiledJob
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
 from runtime.core.restart import FixedDelay
-from runtime.dataflow import CompiledJob
 from runtime.hosts import local, standing
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.local import LocalLauncher

@@ -66,6 +66,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "process": lambda: Process(Running(), SCHEMA),
     "keyed process": lambda: KeyedProcess(Latest(), ["k"], SCHEMA, "at"),
     "aggregate": lambda: RunningAggregate(["k"], AGGREGATES),
+    "changelog": lambda: RunningAggregate(["k"], AGGREGATES, changelog=True),
     "window": lambda: TumblingWindow(["k"], "at", 50, AGGREGATES),
 }
 

@@ -1,11 +1,17 @@
-"""Hash partitioning: every row goes to exactly the subtask that the core says, in its order."""
+"""Partitioning: every row goes to exactly the subtask that the core, or the author's function, says, in its order."""
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.keygroups import key_group_of, owner_of
-from runtime.operators.partition import by_key_group
+from runtime.errors import WeirError
+from runtime.operators.partition import by_function, by_key_group
 from runtime.state.hashing import hash_columns
 
 KEYS = st.lists(st.tuples(st.none() | st.text(max_size=4), st.integers(-5, 5)), max_size=60)
@@ -33,3 +39,53 @@ def test_a_batch_of_one_owner_is_handed_on_as_it_is() -> None:
     dealt = by_key_group(batch, ["k"], 128, 4)
     assert [part is batch for part in dealt].count(True) == 1
     assert [part is None for part in dealt].count(True) == 3
+
+
+# ---------------------------------------------------------------- by a function of the author's
+
+
+@given(st.lists(st.integers(0, 99), max_size=60), st.integers(1, 9))
+def test_every_row_goes_where_the_function_says_and_keeps_its_place(numbers: list[int], parallelism: int) -> None:
+    """S3-30: the function is given its columns and the number of targets."""
+
+    def by_remainder(rows: pa.RecordBatch, targets: int) -> Any:
+        assert rows.schema.names == ["number"]
+        return rows["number"].to_numpy() % targets
+
+    batch = pa.record_batch({"row": pa.array(range(len(numbers)), pa.int64()), "number": pa.array(numbers, pa.int64())})
+    dealt = by_function(batch, ["number"], by_remainder, "next", parallelism)
+    expected = [[row for row, number in enumerate(numbers) if number % parallelism == t] for t in range(parallelism)]
+    assert [[] if part is None else part["row"].to_pylist() for part in dealt] == expected
+    assert all(part is None or part.schema.equals(batch.schema) for part in dealt)
+
+
+TEN = pa.record_batch({"k": pa.array(range(10), pa.int64())})
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint32()])
+def test_a_function_may_return_arrow(kind: Any) -> None:
+    dealt = by_function(TEN, ["k"], lambda rows, targets: pc.bit_wise_and(rows["k"], 1).cast(kind), "next", 2)
+    assert [part["k"].to_pylist() for part in dealt if part is not None] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([0, 1, 2, 3, 0, 0, 0, 0, 0, 0], "ValueError: it returned 3 for {'k': 3}; there are subtasks 0 to 2"),
+        ([0, -1, 0, 0, 0, 0, 0, 0, 0, 0], "ValueError: it returned -1 for {'k': 1}; there are subtasks 0 to 2"),
+        ([2**40] * 10, "ValueError: it returned 1099511627776 for {'k': 0}; there are subtasks 0 to 2"),
+        ([0.5] * 10, "TypeError: it must return one integer for each of 10 rows, not 10 of float64"),
+        ([0] * 9, "TypeError: it must return one integer for each of 10 rows, not 9 of int64"),
+        (1, "TypeError: it must return one integer for each of 10 rows, not one of int64"),
+    ],
+)
+def test_a_function_that_names_no_subtask_is_refused(returned: Any, message: str) -> None:
+    """S3-30: the error names the operator and the value."""
+    with pytest.raises(WeirError) as refused:
+        by_function(TEN, ["k"], lambda rows, targets: np.asarray(returned), "next", 3)
+    assert str(refused.value) == f"the partitioner before operator 'next': {message}"
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(WeirError, match=r'partitioner before operator .next.: KeyError: .*"v" does not exist'):
+        by_function(TEN, ["v"], lambda rows, targets: rows["v"], "next", 3)

@@ -1,0 +1,104 @@
+"""What a builder has collected of a job, and the compiled job that it becomes for a parallelism.
+
+It decides default parallelism and what an edge comes to between two steps, and keeps the code beside the graph. It does
+not know what a step does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runtime.core.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.ids import OperatorId
+from runtime.errors import JobRejected
+from runtime.operators.partition import Partitioner
+from runtime.ports import Operator, Sink, Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One operator with its code. `parallelism` None means the job's."""
+
+    uid: OperatorId
+    name: str
+    role: Role
+    parallelism: int | None
+    bounded: bool = False
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    code: Any  #: Source for sources, Callable[[], Operator] for the others
+
+    def spec(self, parallelism: int) -> OperatorSpec:
+        return OperatorSpec(
+            uid=self.uid,
+            name=self.name,
+            role=self.role,
+            parallelism=min(self.parallelism or parallelism, parallelism),
+            bounded=self.bounded,
+            guarantee=self.guarantee,
+        )
+
+
+@dataclass(frozen=True)
+class CompiledJob:
+    """A graph and, by uid, what makes each operator. Survives cloudpickle: slots receive it from Spark."""
+
+    name: str
+    graph: JobGraph
+    sources: Mapping[OperatorId, Source]
+    operators: Mapping[OperatorId, Callable[[], Operator]]
+    sinks: Mapping[OperatorId, Sink]
+    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
+
+
+@dataclass
+class Blueprint:
+    """Steps and edges in the order of their declaration."""
+
+    steps: list[Step] = field(default_factory=list)
+    edges: list[EdgeSpec] = field(default_factory=list)
+    sinks: dict[OperatorId, Sink] = field(default_factory=dict)
+    partitioners: dict[int, Partitioner] = field(default_factory=dict)
+    loops: list[OperatorId] = field(default_factory=list)  #: heads
+
+    def connect(self, edge: EdgeSpec, partitioner: Partitioner | None = None) -> None:
+        if partitioner is not None:
+            self.partitioners[len(self.edges)] = partitioner
+        self.edges.append(edge)
+
+    def feedback_into(self, head: OperatorId) -> int:
+        """How many edges lead back there."""
+        return sum(edge.feedback and edge.target == head for edge in self.edges)
+
+    def compiled(self, name: str, parallelism: int, max_parallelism: int) -> CompiledJob:
+        """Raises JobRejected, naming the operator at fault."""
+        if not 0 < parallelism <= max_parallelism:
+            limit = f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}"
+            raise JobRejected("bad-parallelism", "parallelism", limit)
+        self._check_loops()
+        specs = tuple(step.spec(parallelism) for step in self.steps)
+        by_uid = {spec.uid: spec for spec in specs}
+        edges = tuple(_resolved(edge, by_uid) for edge in self.edges)
+        return CompiledJob(
+            name=name,
+            graph=JobGraph(specs, edges, max_parallelism),
+            sources={step.uid: step.code for step in self.steps if step.role is Role.SOURCE},
+            operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
+            sinks=dict(self.sinks),
+            partitioners=dict(self.partitioners),
+        )
+
+    def _check_loops(self) -> None:
+        for uid in self.loops:
+            if not self.feedback_into(uid):
+                raise JobRejected("open-loop", uid, "nothing comes back into this loop: close it with close_with")
+
+
+def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
+    """A forward edge between different parallelisms deals in turn instead."""
+    if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
+        return edge
+    if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
+        return edge
+    return replace(edge, partitioning=Partitioning.REBALANCE)

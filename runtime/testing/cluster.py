@@ -7,7 +7,6 @@ while.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -54,30 +53,11 @@ from runtime.state.store import StateCapture
 from runtime.testing.invariants import ChannelWatch, check_subtask
 from runtime.testing.jobs import Job
 from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of
+from runtime.testing.slots import Broken, Report, Slot, Started
 from runtime.testing.snapshots import HELD, Snapshots, read_image, read_table
 from runtime.testing.world import World
 
 WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The subtask is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The subtask's operator raised."""
-
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class SlotLost:
-    """The slot's control connection closed."""
-
-
-Report = Acknowledge | Decline | ReportFinished | ReportEnded | Started | Broken
 
 
 class Channel:
@@ -100,15 +80,6 @@ class Channel:
         return message
 
 
-class Slot:
-    """One process: it holds subtask `index` of every operator."""
-
-    def __init__(self) -> None:
-        self.alive = True
-        self.up: deque[tuple[SubtaskId, Report] | SlotLost] = deque()
-        self.down: deque[tuple[SubtaskId, SubtaskEvent]] = deque()
-
-
 class Attempt:
     """The subtasks of one token."""
 
@@ -124,7 +95,7 @@ class Attempt:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
         self.lingers = 10**9  #: steps that it goes on acting once abandoned
         self.channels = {channel: Channel(channel) for channel in graph.channels()}
-        self.slots = {index: Slot() for index in range(graph.parallelism)}
+        self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
 
@@ -133,19 +104,14 @@ class Attempt:
 
     def crash(self, index: int) -> None:
         """The slot's process is gone; what it had sent may still arrive."""
-        slot = self.slots[index]
-        slot.alive = False
-        slot.down.clear()
-        if self.world.rng.random() < 0.5:
-            slot.up.clear()
-        slot.up.append(SlotLost())
+        self.slots[index].crash()
 
     def deliver_down(self) -> bool:
         """Hands one message of the master to a subtask."""
-        ready = [slot for slot in self.slots.values() if slot.alive and slot.down]
+        ready = [slot for slot in self.slots.values() if slot.alive and slot.down.ready]
         if not ready:
             return False
-        subtask, event = self.world.rng.choice(ready).down.popleft()
+        subtask, event = self.world.rng.choice(ready).down.pop()
         self.hosts[subtask].handle(event)
         return True
 
@@ -286,9 +252,7 @@ class Host:
                 self.report(effect)
 
     def report(self, what: Report) -> None:
-        self.slot.up.append((self.subtask, what))
-        if isinstance(what, Acknowledge | Decline) and self.world.faults.strikes("repeat_message"):
-            self.slot.up.append((self.subtask, what))
+        self.slot.say(self.subtask, what)
 
     def _emit(self, rows: Rows) -> None:
         for channel, part in self._partition(rows):

@@ -51,8 +51,9 @@ from runtime.core.ids import CheckpointId, SubtaskId
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import retention
 from runtime.io.manifests import write_manifest
-from runtime.testing.cluster import Attempt, Broken, Report, SlotLost, Started
+from runtime.testing.cluster import Attempt
 from runtime.testing.invariants import check_files, check_notified, require
+from runtime.testing.slots import Broken, Said, SlotLost, Started
 from runtime.testing.world import JOB, World
 
 Work = Callable[[], "Work | None"]  #: what must be done right after it, if anything
@@ -72,6 +73,7 @@ class Driver:
         self.world, self.process, self.attempt = world, process, attempt
         self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
         self.concluded = False  #: its master is done with it
+        self.skew_ms = world.rng.choice((-5_000, 5_000)) if world.faults.strikes("skewed_clock") else 0
         self.suspended = False
         self.ended = False
         self.failure: str | None = None
@@ -82,6 +84,15 @@ class Driver:
         self.storing = 0  #: manifests among them
         self.stopping = False  #: what the run's state would say
 
+    @property
+    def now(self) -> int:
+        """What the clock of its host shows; each attempt may be on another host."""
+        return self.world.now + self.skew_ms
+
+    def next_wake(self) -> int | None:
+        """In the world's time."""
+        return min(self.wakes) - self.skew_ms if self.wakes else None
+
     def feed(self, event: CoordinatorEvent) -> None:
         self.world.note(f"{self.attempt.token}:coordinator", event)
         for effect in self.coordinator.handle(event):
@@ -91,19 +102,19 @@ class Driver:
 
     def suspend(self) -> None:
         self.suspended = True
-        self.feed(CoordinatorSuspended(self.world.now))
+        self.feed(CoordinatorSuspended(self.now))
 
     def tick(self) -> None:
         """Wakes the coordinator once for all wishes that are due."""
-        due = [at for at in self.wakes if at <= self.world.now]
+        due = [at for at in self.wakes if at <= self.now]
         if due and not self.suspended and not self.ended:
-            self.wakes = [at for at in self.wakes if at > self.world.now]
-            self.feed(Ticked(self.world.now))
+            self.wakes = [at for at in self.wakes if at > self.now]
+            self.feed(Ticked(self.now))
 
     # ------------------------------------------------------------ what slots say
 
-    def receive(self, said: tuple[SubtaskId, Report] | SlotLost) -> None:
-        now = self.world.now
+    def receive(self, said: Said) -> None:
+        now = self.now
         if isinstance(said, SlotLost):
             self.fail("a slot was lost")
             return
@@ -124,7 +135,7 @@ class Driver:
     def _subtask_started(self, subtask: SubtaskId) -> None:
         self.started.add(subtask)
         if len(self.started) == len(self.attempt.graph.subtasks):
-            self.feed(JobStarted(self.world.now))
+            self.feed(JobStarted(self.now))
 
     def fail(self, detail: str) -> None:
         if not self.suspended and not self.ended:
@@ -174,9 +185,7 @@ class Driver:
         require(saved == self.stopping, "a-stop-ends-with-its-savepoint", f"stopping {self.stopping}, saved {saved}")
 
     def _send(self, subtask: SubtaskId, event: SubtaskEvent) -> None:
-        slot = self.attempt.slots[subtask.index]
-        if slot.alive:
-            slot.down.append((subtask, event))
+        self.attempt.slots[subtask.index].tell(subtask, event)
 
     def _report(self, report: ReportCheckpoint) -> None:
         begun = report.reason is None and report.acknowledged == 0 and report.at == report.triggered_at
@@ -209,13 +218,13 @@ class Driver:
         if self.process.gone:
             return
         if self.world.faults.strikes("id_unavailable"):
-            self.feed(IdUnavailable(self.world.now, "the database is away"))
+            self.feed(IdUnavailable(self.now, "the database is away"))
             return
         checkpoint = self.world.records.next_id(self.attempt.token)
         if checkpoint is None:
             self._superseded()
         else:
-            self.feed(IdIssued(self.world.now, checkpoint))
+            self.feed(IdIssued(self.now, checkpoint))
 
     def _store(self, manifest: Manifest) -> Work | None:
         """Write and record; when the outcome is not known, it is read back before anything is answered."""
@@ -223,7 +232,7 @@ class Driver:
         try:
             write_manifest(self.world.storage, manifest)
         except EnvironmentFailure as failure:
-            self._answer(ManifestFailed(self.world.now, CheckpointId(manifest.checkpoint), str(failure)))
+            self._answer(ManifestFailed(self.now, CheckpointId(manifest.checkpoint), str(failure)))
             return None
         if faults.strikes("unknown_manifest"):
             if self.world.rng.random() < 0.5:
@@ -240,9 +249,9 @@ class Driver:
         checkpoint = CheckpointId(manifest.checkpoint)
         if recorded:
             self._write(self._discard, "")
-            self._answer(ManifestRecorded(self.world.now, checkpoint))
+            self._answer(ManifestRecorded(self.now, checkpoint))
         else:
-            self._answer(ManifestFailed(self.world.now, checkpoint, "this attempt has been superseded"))
+            self._answer(ManifestFailed(self.now, checkpoint, "this attempt has been superseded"))
             self._superseded()
 
     def _answer(self, event: ManifestRecorded | ManifestFailed) -> None:

@@ -13,12 +13,12 @@ RATES: Final = {
     "crash_master": 0.0003,
     "zombie_master": 0.0003,  #: the old master and its slots go on after the new one has begun
     "clock_jump": 0.001,
+    "skewed_clock": 0.2,  #: the host of a new attempt's master has another clock
     "fail_snapshot": 0.02,
     "lose_snapshot": 0.004,
     "slow_snapshot": 0.05,
-    "fail_read": 0.003,
+    "fail_read": 0.01,
     "fail_delete": 0.05,
-    "slow_delete": 0.1,
     "fail_manifest": 0.08,
     "unknown_manifest": 0.15,
     "slow_manifest": 0.15,
@@ -26,6 +26,8 @@ RATES: Final = {
     "slow_id": 0.1,
     "fail_commit": 0.03,
     "repeat_message": 0.02,
+    "slow_message": 0.01,
+    "lose_message": 0.0003,  #: between a slot and the master: the connection is lost
 }
 
 #: Chance of each request at each step of the world.

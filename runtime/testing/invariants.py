@@ -139,6 +139,13 @@ def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
         require(not missing, "a-retained-checkpoint-keeps-its-files", f"{manifest.checkpoint} lacks {sorted(missing)}")
 
 
+def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:
+    """After every cleaning of output: what a manifest owes is prepared or committed."""
+    for manifest in retained:
+        missing = committables(manifest) - there
+        require(not missing, "a-retained-checkpoint-keeps-its-output", f"{manifest.checkpoint} lacks {sorted(missing)}")
+
+
 def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tuple[str, str, int]]) -> None:
     """Exactly once, at the end."""
     missing, surplus = expected - committed, committed - expected

@@ -28,7 +28,7 @@ from runtime.hosts import retention
 from runtime.io.manifests import read_manifest
 from runtime.testing.cluster import Attempt
 from runtime.testing.driver import Driver, Process
-from runtime.testing.invariants import Violation, check_files, require
+from runtime.testing.invariants import Violation, check_files, check_owed, require
 from runtime.testing.jobs import Job
 from runtime.testing.world import World
 
@@ -74,10 +74,10 @@ class Master:
         return self._take_message(self.driver)
 
     def _take_message(self, driver: Driver) -> bool:
-        slots = [slot for slot in driver.attempt.slots.values() if slot.up]
+        slots = [slot for slot in driver.attempt.slots.values() if slot.up.ready]
         if not slots:
             return False
-        driver.receive(self.world.rng.choice(slots).up.popleft())
+        driver.receive(self.world.rng.choice(slots).up.pop())
         return True
 
     def tick(self) -> None:
@@ -87,7 +87,7 @@ class Master:
     def next_wake(self) -> int | None:
         if self.gone or self.ending is not None:
             return None
-        return self.begin_at if self.driver is None else min(self.driver.wakes, default=None)
+        return self.begin_at if self.driver is None else self.driver.next_wake()
 
     # ------------------------------------------------------------ attempts
 
@@ -117,6 +117,7 @@ class Master:
         self.world.target.clean(token, retained)
         retention.sweep(self.world.storage, token, retained)
         check_files(self.world.storage, retained)
+        check_owed(self.world.target.names, retained)
         self._start(token, dealt)
         self.world.note(f"{token}:master", f"begins from {base.checkpoint if base else 'nothing'}")
 

@@ -15,13 +15,14 @@ from runtime.core.checkpoint import CheckpointMode, Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId
 from runtime.core.messages import CheckpointKind
-from runtime.testing.cluster import Attempt
+from runtime.testing.cluster import Attempt, Host
 from runtime.testing.cuts import Cuts
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
 from runtime.testing.jobs import Job, Positions, random_job, random_parallelism
 from runtime.testing.master import Ending, Master
 from runtime.testing.model import SourceOperator
+from runtime.testing.slots import Broken
 from runtime.testing.snapshots import read_image
 from runtime.testing.world import World
 
@@ -172,8 +173,8 @@ class Simulation:
         faults = self.world.faults
         if faults.strikes("crash_slot"):
             self.crash_slot(self.rng.choice(list(attempt.slots)))
-        if faults.strikes("fail_operator") and self.master.driver is not None:
-            self.master.driver.fail("an operator raised")
+        if faults.strikes("fail_operator"):
+            self.fail_operator(self.rng.choice(attempt.order))
         for kind in REQUEST_KINDS:
             if faults.strikes(kind) and (len(self.endings) < RUNS_MAX or kind != "stop"):
                 self.request(CheckpointKind(kind))
@@ -186,6 +187,12 @@ class Simulation:
         if self.master.driver is not None and self.master.driver.attempt.slots[index].alive:
             self.world.note("fault", f"slot {index} crashes")
             self.master.driver.attempt.crash(index)
+
+    def fail_operator(self, host: Host) -> None:
+        if host.slot.alive:
+            self.world.note("fault", f"{host.subtask} raises")
+            host.report(Broken("an operator raised"))
+            host.slot.alive = False
 
     def crash_master(self, zombie: bool = False) -> None:
         """The supervisor starts another master for the run; a zombie does not know that it has been given up."""

@@ -177,6 +177,11 @@ class TargetTwin:
         keep = {name for manifest in retained for name in committables(manifest)}
         self.pending = {n: rows for n, rows in self.pending.items() if n in keep or token_in(n) >= token}
 
+    @property
+    def names(self) -> set[str]:
+        """Of everything prepared or committed."""
+        return self.pending.keys() | self.committed.keys()
+
     def output(self) -> Counter[tuple[str, str, int]]:
         """Committed rows by sink."""
         return Counter((name.split("-")[1], key, value) for name, rows in self.committed.items() for key, value in rows)

@@ -191,17 +191,17 @@ PLANTED: dict[Plant, int] = {
     abort_prepared_output_of_a_failed_checkpoint: 5,
     skip_the_pending_commits_of_a_finished_operator: 5,
     drop_the_last_batch_at_drain: 5,
-    emit_behind_the_barrier: 35,
+    emit_behind_the_barrier: 24,
     lose_list_state: 46,
     end_before_the_last_checkpoint: 45,
     forget_the_delta_of_an_aborted_checkpoint: 26,
     delete_a_file_that_a_retained_manifest_names: 6,
-    restart_after_a_completed_stop: 75,
-    restore_an_older_checkpoint: 26,
-    clean_what_a_manifest_still_names: 106,
+    restart_after_a_completed_stop: 43,
+    restore_an_older_checkpoint: 6,
+    clean_what_a_manifest_still_names: 7,
     resume_without_a_word: 21,
-    fire_before_the_successors_count_again: 66,
-    end_time_over_the_head_of_an_idle_channel: 68,
+    fire_before_the_successors_count_again: 72,
+    end_time_over_the_head_of_an_idle_channel: 66,
 }
 
 

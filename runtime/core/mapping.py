@@ -1,40 +1,246 @@
-"""May a manifest be restored into a graph, and what becomes of each operator: a value that exists before the restore.
+"""What becomes of each operator when a manifest is restored into a graph: a value that exists before the restore.
 
-It decides by uid. It does not know files, and deals nothing (`recovery` does).
+It decides by uid, and is the one place that does: pages and API show the report, the job master obeys it. It does not
+know files, and deals nothing (`recovery` does).
 """
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, OperatorSnapshot
-from runtime.core.graph import JobGraph
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+
+from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot
+from runtime.core.graph import JobGraph, Role
 from runtime.errors import JobRejected
 
 
-def check_restorable(manifest: Manifest, graph: JobGraph) -> None:
+class Fate(StrEnum):
+    """What happens to an operator in a restore."""
+
+    MATCHED = "matched"  #: it goes on from its state
+    FINISHED = "finished"  #: it had finished and is skipped
+    NEW = "new"  #: it starts empty
+    DROPPED = "dropped"  #: the graph lacks it
+    INCOMPATIBLE = "incompatible"  #: it is on both sides, or new, and the restore cannot be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why it must not be restored like this. `field` is the operator or field at fault."""
+
+    code: str
+    field: str
+    detail: str
+    waivable: bool = False  #: `allow_unmapped` lets it pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorMapping:
+    """One operator, by uid, on both sides."""
+
+    uid: str
+    fate: Fate
+    reason: str
+    parallelism_before: int | None = None
+    parallelism_after: int | None = None
+    partly_finished: bool = False
+    state_bytes: int = 0
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingReport:
+    """`problems` are those of the checkpoint as a whole; each operator carries its own."""
+
+    problems: tuple[Problem, ...]
+    operators: tuple[OperatorMapping, ...]
+
+    @property
+    def all_problems(self) -> tuple[Problem, ...]:
+        return (*self.problems, *(one.problem for one in self.operators if one.problem is not None))
+
+    @property
+    def loses(self) -> tuple[str, ...]:
+        """The operators whose state goes if `allow_unmapped` is given."""
+        return tuple(problem.field for problem in self.all_problems if problem.waivable)
+
+    def refusal(self, *, allow_unmapped: bool) -> Problem | None:
+        """What stands in the way first, if anything does: what nobody can waive goes before what may be waived."""
+        found = sorted(self.all_problems, key=lambda problem: problem.waivable)
+        return next((problem for problem in found if not (problem.waivable and allow_unmapped)), None)
+
+
+class TargetOperator(msgspec.Struct, frozen=True):
+    """An operator of the graph that is restored into."""
+
+    uid: str
+    role: Role
+    parallelism: int
+
+
+class TargetEdge(msgspec.Struct, frozen=True):
+    """An edge of the graph that is restored into."""
+
+    source: str
+    target: str
+    feedback: bool = False
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a restore must know of a graph, read from what `JobGraph.to_json` gives and the console stores."""
+
+    max_parallelism: int
+    operators: tuple[TargetOperator, ...]
+    edges: tuple[TargetEdge, ...]
+
+    @classmethod
+    def of(cls, graph: JobGraph) -> Self:
+        return msgspec.convert(graph.to_json(), cls)
+
+    def predecessors(self, uid: str) -> Iterator[str]:
+        """By regular edges: what comes back round a loop does not precede it."""
+        return (edge.source for edge in self.edges if edge.target == uid and not edge.feedback)
+
+    @property
+    def heads(self) -> set[str]:
+        """The operators that loops lead back into."""
+        return {edge.target for edge in self.edges if edge.feedback}
+
+
+def report(manifest: Manifest, target: Target, job: str) -> MappingReport:
+    """What restoring `manifest` into `target` would mean for the job with the id `job`."""
+    before_finished = _before_finished(manifest, target)
+    wanted = {operator.uid for operator in target.operators}
+    kept = [_kept(one, manifest.operators.get(one.uid), before_finished.get(one.uid)) for one in target.operators]
+    gone = [_dropped(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
+    return MappingReport(problems=tuple(_of_the_whole(manifest, target, job)), operators=(*kept, *gone))
+
+
+def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unmapped: bool = False) -> None:
     """Refuses a restore that would lose or misplace state, before anything starts.
 
     Raises:
         JobRejected: naming the operator or field at fault.
     """
-    if manifest.format > FORMAT_VERSION:
-        detail = f"the checkpoint has format {manifest.format}, this version reads up to {FORMAT_VERSION}"
-        raise JobRejected("newer-format", "checkpoint", detail)
-    if manifest.max_parallelism != graph.max_parallelism:
-        detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {graph.max_parallelism}"
-        raise JobRejected("max-parallelism-changed", "max_parallelism", detail)
-    for uid, snapshot in manifest.operators.items():
-        if uid not in graph.by_uid and has_state(snapshot):
-            raise JobRejected("unmapped-state", uid, "the checkpoint holds state for an operator that the job lacks")
-    _check_finished_set(manifest, graph)
-
-
-def _check_finished_set(manifest: Manifest, graph: JobGraph) -> None:
-    finished = set(manifest.finished_operators())
-    for operator in graph.operators:
-        for before in graph.predecessors(operator.uid):
-            if operator.uid in finished and before not in finished:
-                detail = f"it stands before {operator.uid!r}, which the checkpoint holds as finished"
-                raise JobRejected("operator-before-finished", str(before), detail)
+    problem = report(manifest, Target.of(graph), job).refusal(allow_unmapped=allow_unmapped)
+    if problem is not None:
+        raise JobRejected(problem.code, problem.field, problem.detail)
 
 
 def has_state(operator: OperatorSnapshot) -> bool:
     """Whether dropping the operator would lose something."""
-    return any(s.keyed or s.broadcast or s.lists or s.committables for s in operator.subtasks.values())
+    return any(
+        s.keyed or s.broadcast or s.lists or any(s.unions.values()) or s.committables or s.feedback
+        for s in operator.subtasks.values()
+    )
+
+
+def _of_the_whole(manifest: Manifest, target: Target, job: str) -> Iterator[Problem]:
+    if manifest.format > FORMAT_VERSION:
+        yield newer_format(manifest.format)
+    if manifest.job != job:
+        yield Problem(
+            code="other-job", field="checkpoint", detail=f"it belongs to job {manifest.job}, not to job {job}"
+        )
+    if manifest.max_parallelism != target.max_parallelism:
+        detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {target.max_parallelism}"
+        yield Problem(code="max-parallelism-changed", field="max_parallelism", detail=detail)
+    yield from _loops_gone(manifest, target)
+
+
+def _loops_gone(manifest: Manifest, target: Target) -> Iterator[Problem]:
+    """Operators that are kept, while the loop that led back into them is not."""
+    kept = {operator.uid for operator in target.operators} - target.heads
+    for uid, held in manifest.operators.items():
+        if uid in kept and any(snapshot.feedback for snapshot in held.subtasks.values()):
+            detail = "the checkpoint holds records that were on their way back into it, and no loop leads there now"
+            yield Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+
+
+def newer_format(format: int) -> Problem:
+    """A checkpoint of a version of this software that is not written yet."""
+    detail = f"the checkpoint has format {format}, this version reads up to {FORMAT_VERSION}"
+    return Problem(code="newer-format", field="checkpoint", detail=detail)
+
+
+def _before_finished(manifest: Manifest, target: Target) -> dict[str, str]:
+    """Operators that have not finished, each with a finished one that it feeds: what they send would be lost."""
+    finished = set(manifest.finished_operators())
+    return {
+        before: uid
+        for uid in (operator.uid for operator in target.operators if operator.uid in finished)
+        for before in target.predecessors(uid)
+        if before not in finished
+    }
+
+
+def _kept(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> OperatorMapping:
+    problem = _unfit(wanted, held, feeds_finished)
+    if problem is not None:
+        fate, reason = Fate.INCOMPATIBLE, problem.detail
+    elif held is None:
+        fate, reason = Fate.NEW, "the checkpoint does not know it; it starts empty"
+    else:
+        fate, reason = _continued(held)
+    return OperatorMapping(
+        uid=wanted.uid,
+        fate=fate,
+        reason=reason,
+        parallelism_before=None if held is None else held.parallelism,
+        parallelism_after=wanted.parallelism,
+        partly_finished=held is not None and held.finished is FinishedState.PARTLY,
+        state_bytes=0 if held is None else _state_bytes(held),
+        problem=problem,
+    )
+
+
+def _continued(held: OperatorSnapshot) -> tuple[Fate, str]:
+    match held.finished:
+        case FinishedState.FINISHED:
+            return Fate.FINISHED, "it had finished and is skipped"
+        case FinishedState.PARTLY:
+            return Fate.MATCHED, "some of its subtasks had finished; what was left is dealt to all"
+        case FinishedState.RUNNING:
+            return Fate.MATCHED, "it goes on from its state"
+
+
+def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> Problem | None:
+    if feeds_finished is not None:
+        detail = f"it stands before {feeds_finished!r}, which the checkpoint holds as finished"
+        return Problem(code="operator-before-finished", field=wanted.uid, detail=detail)
+    if held is not None and wanted.role is not Role.SINK and _owes(held):
+        return _owed_output(wanted.uid)
+    return None
+
+
+def _dropped(uid: str, held: OperatorSnapshot) -> OperatorMapping:
+    problem = None
+    if _owes(held):
+        problem = _owed_output(uid)
+    elif has_state(held):
+        detail = "the checkpoint holds state for an operator that the job lacks"
+        problem = Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+    return OperatorMapping(
+        uid=uid,
+        fate=Fate.DROPPED,
+        reason=problem.detail if problem else "the job lacks it, and it held no state",
+        parallelism_before=held.parallelism,
+        partly_finished=held.finished is FinishedState.PARTLY,
+        state_bytes=_state_bytes(held),
+        problem=problem,
+    )
+
+
+def _owes(held: OperatorSnapshot) -> bool:
+    return any(snapshot.committables for snapshot in held.subtasks.values())
+
+
+def _owed_output(uid: str) -> Problem:
+    detail = "the checkpoint holds output to commit for a sink that the job lacks"
+    return Problem(code="unmapped-output", field=uid, detail=detail)
+
+
+def _state_bytes(held: OperatorSnapshot) -> int:
+    return sum(segment.nbytes for snapshot in held.subtasks.values() for segment in snapshot.segments())

@@ -19,6 +19,7 @@ from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
 from runtime.core.commit import owed, permit_for_recorded
 from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.envelope import home_of
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.mapping import check_restorable
@@ -32,6 +33,7 @@ from runtime.hosts.damage import assess
 from runtime.hosts.scribe import RETRY_S
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
+from runtime.io.savepoints import bring_home, manifest_at
 from runtime.ports import Clock, SnapshotStore
 from runtime.records import RunRecords
 
@@ -61,6 +63,7 @@ class MasterConfig:
     heartbeat_timeout_ms: int = 10_000
     retained_checkpoints: int = 5
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
+    allow_unmapped: bool = False  #: state of operators that the job lacks may go
 
 
 PAUSE_SLICE_S: Final = 1.0
@@ -170,20 +173,22 @@ class JobMaster:
         folder = self._point = self._patiently(partial(self._records.restore_point, self._passed_over))
         manifest = None if folder is None else self._restorable(folder)
         if manifest is not None:
+            bring_home(self._store, folder, manifest)
             self._commit_owed(manifest)
         retained = self._retained()
         if retained is not None:
             self._clean(retained)
             retention.sweep(self._store, self._token, retained)
-        self._patiently(partial(self._records.note_restored, folder))
+        self._patiently(partial(self._records.note_restored, None if manifest is None else home_of(manifest)))
         if manifest is None:
             return {subtask: Restored(subtask=subtask) for subtask in graph.subtasks}
         log.info("restoring", checkpoint=manifest.checkpoint, kind=str(manifest.kind), token=self._token)
         return assign(manifest, graph)
 
     def _restorable(self, folder: str) -> Manifest:
-        manifest = read_manifest(self._store, folder)
-        check_restorable(manifest, self._config.job.graph)
+        manifest = manifest_at(self._store, folder)
+        graph, job_id = self._config.job.graph, self._config.job_id
+        check_restorable(manifest, graph, job_id, allow_unmapped=self._config.allow_unmapped)
         return manifest
 
     def _retained(self) -> list[Manifest] | None:
@@ -203,10 +208,6 @@ class JobMaster:
     def _commit_owed(self, manifest: Manifest) -> None:
         permit = permit_for_recorded(manifest, self._token)
         for uid, committables in owed(manifest).items():
-            if uid not in self._config.job.sinks:
-                raise JobRejected(
-                    "unmapped-state", uid, "the checkpoint holds output to commit for a sink the job lacks"
-                )
             count = self._config.job.sinks[uid].committer().commit(permit, committables)
             log.info("committed what was owed", operator=uid, files=len(committables), newly=count)
 

@@ -1,22 +1,23 @@
 """Which files of a job may go: those that no retained manifest names. It never deletes what it cannot account for.
 
 Segments are shared between checkpoints, so the files of a discarded one are compared with those of every retained one.
-Leftovers of older attempts that no manifest names (aborted checkpoints, lost acknowledgements) go at the next start.
+Leftovers of older attempts that no manifest names (aborted checkpoints, lost acknowledgements, files whose writer was
+killed half way) go at the next start.
 """
 
 from collections.abc import Iterable
 
-from runtime.core.checkpoint import Manifest, folder_of
+from runtime.core.checkpoint import Manifest
+from runtime.core.envelope import FILE_NAME, home_of
 from runtime.core.ids import Token
 from runtime.errors import CorruptState
-from runtime.io.manifests import FILE_NAME, read_manifest
+from runtime.io.manifests import read_manifest
 from runtime.ports import SnapshotStore
 
 
 def files_of(manifest: Manifest) -> set[str]:
     """Every file that a checkpoint needs, its manifest included."""
-    folder = folder_of(manifest.kind, manifest.checkpoint, manifest.token)
-    return {segment.path for segment in manifest.segments()} | {f"{folder}/{FILE_NAME}"}
+    return {segment.path for segment in manifest.segments()} | {f"{home_of(manifest)}/{FILE_NAME}"}
 
 
 def discard(store: SnapshotStore, discarded: Iterable[str], retained: Iterable[Manifest]) -> int:
@@ -45,14 +46,23 @@ def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest]) -> i
     needed = {path for manifest in retained for path in files_of(manifest)}
     found = store.list("")
     whole = {path.removesuffix(f"/{FILE_NAME}") for path in found if path.endswith(f"/{FILE_NAME}")}
-    orphans = [path for path in found if path not in needed and _is_orphan(path.split("/", 1)[0], token, whole)]
+    orphans = [path for path in found if path not in needed and _is_orphan(_folder(path), token, whole)]
+    orphans += [path for path in store.unfinished() if _is_older(_folder(path), token)]
     store.delete(orphans)
     return len(orphans)
 
 
+def _folder(path: str) -> str:
+    return path.split("/", 1)[0]
+
+
 def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
+    return _is_older(folder, token) and (folder.startswith("chk-") or folder not in whole)
+
+
+def _is_older(folder: str, token: Token) -> bool:
     """Folders are called `chk-<id>-<token>` or `savepoint-<id>-<token>`; anything else is not ours to judge."""
     kind, *numbers = folder.split("-")
-    if len(numbers) != 2 or not numbers[1].isdigit() or int(numbers[1]) >= token:
+    if kind not in ("chk", "savepoint") or len(numbers) != 2 or not numbers[1].isdigit():
         return False
-    return kind == "chk" or (kind == "savepoint" and folder not in whole)
+    return int(numbers[1]) < token

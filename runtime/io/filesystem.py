@@ -68,12 +68,15 @@ class FileStore:
 
     def list(self, prefix: str) -> list[str]:
         """The paths that begin with `prefix`, sorted."""
-        return sorted(path for path in self._paths() if path.startswith(prefix))
+        return sorted(path for path in self._paths() if path.startswith(prefix) and not _is_temporary(path))
+
+    def unfinished(self) -> Sequence[str]:
+        return sorted(path for path in self._paths() if _is_temporary(path))
 
     def _paths(self) -> Iterator[str]:
         for folder, _, names in os.walk(self._root):  # it minds no folder that goes away under it
             below = Path(folder).relative_to(self._root)
-            yield from ((below / name).as_posix() for name in names if not name.startswith(_TEMPORARY))
+            yield from ((below / name).as_posix() for name in names)
 
     def _locate(self, path: str) -> Path:
         parts = PurePosixPath(path)
@@ -119,6 +122,10 @@ class FileStore:
             except OSError:  # not empty, or gone already
                 return
             folder = folder.parent
+
+
+def _is_temporary(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(_TEMPORARY)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ ones. They do not know how anything would be written down, except control messag
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -71,6 +71,9 @@ class MemorySnapshotStore:
     def list(self, prefix: str) -> list[str]:
         with self._lock:
             return sorted(path for path in self._files if path.startswith(prefix))
+
+    def unfinished(self) -> Sequence[str]:
+        return []
 
 
 # ---------------------------------------------------------------- channels

@@ -109,7 +109,9 @@ class MemoryRecords:
 
     def retained(self) -> list[str]:
         own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
-        return own + ([self.restore_from] if self.restore_from else [])
+        if self.restore_from is None or self.restore_from.startswith("/"):  # what lies elsewhere is not ours to keep
+            return own
+        return [*own, self.restore_from]
 
     def discard_beyond(self, keep: int) -> list[str]:
         if self.superseded:

@@ -109,7 +109,7 @@ class Master:
         dealt = {}
         if base is not None:
             base = self._read(base)
-            check_restorable(base, self.graph)
+            check_restorable(base, self.graph, base.job)
             self._commit(base, token)
             dealt = dict(assign(base, self.graph))
         self.world.bases[token] = base

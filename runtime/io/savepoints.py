@@ -1,0 +1,62 @@
+"""Savepoints that lie elsewhere: in a folder that was moved or copied, under any name.
+
+A savepoint names no file outside its own folder, so it is complete wherever it lies. It is copied to the place in the
+job's storage that its manifest names, and is a savepoint of the job like any other from then on; where it came from is
+only read. Checksums are verified when its state is read.
+"""
+
+from pathlib import PurePosixPath
+
+from runtime.core.checkpoint import Manifest
+from runtime.core.envelope import FILE_NAME, home_of, inside, opened
+from runtime.errors import CorruptState, JobRejected
+from runtime.io.filesystem import FileStore
+from runtime.io.manifests import read_manifest, write_manifest
+from runtime.ports import SnapshotStore
+
+
+def manifest_at(store: SnapshotStore, place: str) -> Manifest:
+    """The manifest of a checkpoint in the job's storage, or in a folder elsewhere if `place` is an absolute path.
+
+    Raises:
+        CorruptState: missing, truncated, altered or not a manifest; the file is named.
+        JobRejected: its format is newer than this software.
+    """
+    if not _is_elsewhere(place):
+        return read_manifest(store, place)
+    return opened(FileStore(place).get(FILE_NAME), f"{place}/{FILE_NAME}")
+
+
+def bring_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
+    """Copies the savepoint at `place` to where its manifest says, unless it is there. May be done again.
+
+    Raises:
+        CorruptState: a file is missing or has another length than its manifest says.
+        JobRejected: it is not a savepoint, or another one has its place.
+    """
+    if not _is_elsewhere(place):
+        return
+    files = inside(manifest, place)
+    _check_free(store, place, manifest)
+    away = FileStore(place)
+    for segment in manifest.segments():
+        data = away.get(files[segment.path])
+        if len(data) != segment.nbytes:
+            detail = f"it has {len(data)} bytes; its manifest says {segment.nbytes}"
+            raise CorruptState(f"{place}/{files[segment.path]}", detail)
+        store.put(segment.path, [data])
+    write_manifest(store, manifest)
+
+
+def _is_elsewhere(place: str) -> bool:
+    return PurePosixPath(place).is_absolute()
+
+
+def _check_free(store: SnapshotStore, place: str, manifest: Manifest) -> None:
+    """A savepoint of another installation may have the same job, number and attempt."""
+    try:
+        found = read_manifest(store, home_of(manifest))
+    except CorruptState:
+        return  # nothing, or something that this one mends
+    if found != manifest:
+        raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {home_of(manifest)}")

@@ -1,0 +1,81 @@
+"""A manifest as bytes: what is not whole is told apart from what is not ours to read."""
+
+import msgspec
+import pytest
+
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
+from runtime.core.envelope import home_of, inside, opened, sealed
+from runtime.core.messages import CheckpointKind
+from runtime.errors import CorruptState, JobRejected
+from tests.core.builders import SNAPSHOT, manifest, segment
+
+MADE = manifest({"a": [SNAPSHOT]}, checkpoint=7, token=3)
+
+
+def test_what_was_sealed_is_opened() -> None:
+    assert opened(sealed(MADE), "m.json") == MADE
+
+
+def test_every_shorter_file_is_refused_by_name() -> None:
+    data = sealed(MADE)
+    for end in range(len(data)):
+        with pytest.raises(CorruptState, match=r"^m\.json: "):
+            opened(data[:end], "m.json")
+
+
+@pytest.mark.parametrize("change", [(b'"checkpoint":7', b'"checkpoint":8'), (b'"format":1', b'"format":9')])
+def test_an_altered_manifest_is_refused_by_name(change: tuple[bytes, bytes]) -> None:
+    data = sealed(MADE)
+    assert change[0] in data
+    with pytest.raises(CorruptState, match=r"m\.json: the checksum does not match"):
+        opened(data.replace(*change), "m.json")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"checksum":1,"manifest":{}}'])
+def test_what_never_was_a_manifest_is_refused_by_name(data: bytes) -> None:
+    with pytest.raises(CorruptState, match=r"m\.json: not a readable manifest"):
+        opened(data, "m.json")
+
+
+def test_a_newer_format_is_told_as_such_although_it_cannot_be_read() -> None:
+    """Nothing but its format is looked at: the rest may have any form."""
+    body = msgspec.json.encode({"format": FORMAT_VERSION + 1, "operators": "elsewhere"})
+    checksum = msgspec.json.decode(sealed(MADE))["checksum"]
+    whole = b'{"checksum":"%s","manifest":%s}' % (_checksum_of(body).encode(), body)
+    assert checksum not in whole.decode()
+    with pytest.raises(JobRejected) as refused:
+        opened(whole, "m.json")
+    assert (refused.value.code, refused.value.field) == ("newer-format", "m.json")
+
+
+def _checksum_of(body: bytes) -> str:
+    import hashlib
+
+    return "blake2b:" + hashlib.blake2b(body, digest_size=16).hexdigest()
+
+
+# ---------------------------------------------------------------- savepoints that were moved
+
+
+def savepoint(*paths: str, kind: CheckpointKind = CheckpointKind.SAVEPOINT) -> Manifest:
+    held = SubtaskSnapshot(keyed={"k": tuple(segment(path) for path in paths)})
+    return manifest({"a": [held]}, checkpoint=7, token=3, kind=kind)
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.SAVEPOINT, CheckpointKind.STOP, CheckpointKind.DRAIN])
+def test_the_files_of_a_savepoint_lie_in_its_own_folder_whatever_that_is_called(kind: CheckpointKind) -> None:
+    made = savepoint("savepoint-7-3/a-0/k-1.arrow", kind=kind)
+    assert home_of(made) == "savepoint-7-3"
+    assert inside(made, "m.json") == {"savepoint-7-3/a-0/k-1.arrow": "a-0/k-1.arrow"}
+
+
+@pytest.mark.parametrize("path", ["chk-6-3/a-0/k.arrow", "savepoint-7-3/../../secret", "/etc/passwd"])
+def test_a_savepoint_that_names_files_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(JobRejected, match="outside its own folder") as refused:
+        inside(savepoint(path), "m.json")
+    assert refused.value.code == "not-a-savepoint"
+
+
+def test_a_periodic_checkpoint_cannot_be_moved() -> None:
+    with pytest.raises(JobRejected, match="only a savepoint can be moved"):
+        inside(MADE, "m.json")

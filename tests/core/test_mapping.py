@@ -1,0 +1,156 @@
+"""What becomes of each operator in a restore, as a value."""
+
+import pytest
+
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
+from runtime.core.graph import JobGraph
+from runtime.core.mapping import Fate, OperatorMapping, Target, check_restorable, report
+from runtime.errors import JobRejected
+from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
+
+HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
+OWING = SubtaskSnapshot(committables=("file",))
+
+
+def mapped(made: Manifest, graph: JobGraph | None = None) -> dict[str, OperatorMapping]:
+    return {one.uid: one for one in report(made, Target.of(graph or chain()), "job").operators}
+
+
+def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, Fate]:
+    return {uid: one.fate for uid, one in mapped(made, graph).items()}
+
+
+# ---------------------------------------------------------------- the report
+
+
+def test_each_operator_has_a_fate_and_a_reason() -> None:
+    """S0-49, S0-50, S0-52: by uid, whatever their order in either."""
+    made = manifest({"gone": [SNAPSHOT], "b": [HELD], "a": [DONE]})
+    assert fates(made) == {"a": Fate.FINISHED, "b": Fate.MATCHED, "c": Fate.NEW, "gone": Fate.DROPPED}
+    assert all(one.reason for one in mapped(made).values())
+    assert not report(made, Target.of(chain()), "job").all_problems
+
+
+def test_parallelism_is_told_before_and_after() -> None:
+    found = mapped(manifest({"a": [HELD, HELD], "gone": [SNAPSHOT]}), chain(parallelism=3))
+    assert (found["a"].parallelism_before, found["a"].parallelism_after) == (2, 3)
+    assert (found["b"].parallelism_before, found["b"].parallelism_after) == (None, 3)
+    assert (found["gone"].parallelism_before, found["gone"].parallelism_after) == (1, None)
+
+
+def test_a_partly_finished_operator_is_matched_and_said_to_be_so() -> None:
+    """S0-51."""
+    found = mapped(manifest({"a": [DONE, HELD]}))["a"]
+    assert (found.fate, found.partly_finished) == (Fate.MATCHED, True)
+    assert "some of its subtasks had finished" in found.reason
+    assert not mapped(manifest({"a": [HELD]}))["a"].partly_finished
+
+
+def test_the_bytes_of_state_are_those_of_all_segments() -> None:
+    both = SubtaskSnapshot(keyed={"k": (segment("1"), segment("2"))}, broadcast={"r": (segment("3"),)})
+    assert mapped(manifest({"a": [both, HELD]}))["a"].state_bytes == 40
+
+
+def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
+    """The same report before the restore as in the job master."""
+    import msgspec
+
+    made = manifest({"a": [HELD], "gone": [HELD]})
+    stored = msgspec.json.decode(msgspec.json.encode(chain().to_json()))
+    assert report(made, msgspec.convert(stored, Target), "job") == report(made, Target.of(chain()), "job")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "field"),
+    [
+        (manifest({"a": [SNAPSHOT]}, format=FORMAT_VERSION + 1), "newer-format", "checkpoint"),
+        (manifest({"a": [SNAPSHOT]}, max_parallelism=16), "max-parallelism-changed", "max_parallelism"),
+        (manifest({"gone": [HELD]}), "unmapped-state", "gone"),
+        (manifest({"gone": [SubtaskSnapshot(lists={"l": (1,)})]}), "unmapped-state", "gone"),
+        (manifest({"gone": [SubtaskSnapshot(unions={"empty": (), "u": (1,)})]}), "unmapped-state", "gone"),
+        (manifest({"gone": [OWING]}), "unmapped-output", "gone"),
+        (manifest({"b": [OWING]}), "unmapped-output", "b"),
+        (manifest({"b": [DONE], "a": [SNAPSHOT]}), "operator-before-finished", "a"),
+        (manifest({"b": [DONE]}), "operator-before-finished", "a"),
+    ],
+)
+def test_what_would_lose_or_misplace_state_is_refused_by_name(made: Manifest, code: str, field: str) -> None:
+    """S0-24, S0-63, S3-23."""
+    with pytest.raises(JobRejected) as refused:
+        check_restorable(made, chain(), "job")
+    assert (refused.value.code, refused.value.field) == (code, field)
+
+
+def test_a_savepoint_of_another_job_is_refused() -> None:
+    with pytest.raises(JobRejected, match="belongs to job job, not to job other") as refused:
+        check_restorable(manifest({"a": [HELD]}), chain(), "other")
+    assert refused.value.code == "other-job"
+
+
+def test_a_new_operator_before_a_finished_one_is_incompatible_and_one_behind_it_is_not() -> None:
+    """S0-24, S0-62, S0-63."""
+    graph = JobGraph(
+        (source("a"), operator("before"), operator("b"), operator("behind"), sink("c")),
+        (edge("a", "before"), edge("before", "b"), edge("b", "behind"), edge("behind", "c")),
+        max_parallelism=8,
+    )
+    found = mapped(manifest({"a": [DONE], "b": [DONE], "c": [HELD]}), graph)
+    assert (found["before"].fate, found["before"].problem and found["before"].problem.code) == (
+        Fate.INCOMPATIBLE,
+        "operator-before-finished",
+    )
+    assert "stands before 'b'" in found["before"].reason
+    assert (found["behind"].fate, found["behind"].problem) == (Fate.NEW, None)
+
+
+def test_new_operators_behind_finished_ones_and_dropped_ones_without_state_are_allowed() -> None:
+    """S0-62: a union list that was declared and left empty is no state."""
+    for nothing in (SNAPSHOT, SubtaskSnapshot(unions={"empty": ()})):
+        check_restorable(manifest({"a": [DONE], "gone": [nothing]}), chain(), "job")
+
+
+# ---------------------------------------------------------------- letting state go
+
+
+def test_state_of_a_dropped_operator_may_be_let_go() -> None:
+    made = manifest({"a": [HELD], "gone": [HELD]})
+    check_restorable(made, chain(), "job", allow_unmapped=True)
+    assert report(made, Target.of(chain()), "job").loses == ("gone",)
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (manifest({"gone": [HELD], "sink": [OWING]}), "unmapped-output"),
+        (manifest({"gone": [HELD], "b": [DONE]}), "operator-before-finished"),
+        (manifest({"gone": [HELD]}, max_parallelism=16), "max-parallelism-changed"),
+    ],
+)
+@pytest.mark.parametrize("allow", [False, True])
+def test_nothing_else_may(made: Manifest, code: str, allow: bool) -> None:
+    """Output that is owed would be lost; so it is refused first, before one is asked to let state go."""
+    refusal = report(made, Target.of(chain()), "job").refusal(allow_unmapped=allow)
+    assert refusal is not None
+    assert refusal.code == code
+
+
+# ---------------------------------------------------------------- loops
+
+
+def test_records_that_were_on_their_way_round_need_a_loop_to_go_on_in() -> None:
+    """S4-30: dropping them would lose them; also where the operator has stayed and the loop has not."""
+    logged = SubtaskSnapshot(feedback=(segment("log"),))
+    check_restorable(manifest({"h": [logged]}), looped(), "job")
+    for uid in ("b", "gone"):
+        with pytest.raises(JobRejected) as refused:
+            check_restorable(manifest({uid: [logged]}), chain(), "job")
+        assert (refused.value.code, refused.value.field) == ("unmapped-state", uid)
+        check_restorable(manifest({uid: [logged]}), chain(), "job", allow_unmapped=True)
+
+
+def test_what_comes_round_does_not_precede_the_head() -> None:
+    """A head may have finished, and a part of the body not."""
+    check_restorable(manifest({"a": [DONE], "h": [DONE]}), looped(), "job")

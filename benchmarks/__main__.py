@@ -7,6 +7,7 @@ each process is checked against the answer and warms it up; only the second coun
 import argparse
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--systems", help="systems, with commas between")
     parser.add_argument("--repeats", type=int, default=None)
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the child is ended too
     names = _chosen(options.only, list(WORKLOADS), QUICK if options.quick else list(WORKLOADS))
     systems = _chosen(options.systems, list(SYSTEMS), list(SYSTEMS))
     plan = Plan(repeats=options.repeats or REPEATS, time_box_s=TIME_BOX_S)

@@ -1,0 +1,73 @@
+"""A crash at each step of a checkpoint and of a commit: a small job's steps are enumerated, and each is hit once."""
+
+import pytest
+
+from runtime.core.messages import CheckpointKind
+from runtime.testing.simulation import Incident, Plan, Simulation
+from tests.simulation.test_scenarios import NONE, PERIODIC, ask, counting, live, plan, running
+
+SEED = 5
+LANES = {0: 2, 1: 2}
+Victim = str
+VICTIMS: list[Victim] = ["slot 0", "slot 1", "master", "zombie master"]
+
+
+def world_of(kind: CheckpointKind, *crash: Incident) -> Plan:
+    """A job in which one checkpoint of `kind` is taken, and those that its end needs."""
+    asked = [] if kind is CheckpointKind.CHECKPOINT else [Incident(running, ask(kind))]
+    settings = PERIODIC if kind is CheckpointKind.CHECKPOINT else NONE
+    bounded = kind is CheckpointKind.CHECKPOINT
+    return plan(counting(bounded), settings, *crash, *asked, parallelism=dict(LANES), again=False)
+
+
+def steps_of(kind: CheckpointKind) -> list[int]:
+    """The first step at which each kind of thing happens, between the first id and the end of the run."""
+    simulation = live(world_of(kind), SEED)
+    assert simulation.world.noted == len(simulation.world.journal), "the journal holds all of it"
+    first: dict[tuple[str, ...], int] = {}
+    begun = False
+    for entry in simulation.world.journal:
+        begun = begun or type(entry.what).__name__ == "IdIssued"
+        if begun:
+            said = type(getattr(entry.what, "message", entry.what)).__name__
+            first.setdefault((entry.who.split(":")[-1], said), entry.step)
+    return sorted(set(first.values()))
+
+
+def crash(simulation: Simulation, victim: Victim) -> None:
+    if victim.startswith("slot"):
+        simulation.crash_slot(int(victim[-1]))
+    else:
+        simulation.crash_master(zombie=victim.startswith("zombie"))
+
+
+def test_the_steps_of_a_checkpoint_are_enumerated() -> None:
+    """Trigger, barriers, state files, answers, the record, the notice and the commit are among them."""
+    simulation = live(world_of(CheckpointKind.CHECKPOINT), SEED)
+    said = {type(getattr(entry.what, "message", entry.what)).__name__ for entry in simulation.world.journal}
+    checkpoint = {"IdIssued", "Triggered", "Barrier", "SnapshotStored", "Acknowledged", "ManifestRecorded"}
+    assert checkpoint | {"CheckpointCompleted", "LogicFinished", "EndOfPartition", "SubtaskEnded"} <= said
+    assert len(steps_of(CheckpointKind.CHECKPOINT)) > 30
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("kind", list(CheckpointKind))
+def test_a_crash_at_each_step_of_a_checkpoint(kind: CheckpointKind, victim: Victim, after: int) -> None:
+    """S0-32, S0-85: just before a step, or just after it; the output stays exact and the job ends."""
+    for moment in steps_of(kind):
+        at = Incident(lambda s, at=moment + after: s.world.steps == at, lambda s: crash(s, victim))  # type: ignore[misc]
+        live(world_of(kind, at), SEED)
+
+
+def test_a_crash_in_the_middle_of_each_commit() -> None:
+    """S1-49: some files of a checkpoint are visible and some are not; whoever restores it commits the rest."""
+    files = len(live(world_of(CheckpointKind.CHECKPOINT), SEED).world.target.committed)
+    assert files > 3
+    for done in range(files):
+        reached = Incident(
+            lambda s, done=done: len(s.world.target.committed) == done,  # type: ignore[misc]
+            lambda s: s.world.faults.ordered.append("fail_commit"),
+        )
+        simulation = live(world_of(CheckpointKind.CHECKPOINT, reached), SEED)
+        assert simulation.world.faults.seen["fail_commit"] == 1

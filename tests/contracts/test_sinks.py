@@ -1,6 +1,7 @@
 """The Parquet sink: prepare, crash, commit twice, clean; what readers see, and what is never touched."""
 
 import errno
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,21 @@ def test_files_of_others_survive_cleaning(tmp_path: Path, foreign: str) -> None:
 
 def test_cleaning_a_folder_that_is_not_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert clean(tmp_path / "nowhere", 5) == 0
+
+
+def test_a_writer_that_is_closed_in_the_middle_of_a_file_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor an object that complains when it is collected, in a process that goes on."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    sink.close()
+    del sink
+    gc.collect()
+    assert names(tmp_path) == []
+    assert complaints == []
 
 
 def test_two_jobs_whose_names_look_alike_do_not_touch_each_other(tmp_path: Path) -> None:

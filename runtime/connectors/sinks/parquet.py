@@ -12,6 +12,7 @@ The attempt's token is in every name, so no attempt ever touches a file of anoth
 removes what older attempts of the same job left behind. Files of others are never touched or overwritten.
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -106,6 +107,9 @@ class ParquetWriter(SinkWriter):
 
     def close(self) -> None:
         """What is in progress belongs to no checkpoint and goes; what is pending stays."""
+        if self._parquet is not None:
+            with contextlib.suppress(OSError):  # it goes in any case
+                self._parquet.close()
         if self._file is not None:
             self._file.close()
         if self._path is not None:

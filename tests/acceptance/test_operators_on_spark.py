@@ -1,0 +1,112 @@
+"""Operators that hold something back, on a real Spark: open requests, batches, rules, timers, lists of subtasks.
+
+One session for all stories; each output is compared with an answer worked out without the job. Keyed functions with
+values that expire and event timers have their story in `test_rows_on_spark`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.core.checkpoint import FailureReason, FinishedState
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.core.restart import FixedDelay
+from runtime.hosts.spark import SparkLauncher
+from runtime.io.memory_records import MemoryRecords
+from tests.acceptance.operator_jobs import FULL, HeldOpen, Service, lookups, rated, rated_answer, told
+from tests.acceptance.row_jobs import rows_in, rows_of
+from tests.hosts.jobs import Numbers
+from tests.hosts.live import Run, running
+from tests.hosts.test_changelog import folded
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+OFTEN = CoordinatorSettings(interval_ms=300, min_pause_ms=50)
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[SparkLauncher]:
+    launcher = SparkLauncher("operators", "local[5]")
+    yield launcher
+    launcher.close()
+
+
+def test_open_requests_are_asked_again_after_a_sigkill(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """S0-34: each row is answered once in the output, though the service heard of all of them twice."""
+    source, service = Numbers(total=20, batch=20, unbounded=True), Service(tmp_path)
+    rows = source.splits * source.total
+    again = FixedDelay(attempts=3, delay_ms=50)
+    with running(
+        lookups(source, service, tmp_path), tmp_path / "state", settings=OFTEN, restart=again, launcher=launcher
+    ) as run:
+        run.wait_for(lambda: service.asked() == rows)
+        run.checkpoints(2)
+        run.wait_for(lambda: len(run.records.live["slots"]) == 2)
+        os.kill(_pid(run, 1), signal.SIGKILL)
+        run.wait_for(lambda: run.records.token == 2 and service.asked() == 2 * rows)
+        assert rows_in(tmp_path / "out") == {}
+        (tmp_path / "up").touch()
+        run.wait_for(lambda: rows_in(tmp_path / "out").total() == rows)
+        run.end("drain")
+    assert rows_in(tmp_path / "out") == rows_of(source)
+    assert service.asked() == 2 * rows
+
+
+def _pid(run: Run, slot: int) -> int:
+    return next(int(row["pid"]) for row in run.records.live["slots"] if row["index"] == slot)
+
+
+def test_what_operators_hold_moves_over_two_rescales(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """S0-07, S0-61, S3-19, S3-25, S3-28, S3-30, S3-31, S3-35, S4-52: 2 subtasks, 3, then 1, with stops in between.
+
+    Rules, rows in batches, rows in a union list and running sums; the committed changelog is folded.
+    """
+    savepoint, before = "", 0
+    for number, parallelism in enumerate((2, 3, 1), start=1):
+        last = number == 3
+        source = Numbers(total=100 * number, batch=20, keys=50, unbounded=not last)
+        records = MemoryRecords(token=Token(10 * number), restore_from=savepoint or None)
+        job = rated(source, parallelism, tmp_path)
+        with running(job, tmp_path / "state", records, OFTEN, launcher=launcher) as run:
+            if last:
+                run.join()
+                break
+            new = source.splits * source.total - before
+            before += new
+            run.wait_for(lambda new=new: run.operator("bulk").get("records_in", 0) == new)  # type: ignore[misc]
+            run.wait_for(lambda: run.operator("patient").get("records_out", 0) > 0)
+            savepoint = run.end("stop")
+        held = run.manifests[-1].operators
+        assert before % FULL, "or nothing would wait in batches"
+        assert any(snapshot.segments() for snapshot in held["bulk"].subtasks.values())
+        assert any(snapshot.unions["rows"] for snapshot in held["patient"].subtasks.values())
+        assert held["rates"].finished is FinishedState.FINISHED
+        assert folded(tmp_path / "out").keys() <= rated_answer(source).keys()
+    assert records.state is RunState.FINISHED
+    assert folded(tmp_path / "out") == rated_answer(source)
+
+
+def test_a_union_list_waits_with_checkpoints_until_its_operator_has_ended_whole(
+    launcher: SparkLauncher, tmp_path: Path
+) -> None:
+    """S0-59, S0-60, S3-29: one source subtask ends, one goes on; checkpoints are given up, then the job ends."""
+    source = HeldOpen(total=200, let=tmp_path / "let")
+    with running(told(source, tmp_path), tmp_path / "state", settings=OFTEN, launcher=launcher) as run:
+        run.wait_for(lambda: _given_up(run) >= 2)
+        (tmp_path / "let").touch()
+        run.join()
+    assert run.records.state is RunState.FINISHED
+    assert all(m.operators["told"].finished is not FinishedState.PARTLY for m in run.manifests)
+    assert run.manifests[-1].operators["told"].finished is FinishedState.FINISHED
+    assert rows_in(tmp_path / "out") == rows_of(source)
+
+
+def _given_up(run: Run) -> int:
+    return sum(r.reason is FailureReason.UNION_STATE_PARTLY_FINISHED for r in run.records.reports)

@@ -100,7 +100,8 @@ class Simulation:
         world = self.world
         world.steps += 1
         world.faults.active = world.steps < FAULTY_STEPS
-        require(world.steps < STEP_LIMIT, "liveness", f"not ended after {world.steps} steps")
+        if world.steps >= STEP_LIMIT:
+            self._stuck()
         self._happen()
         if not self._act():
             self._pass_time()
@@ -109,6 +110,13 @@ class Simulation:
         for master in (self.master, *self.old_masters):
             master.tick()
         self._linger()
+
+    def _stuck(self) -> None:
+        """Faults have ended long ago, and the job has not."""
+        driver = self.master.driver
+        waiting = [host.subtask for host in driver.attempt.order if not host.credits.runnable] if driver else []
+        require(not waiting, "no-deadlock-by-credits", f"{waiting} wait for credit after {self.world.steps} steps")
+        require(False, "liveness", f"not ended after {self.world.steps} steps")
 
     def _act(self) -> bool:
         """Lets one thing happen, chosen at random; the next kind is tried where there is nothing of the first."""

@@ -183,6 +183,12 @@ def delete_a_file_that_a_retained_manifest_names(patch: pytest.MonkeyPatch) -> N
     patch.setattr(retention, "discard", lambda store, discarded, retained: discard(store, discarded, ()))
 
 
+def lose_credit(patch: pytest.MonkeyPatch) -> None:
+    """Of every batch a little is never paid back."""
+    repay = Host._repay
+    patch.setattr(Host, "_repay", lambda host, channel, nbytes: repay(host, channel, nbytes - 6))
+
+
 #: Each with a seed that finds it soon; from there on the seeds are tried one after another.
 PLANTED: dict[Plant, int] = {
     skip_alignment: 4,
@@ -202,6 +208,7 @@ PLANTED: dict[Plant, int] = {
     resume_without_a_word: 21,
     fire_before_the_successors_count_again: 72,
     end_time_over_the_head_of_an_idle_channel: 66,
+    lose_credit: 10,
 }
 
 

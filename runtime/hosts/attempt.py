@@ -111,6 +111,7 @@ class Attempt:
         self._heard_of: set[str] = set()
         self._live_at = 0.0
         self._taking = False
+        self._asked_meanwhile = False
         self._not_triggered = 0  #: checkpoints that never began, for want of an id or by an error
 
     def _now(self) -> int:
@@ -334,6 +335,7 @@ class Attempt:
     # ------------------------------------------------------------ what people ask
 
     def _take_operations(self) -> None:
+        self._asked_meanwhile = self._taking  # what was written since is not in the answer that is on its way
         if not self._taking and self._outcome is None:
             self._taking = True
             work = partial(self.records.take_operations, only_cancel=self._running_since is None)
@@ -348,6 +350,8 @@ class Attempt:
                 if request.id not in self._heard_of:
                     self._heard_of.add(request.id)
                     self._start_operation(request)
+        if self._asked_meanwhile:
+            self._take_operations()
 
     def _start_operation(self, request: OperationRequest) -> None:
         if request.kind == "cancel":

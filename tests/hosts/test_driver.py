@@ -151,3 +151,33 @@ def test_the_scribe_waits_out_an_outage_and_still_takes_a_last_word() -> None:
     last: Callable[[], None] = lambda: done.append("last word")  # noqa: E731
     scribe.submit(last)
     assert done == ["written", "last word"]
+
+
+class AskedMeanwhile(MemoryRecords):
+    """Somebody asks just after the waiting requests have been read, and says so before the master has the answer."""
+
+    poke: Callable[[], None] | None = None
+
+    def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
+        taken = super().take_operations(only_cancel=only_cancel)
+        if self.poke is not None and not only_cancel:
+            poke, self.poke = self.poke, None
+            self.operations.append(OperationRequest("c", "cancel"))
+            poke()
+        return taken
+
+
+def test_what_is_asked_while_an_answer_is_on_its_way_is_not_forgotten(tmp_path: Path) -> None:
+    records = AskedMeanwhile()
+    master = local_master(
+        counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1), str(tmp_path / "s"), records, FAST
+    )
+    records.poke = master.poke
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    thread.join(30)
+    heard = not thread.is_alive()
+    master.release()
+    thread.join(30)
+    assert heard
+    assert records.settled["c"] == ({}, None)

@@ -92,7 +92,9 @@ class KeyedTable:
 
     def key_column(self, name: str, slots: Slots) -> pa.Array:
         """The values of a key column."""
-        return self._copy(slots).key_column(self.schema.keys.get_field_index(name))
+        position = self.schema.keys.get_field_index(name)
+        nulls = self._index.codes[-1, slots] & (1 << position) != 0
+        return self._codecs[position].decode(self._index.codes[position, slots], nulls)
 
     # ------------------------------------------------------------ values
 

@@ -1,5 +1,6 @@
 """Small real jobs for the tests of hosts: a numbered source that can be held open, keyed counts, Parquet out."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,8 +114,14 @@ def final_counts(output: Path) -> dict[int, tuple[int, int]]:
 
 
 def committed(output: Path) -> Sequence[dict[str, Any]]:
-    files = [path for path in sorted(output.glob("*.parquet")) if path.name[0] not in "._"]
+    """The rows of each subtask in the order in which it wrote them, attempts one after another."""
+    files = [path for path in sorted(output.glob("*.parquet"), key=_by_number) if path.name[0] not in "._"]
     return [row for path in files for row in pq.read_table(path).to_pylist()]
+
+
+def _by_number(path: Path) -> list[str | int]:
+    """Checkpoint 9 comes before checkpoint 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def expected_counts(source: Numbers) -> dict[int, tuple[int, int]]:

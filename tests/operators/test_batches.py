@@ -11,8 +11,10 @@ from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.io.memory import MemorySnapshotStore
+from runtime.operators.aggregates import Count
 from runtime.operators.batches import BY_SIZE, BY_TIME, Batches, BatchLimits
 from runtime.operators.partition import by_key_group
+from runtime.operators.window import TumblingWindow
 from tests.operators.harness import Harness
 
 GROUPS = 16
@@ -83,6 +85,40 @@ def test_every_row_leaves_once_and_in_order(sizes: list[int], max_rows: int) -> 
     harness.finish()
     assert values(harness.out.rows()) == list(range(count))
     assert all(0 < size <= max_rows for size in bulk.sizes)
+
+
+@given(gaps_ms=st.lists(st.integers(0, 80), min_size=1, max_size=25), max_rows=st.integers(2, 8))
+def test_no_row_waits_longer_than_it_may(gaps_ms: list[int], max_rows: int) -> None:
+    """S3-04, S3-14: however rows trickle in, each is out when its time is up."""
+    harness = Harness(operator(Bulk(), max_rows, max_wait_ms=50))
+    came: dict[int, int] = {}
+    for value, gap in enumerate([*gaps_ms, 50]):
+        for _ in range(gap):
+            harness.clock.advance(1)
+            harness.tick()
+            out = len(harness.out.rows())
+            assert all(harness.clock.now_ms() - came[late] < 50 for late in range(out, value))
+        came[value] = harness.clock.now_ms()
+        harness.process(rows(value))
+    assert values(harness.out.rows())[: len(gaps_ms)] == list(range(len(gaps_ms)))
+
+
+def test_batches_of_many_keys_are_large_where_those_of_one_key_are_not() -> None:
+    """S3-06: of 10,007 keys hardly any comes twice in a second, so a window per key gathers single rows."""
+    keys, window, bulk = 10_007, Harness(TumblingWindow(["k"], "at", 1_000, {"n": Count()})), Bulk()
+    batches = Harness(operator(bulk, max_rows=1_000, max_wait_ms=1_000))
+    for second in range(5):
+        numbers = [(second * 5_000 + number) * 7_919 % keys for number in range(5_000)]
+        batch = pa.record_batch(
+            {"k": pa.array(numbers), "v": pa.array(numbers), "at": pa.array([second * 1_000] * 5_000)}
+        )
+        batches.process(batch)
+        window.process(batch)
+    window.watermark(10_000)
+    gathered = [row["n"] for row in window.out.rows()]
+    assert sum(gathered) == sum(bulk.sizes) == 25_000
+    assert set(gathered) == {1}
+    assert set(bulk.sizes) == {1_000}
 
 
 def stored(parts: list[list[int]], store: MemorySnapshotStore) -> list[SubtaskSnapshot]:

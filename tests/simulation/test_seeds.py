@@ -10,7 +10,7 @@ SEEDS, BLOCK = 200, 20
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
 def test_random_worlds_keep_every_law(start: int) -> None:
-    """S0-11, S0-21, S0-25, S0-31, S0-68, S0-86, S1-40, S3-19, S4-01, S4-14, S4-15, S4-18, S4-52.
+    """S0-11, S0-21, S0-25, S0-31, S0-68, S0-86, S1-40, S3-19, S3-40, S4-01, S4-14, S4-15, S4-18, S4-52.
 
     Random jobs, faults, stops, drains, cancels and rescales.
     """

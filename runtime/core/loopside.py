@@ -67,6 +67,8 @@ class LoopSide:
         """The snapshot at `barrier`, which has just been sent: from now on what comes round is logged for it."""
         checkpoint, logs = barrier.checkpoint, bool(self.channels)
         capture = CaptureState(barrier, finished, watermark, logs=logs, inherits=self._sealed)
+        if self._sealed is not None:  # a stop that is planned anew: the first was given up, known here or not
+            self._edges.give_up(self._sealed)
         complete = self._edges.begin(checkpoint)
         if logs and barrier.kind.ends_job:
             self._sealed = checkpoint

@@ -5,9 +5,7 @@ are FIFO per slot; when a message is taken off a link is up to the loop. An aban
 while.
 """
 
-from collections import deque
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
@@ -18,18 +16,24 @@ from runtime.core.effects import (
     Broadcast,
     CaptureState,
     Close,
+    CloseLog,
     CommitOutput,
     Decline,
+    DropLog,
     EndInput,
     Finish,
     ForgetCheckpoint,
+    LogFeedback,
     PreparePreBarrier,
     Process,
     ReportEnded,
     ReportFinished,
+    Settle,
     SubtaskEffect,
 )
 from runtime.core.events import (
+    FeedbackReplayed,
+    FeedbackReplayEnded,
     MessageArrived,
     SnapshotFailed,
     SnapshotStored,
@@ -44,40 +48,19 @@ from runtime.core.flow import Credits
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
-from runtime.core.messages import Barrier, Message, Records
+from runtime.core.messages import Records
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
 from runtime.errors import EnvironmentFailure
-from runtime.state.store import StateCapture
-from runtime.testing.invariants import ChannelWatch, check_subtask
+from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log, replayed
+from runtime.testing.channel import WINDOW_BYTES, Channel
+from runtime.testing.invariants import check_subtask
 from runtime.testing.jobs import Job
 from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of
 from runtime.testing.slots import Broken, Report, Slot, Started
-from runtime.testing.snapshots import HELD, Snapshots, read_image, read_table
+from runtime.testing.snapshots import HELD, Snapshots, batch_of, read_image, read_table, rows_of
 from runtime.testing.world import World
-
-WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
-
-
-class Channel:
-    """FIFO, with the watch that knows its laws."""
-
-    def __init__(self, channel: ChannelId) -> None:
-        self.queue: deque[Message] = deque()
-        self.nbytes = 0
-        self.watch = ChannelWatch(channel, WINDOW_BYTES)
-        self.before_step = 0  #: bytes on it when its sender's step began
-
-    def push(self, message: Message) -> None:
-        self.watch.sent(message, self.before_step)
-        self.queue.append(message)
-        self.nbytes += message.nbytes if isinstance(message, Records) else 0
-
-    def pop(self) -> Message:
-        message = self.queue.popleft()
-        self.nbytes -= message.nbytes if isinstance(message, Records) else 0
-        return message
 
 
 class Attempt:
@@ -94,7 +77,7 @@ class Attempt:
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
         self.lingers = 10**9  #: steps that it goes on acting once abandoned
-        self.channels = {channel: Channel(channel) for channel in graph.channels()}
+        self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
@@ -128,14 +111,19 @@ class Host:
         self.attempt, self.subtask, self.world = attempt, subtask, attempt.world
         graph = attempt.graph
         self.slot = attempt.slots[subtask.index]
-        self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished, attempt.mode))
-        self.credits = Credits(graph.outputs[subtask], WINDOW_BYTES)
+        log = bool(restored.feedback)
+        self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished, attempt.mode, log))
+        self.charged = {channel for channel in graph.outputs[subtask] if not graph.is_feedback(channel)}
+        self.credits = Credits(self.charged, WINDOW_BYTES)
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.turn = 0
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
+        self.logs = FeedbackLogs()
+        self.log: Rows = []  #: read, and not replayed yet
+        self.replays = replayed(self.world.storage, restored.feedback)
         self.started = False
 
     def _operator(self, restored: Restored) -> ModelOperator:
@@ -163,7 +151,26 @@ class Host:
             return True
         if not self.credits.runnable:
             return False
+        if self.machine.loop.replaying:
+            return self._replay()
         return self._poll() if self.machine.is_source else self._read_message()
+
+    def _replay(self) -> bool:
+        """A restored log, in pieces of any size."""
+        if not self.log:
+            try:
+                records = next(self.replays, None)
+            except EnvironmentFailure as trouble:
+                self._break(trouble)
+                return True
+            if records is None:
+                self.handle(FeedbackReplayEnded())
+                return True
+            self.log = rows_of(records.payload)
+        count = self.world.rng.randint(1, len(self.log))
+        rows, self.log = self.log[:count], self.log[count:]
+        self.handle(FeedbackReplayed(Records(rows, count, ROW_BYTES * count)))
+        return True
 
     def _read_message(self) -> bool:
         readable = [(c, queue) for c, queue in self.incoming if queue.queue and self.machine.readable(c)]
@@ -172,7 +179,7 @@ class Host:
         channel, queue = self.world.rng.choice(readable)
         message = queue.pop()
         self.handle(MessageArrived(channel, message))
-        if isinstance(message, Records):
+        if isinstance(message, Records) and not self.attempt.graph.is_feedback(channel):
             self._repay(channel, message.nbytes)
         return True
 
@@ -214,9 +221,12 @@ class Host:
             for effect in effects:
                 self._perform(effect)
         except EnvironmentFailure as trouble:
-            self.report(Broken(str(trouble)))
-            self.slot.alive = False
+            self._break(trouble)
         check_subtask(self.machine)
+
+    def _break(self, trouble: EnvironmentFailure) -> None:
+        self.report(Broken(str(trouble)))
+        self.slot.alive = False
 
     def _begin_step(self) -> None:
         for channel in self.outputs:
@@ -238,6 +248,8 @@ class Host:
                 self._emit(operator.prepare(checkpoint))
             case CaptureState():
                 self._capture(effect)
+            case LogFeedback() | CloseLog() | DropLog() | Settle():
+                self._perform_in_loop(effect)
             case EndInput(number):
                 self._emit(operator.end_input(number))
             case Finish():
@@ -251,6 +263,18 @@ class Host:
             case Acknowledge() | Decline() | ReportFinished() | ReportEnded():
                 self.report(effect)
 
+    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
+        match effect:
+            case LogFeedback(checkpoints, records):
+                batch = batch_of(records.payload)
+                self.logs.add(checkpoints, Records(batch, records.rows, records.nbytes))
+            case CloseLog(checkpoint):
+                self._store_later(*self.logs.complete(checkpoint))
+            case DropLog(checkpoint):
+                self.logs.drop(checkpoint)
+            case Settle():
+                self._emit(self.operator.settle())
+
     def report(self, what: Report) -> None:
         self.slot.say(self.subtask, what)
 
@@ -258,7 +282,8 @@ class Host:
         for channel, part in self._partition(rows):
             nbytes = ROW_BYTES * len(part)
             self.attempt.channels[channel].push(Records(part, len(part), nbytes))
-            self.credits.spend(channel, nbytes)
+            if channel in self.charged:
+                self.credits.spend(channel, nbytes)
 
     def _partition(self, rows: Rows) -> list[tuple[ChannelId, Rows]]:
         parts: dict[ChannelId, Rows] = {}
@@ -289,22 +314,33 @@ class Host:
         capture = self.snapshots.capture(self.operator.image(), full=effect.barrier.kind.is_savepoint)
         committables = self.operator.committables()
         rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
-        self.world.later(lambda: self._store(effect.barrier, capture, rest), "slow_snapshot")
+        copied = Copied(barrier=effect.barrier, capture=capture, rest=rest, timings=SnapshotTimings())
+        if effect.logs:
+            self.logs.begin(copied, effect.inherits)
+        else:
+            self._store_later(copied, NO_LOG)
 
-    def _store(self, barrier: Barrier, capture: StateCapture, rest: SubtaskSnapshot) -> None:
+    def _store_later(self, copied: Copied, log: Log) -> None:
+        self.world.later(lambda: self._store(copied, log), "slow_snapshot")
+
+    def _store(self, copied: Copied, log: Log) -> None:
         """The background part of a snapshot. Any failure costs this checkpoint only."""
-        faults = self.world.faults
+        faults, barrier = self.world.faults, copied.barrier
         lost = faults.strikes("lose_snapshot")
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
             return
         folder = folder_of(barrier.kind, barrier.checkpoint, self.attempt.token)
         event: SubtaskEvent
         try:
-            stored, _ = capture.write(self.world.storage, f"{folder}/{self.subtask.operator}-{self.subtask.index}")
+            prefix = f"{folder}/{self.subtask.operator}-{self.subtask.index}"
+            stored, _ = copied.capture.write(self.world.storage, prefix)
+            feedback = log.write(self.world.storage, f"{prefix}.loop", MAX_PARALLELISM)
         except EnvironmentFailure as failure:
             event = SnapshotFailed(barrier.checkpoint, str(failure))
         else:
-            named = msgspec.structs.replace(rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists)
+            named = msgspec.structs.replace(
+                copied.rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists, feedback=feedback
+            )
             event = SnapshotStored(barrier.checkpoint, named, SnapshotTimings())
         if not lost:
             self.handle(event)

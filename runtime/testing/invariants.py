@@ -29,9 +29,9 @@ def require(holds: bool, law: str, detail: object) -> None:
 class ChannelWatch:
     """What one channel has carried, by its order: data, end of data, the barrier of a stop, end of partition."""
 
-    def __init__(self, channel: ChannelId, window_bytes: int = CHANNEL_WINDOW_BYTES) -> None:
+    def __init__(self, channel: ChannelId, window_bytes: int | None = CHANNEL_WINDOW_BYTES) -> None:
         self.channel = channel
-        self.window_bytes = window_bytes
+        self.window_bytes = window_bytes  #: None: it leads back into a loop and is not charged
         self.last_barrier = 0
         self.drained = self.sealed = self.ended = self.idle = False
 
@@ -43,7 +43,7 @@ class ChannelWatch:
                 require(not self.sealed, "no-records-behind-the-last-barrier", f"{message} on {self.channel}")
                 require(not self.idle, "no-records-while-idle", f"{message} on {self.channel}")
                 require(not self.drained, "no-records-after-end-of-data", f"{message} on {self.channel}")
-                within = in_flight_bytes < self.window_bytes
+                within = self.window_bytes is None or in_flight_bytes < self.window_bytes
                 require(within, "bounded-queues", f"{in_flight_bytes} bytes before the step on {self.channel}")
             case Watermark():
                 require(not self.sealed, "no-watermark-behind-the-last-barrier", f"{message} on {self.channel}")
@@ -119,6 +119,7 @@ def committables(manifest: Manifest) -> set[str]:
 def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
     """Complete, and its finished set closed under predecessors."""
     finished = set(manifest.finished_operators())
+    heads = {edge.target for edge in graph.edges if edge.feedback}
     for operator in graph.operators:
         entry = manifest.operators[operator.uid]
         whole = sorted(entry.subtasks) == list(range(operator.parallelism))
@@ -126,6 +127,10 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         if operator.uid in finished:
             before = set(graph.predecessors(operator.uid)) - finished
             require(not before, "finished-set-closed-under-predecessors", f"{operator.uid} finished, not {before}")
+        logged = any(snapshot.feedback for snapshot in entry.subtasks.values())
+        require(not logged or operator.uid in heads, "only-back-edges-are-logged", operator.uid)
+        drained = manifest.kind is CheckpointKind.DRAIN
+        require(not (logged and drained), "a-drain-leaves-nothing-on-its-way", operator.uid)
         done = sum(snapshot.finished for snapshot in entry.subtasks.values())
         flagged = entry.finished is FinishedState.FINISHED
         require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)

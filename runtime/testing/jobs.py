@@ -15,11 +15,14 @@ from runtime.core.keygroups import range_of
 from runtime.testing.model import (
     MAX_PARALLELISM,
     WINDOW_MS,
+    AgainOperator,
     BatchingOperator,
     CountOperator,
     HoldingOperator,
+    HopOperator,
     JoinOperator,
     ModelOperator,
+    OutOperator,
     Row,
     SinkOperator,
     SourceOperator,
@@ -41,7 +44,9 @@ PLAIN = {
     "join": JoinOperator,
     "count": CountOperator,
     "window": WindowOperator,
+    "loop": ModelOperator,
 }
+LOOPING = {"hop": HopOperator, "again": AgainOperator, "out": OutOperator}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Step:
     lane: int
     bounded: bool = False
     splits: tuple[Split, ...] = ()
+    mark: str = ""  #: in a loop: what stands before the hops in a key
 
 
 @dataclass(slots=True)
@@ -66,11 +72,16 @@ class Job:
         return next(step for step in self.steps if step.uid == uid)
 
     def add(
-        self, kind: str, lane: int, inputs: Sequence[tuple[OperatorId, Partitioning]], build: int | None = None
+        self,
+        kind: str,
+        lane: int,
+        inputs: Sequence[tuple[OperatorId, Partitioning]],
+        build: int | None = None,
+        mark: str = "",
     ) -> OperatorId:
         """Adds a step that reads `inputs`, in the order of their numbers; `build` is the number of its build side."""
         uid = OperatorId(f"{kind}{len(self.steps)}")
-        self.steps.append(Step(uid=uid, kind=kind, lane=lane))
+        self.steps.append(Step(uid=uid, kind=kind, lane=lane, mark=mark))
         for number, (source, partitioning) in enumerate(inputs):
             keys = ("key",) if partitioning is Partitioning.HASH else ()
             self.edges.append(
@@ -80,6 +91,14 @@ class Job:
             )
         return uid
 
+    def close(self, source: OperatorId, head: OperatorId, partitioning: Partitioning) -> None:
+        """Leads `source` back into the loop that begins with `head`."""
+        keys = ("key",) if partitioning is Partitioning.HASH else ()
+        number = 1 + sum(edge.target == head and edge.feedback for edge in self.edges)
+        self.edges.append(
+            EdgeSpec(source=source, target=head, input=number, partitioning=partitioning, keys=keys, feedback=True)
+        )
+
     def add_source(self, lane: int, bounded: bool, splits: Sequence[Split]) -> OperatorId:
         uid = OperatorId(f"source{len(self.steps)}")
         self.steps.append(Step(uid=uid, kind="source", lane=lane, bounded=bounded, splits=tuple(splits)))
@@ -88,6 +107,10 @@ class Job:
     @property
     def sources(self) -> list[Step]:
         return [step for step in self.steps if step.kind == "source"]
+
+    @property
+    def loops(self) -> bool:
+        return any(edge.feedback for edge in self.edges)
 
     @property
     def bounded(self) -> bool:
@@ -116,6 +139,8 @@ class Job:
             return SourceOperator(groups, step.splits, step.bounded)
         if step.kind == "sink":
             return SinkOperator(groups, target, prefix)
+        if step.kind in LOOPING:
+            return LOOPING[step.kind](groups, step.mark)
         return PLAIN[step.kind](groups)
 
     # ------------------------------------------------------------ the oracle
@@ -125,7 +150,7 @@ class Job:
         streams: dict[OperatorId, Counter[Row]] = {}
         output: Output = Counter()
         for step in self.steps:
-            read = [edge for edge in self.edges if edge.target == step.uid]
+            read = [edge for edge in self.edges if edge.target == step.uid and not edge.feedback]
             if step.kind == "source":
                 streams[step.uid] = _read(step, positions.get(step.uid, {}))
             elif step.kind == "join":
@@ -159,8 +184,11 @@ def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
 # ---------------------------------------------------------------- random jobs
 
 
-def random_job(rng: Random) -> Job:
-    """One to three sources, of which one may pause, chains, unions, joins with a build side, two ends of a stream."""
+def random_job(rng: Random, loops: Random) -> Job:
+    """One to three sources, of which one may pause, chains, unions, joins with a build side, two ends of a stream.
+
+    Whether it has loops, and which, is drawn from `loops` alone.
+    """
     job = Job()
     lanes = rng.randint(1, 3)
     pausing = rng.randrange(2 * lanes)
@@ -168,9 +196,12 @@ def random_job(rng: Random) -> Job:
     while len(streams) > 1 and rng.random() < 0.75:
         left, right = streams.pop(0), streams.pop(0)
         streams.append(_merge(job, rng, left, right))
+    if len(streams) > 1 and loops.random() < 0.5:
+        streams = [_crossing(job, loops, streams.pop(0), streams.pop(0)), *streams]
     for stream in streams:
+        last = _loop(job, loops, stream) if loops.random() < 0.25 else stream
         for _ in range(1 + (rng.random() < 0.35)):
-            _end(job, rng, stream)
+            _end(job, rng, last)
     return job
 
 
@@ -212,14 +243,59 @@ def _merge(job: Job, rng: Random, left: OperatorId, right: OperatorId) -> Operat
     return job.add("union", lane, [(left, Partitioning.REBALANCE), (right, Partitioning.HASH)])
 
 
+def _loop(job: Job, rng: Random, stream: OperatorId, mark: str = "~") -> OperatorId:
+    """Every row of `stream` comes round a few times, in some a loop inside the loop."""
+    lane = len(job.steps)
+    head = job.add("loop", lane, [(stream, rng.choice((Partitioning.REBALANCE, Partitioning.HASH)))])
+    inside = _loop(job, rng, head, "^") if mark == "~" and rng.random() < 0.2 else head
+    again, out = _body(job, rng, inside, mark)
+    job.close(again, head, rng.choice((Partitioning.REBALANCE, Partitioning.HASH)))
+    return out
+
+
+def _crossing(job: Job, rng: Random, left: OperatorId, right: OperatorId) -> OperatorId:
+    """Two loops that lead into each other."""
+    heads = [job.add("loop", len(job.steps), [(stream, Partitioning.REBALANCE)]) for stream in (left, right)]
+    (again, out), (again_too, out_too) = (_body(job, rng, head, "~") for head in heads)
+    job.close(again, heads[1], Partitioning.REBALANCE)
+    job.close(again_too, heads[0], Partitioning.HASH)
+    return job.add("union", len(job.steps), [(out, Partitioning.REBALANCE), (out_too, Partitioning.REBALANCE)])
+
+
+def _body(job: Job, rng: Random, head: OperatorId, mark: str) -> tuple[OperatorId, OperatorId]:
+    """What goes round once more, and what goes on."""
+    lane = len(job.steps)
+    here = job.add("hop", lane, [(head, Partitioning.HASH)], mark=mark)
+    if rng.random() < 0.4:
+        # What is flushed before a barrier while the channel is idle would be late: see `_source`.
+        kinds = ("holding",) if may_idle(job, head) else ("batching", "holding")
+        here = job.add(rng.choice(kinds), lane, [(here, Partitioning.FORWARD)])
+    again = job.add("again", lane, [(here, Partitioning.FORWARD)], mark=mark)
+    return again, job.add("out", lane, [(here, Partitioning.FORWARD)], mark=mark)
+
+
+def has_loop(job: Job, uid: OperatorId) -> bool:
+    """Whether `uid` comes from a loop: event time goes on while records go round, so they may be late behind it."""
+    before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
+    return job.step(uid).kind == "loop" or any(has_loop(job, source) for source in before)
+
+
+def may_idle(job: Job, uid: OperatorId) -> bool:
+    """Whether a source that feeds `uid` may be idle: it pauses, or never ends and may have nothing at all."""
+    step = job.step(uid)
+    before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
+    pauses = any(split.pauses_at is not None for split in step.splits)
+    return pauses or (step.kind == "source" and not step.bounded) or any(may_idle(job, source) for source in before)
+
+
 def is_bounded(job: Job, uid: OperatorId) -> bool:
     """Whether only bounded sources feed `uid`."""
-    before = [edge.source for edge in job.edges if edge.target == uid]
+    before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
     return all(is_bounded(job, source) for source in before) if before else job.step(uid).bounded
 
 
 def _end(job: Job, rng: Random, stream: OperatorId) -> None:
-    kind = rng.choice(("count", "count", "window"))
+    kind = "count" if has_loop(job, stream) else rng.choice(("count", "count", "window"))
     if kind == "count" and rng.random() < 0.4:
         stream = job.add("holding", len(job.steps), [(stream, Partitioning.REBALANCE)])
     last = job.add(kind, len(job.steps), [(stream, Partitioning.HASH)])

@@ -21,6 +21,7 @@ KeyedState = dict[int, dict[str, int]]  #: key group, then name or key
 MAX_PARALLELISM: Final = 8
 WINDOW_MS: Final = 10
 ROW_BYTES: Final = 10
+HOPS_MAX: Final = 3
 
 
 def group_of(name: str) -> int:
@@ -90,6 +91,10 @@ class ModelOperator:
         return []
 
     def prepare(self, checkpoint: int) -> Rows:
+        return []
+
+    def settle(self) -> Rows:
+        """In a loop that comes to its end: what is held back."""
         return []
 
     def end_input(self, input: int) -> Rows:
@@ -186,6 +191,9 @@ class BatchingOperator(ModelOperator):
     def prepare(self, checkpoint: int) -> Rows:
         return self._flush()
 
+    def settle(self) -> Rows:
+        return self._flush()
+
     def finish(self) -> Rows:
         super().finish()
         return self._flush()
@@ -209,8 +217,50 @@ class HoldingOperator(ModelOperator):
 
     def end_input(self, input: int) -> Rows:
         super().end_input(input)
+        return self.settle()
+
+    def settle(self) -> Rows:
         rows, self.held = self.held, []
         return rows
+
+
+class HopOperator(ModelOperator):
+    """Sends a row round a loop: the key says how often still, behind a mark, and so changes with each hop.
+
+    It counts what passes, so that it has state of its own.
+    """
+
+    def __init__(self, groups: range, mark: str) -> None:
+        super().__init__(groups)
+        self.mark = mark
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [(self._hopped(key, time), time) for key, time in rows]
+
+    def _hopped(self, key: str, time: int) -> str:
+        self._add(key)
+        plain, mark, left = key.partition(self.mark)
+        if not mark:
+            return f"{key}{self.mark}{crc32(f'{key}@{time}'.encode()) % HOPS_MAX}"
+        return f"{plain}{self.mark}{int(left) - 1}"
+
+
+class AgainOperator(ModelOperator):
+    """Keeps the rows that have hops left."""
+
+    def __init__(self, groups: range, mark: str) -> None:
+        super().__init__(groups)
+        self.mark = mark
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [row for row in rows if not row[0].endswith(f"{self.mark}0")]
+
+
+class OutOperator(AgainOperator):
+    """Lets out the rows that have none, as they once came in."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [(key.partition(self.mark)[0], time) for key, time in rows if key.endswith(f"{self.mark}0")]
 
 
 class JoinOperator(ModelOperator):

@@ -6,7 +6,7 @@ for each kind of fault and for the interleaving are apart, so that what is cut f
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from typing import Final, TypeVar
@@ -27,7 +27,7 @@ from runtime.testing.snapshots import read_image
 from runtime.testing.world import World
 
 FAULTY_STEPS: Final = 3_000  #: after these the faults end
-STEP_LIMIT: Final = 30_000  #: by then every job must have ended
+STEP_LIMIT: Final = 40_000  #: by then every job must have ended
 T = TypeVar("T")
 RUNS_MAX: Final = 4  #: so many stops and cancels, then the job is left to end
 REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
@@ -70,8 +70,9 @@ class Simulation:
         self.world = World(self.rng, faults)
         self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
         self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
-        self.settings = plan.settings or _settings(shape)
-        self.job = self.cuts.apply(plan.job or random_job(shape))
+        settings = plan.settings or _settings(shape)
+        self.job = self.cuts.apply(plan.job or random_job(shape, Random(f"{seed} loops")))
+        self.settings = plan.settings or _patient(settings, self.job)
         self.attempts: list[Attempt] = []
         self.old_masters: list[Master] = []
         self.operations = 0
@@ -317,6 +318,11 @@ def _settings(rng: Random) -> CoordinatorSettings:
         max_concurrent=rng.choice((1, 1, 2, 3)),
         tolerable_failures=rng.choice((None, 0, 3)),
     )
+
+
+def _patient(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:
+    """A drain waits for what goes round in a loop."""
+    return replace(settings, timeout_ms=settings.timeout_ms + 3_000) if job.loops else settings
 
 
 # ---------------------------------------------------------------- one seed

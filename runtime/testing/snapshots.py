@@ -14,7 +14,7 @@ from runtime.ports import SnapshotStore
 from runtime.state.chain import Chain, Link
 from runtime.state.segments import read_segment
 from runtime.state.store import StateCapture
-from runtime.testing.model import MAX_PARALLELISM, Image
+from runtime.testing.model import MAX_PARALLELISM, Image, Rows
 
 KEYED: Final = "keyed"
 TABLE: Final = "table"
@@ -72,6 +72,15 @@ def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str]
 def _batch(rows: list[Change]) -> pa.RecordBatch:
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def batch_of(rows: Rows) -> pa.RecordBatch:
+    """Rows on their way round a loop, as they are logged."""
+    return pa.RecordBatch.from_pydict({"key": [key for key, _ in rows], "time": [time for _, time in rows]})
+
+
+def rows_of(batch: pa.RecordBatch) -> Rows:
+    return list(zip(*batch.to_pydict().values(), strict=True))
 
 
 # ---------------------------------------------------------------- reading

@@ -304,6 +304,16 @@ def test_a_stop_that_is_planned_anew_takes_over_what_the_first_has_logged() -> N
     assert hear(machine, ROUND, CancelBarrier(CheckpointId(2))) == []
 
 
+def test_the_next_try_of_a_stop_may_come_before_the_word_that_the_first_was_given_up() -> None:
+    machine = head()
+    hear_both(machine, STOPPED, barrier(1, Kind.STOP))
+    assert hear_both(machine, barrier(2, Kind.STOP)) == taken(2, Kind.STOP, inherits=1)
+    assert machine.handle(CheckpointAborted(FIRST)) == [ForgetCheckpoint(FIRST)], "its log has gone over"
+    assert hear(machine, ROUND, ROWS) == [LogFeedback((CheckpointId(2),), ROWS)]
+    assert hear(machine, ROUND, barrier(1, Kind.STOP)) == []
+    assert hear(machine, ROUND, barrier(2, Kind.STOP)) == [CloseLog(CheckpointId(2))]
+
+
 def test_a_stop_ends_a_loop_that_goes_round_on_its_own() -> None:
     """All that feeds it had ended by itself; it is not waited for."""
     machine = head()

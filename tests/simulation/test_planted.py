@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,20 @@ from runtime.core.alignment import Alignment, Verdict
 from runtime.core.checkpoint import Manifest
 from runtime.core.effects import CaptureState, ForgetCheckpoint, SubtaskEffect
 from runtime.core.events import ManifestRecorded
+from runtime.core.feedback import BackEdges
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, OperatorId, Token
+from runtime.core.loopside import LoopSide
+from runtime.core.spec import SubtaskSpec, spec_of
 from runtime.core.subtask import Subtask
 from runtime.core.watermarks import Watermarks
 from runtime.hosts import retention
 from runtime.state.chain import Link
-from runtime.testing import master
+from runtime.testing import cluster, master
 from runtime.testing.__main__ import main
 from runtime.testing.cluster import Host
 from runtime.testing.driver import Driver
-from runtime.testing.model import SinkOperator
+from runtime.testing.model import HoldingOperator, SinkOperator
 from runtime.testing.simulation import BrokenSeed, simulate
 from runtime.testing.world import CheckpointRecords, TargetTwin, token_in
 
@@ -189,6 +193,41 @@ def lose_credit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Host, "_repay", lambda host, channel, nbytes: repay(host, channel, nbytes - 6))
 
 
+def forget_the_back_edge_log(patch: pytest.MonkeyPatch) -> None:
+    """What came round between the snapshot and the barrier's return is in nobody's state."""
+    patch.setattr(BackEdges, "logging", lambda edges, channel: ())
+
+
+def acknowledge_before_the_barrier_is_back(patch: pytest.MonkeyPatch) -> None:
+    """S4-39."""
+    begin = BackEdges.begin
+
+    def at_once(edges: BackEdges, checkpoint: CheckpointId) -> bool:
+        begin(edges, checkpoint)
+        edges.give_up(checkpoint)
+        return True
+
+    patch.setattr(BackEdges, "begin", at_once)
+
+
+def align_on_back_edges(patch: pytest.MonkeyPatch) -> None:
+    """S4-29: the plain algorithm, in which the loop waits for itself."""
+
+    def plain(*arguments: Any) -> SubtaskSpec:
+        return replace(spec_of(*arguments), loop=None, replays=False)
+
+    patch.setattr(cluster, "spec_of", plain)
+
+
+def end_a_loop_without_probing(patch: pytest.MonkeyPatch) -> None:
+    """S4-41: as soon as all that feeds it has ended."""
+    patch.setattr(LoopSide, "must_prove", property(lambda side: False))
+
+
+def probe_past_what_an_operator_holds_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HoldingOperator, "settle", lambda operator: [])
+
+
 #: Each with a seed that finds it soon; from there on the seeds are tried one after another.
 PLANTED: dict[Plant, int] = {
     skip_alignment: 4,
@@ -206,15 +245,20 @@ PLANTED: dict[Plant, int] = {
     restore_an_older_checkpoint: 6,
     clean_what_a_manifest_still_names: 7,
     resume_without_a_word: 21,
-    fire_before_the_successors_count_again: 72,
+    fire_before_the_successors_count_again: 151,
     end_time_over_the_head_of_an_idle_channel: 66,
     lose_credit: 10,
+    forget_the_back_edge_log: 85,
+    acknowledge_before_the_barrier_is_back: 13,
+    align_on_back_edges: 0,
+    end_a_loop_without_probing: 0,
+    probe_past_what_an_operator_holds_back: 0,
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S0-67, S1-14, S2-54: the old way to end, and exact sinks behind a state that is not."""
+    """S0-67, S1-14, S2-54, S4-29, S4-39, S4-41: the old way to end, and exact sinks behind a state that is not."""
     plant(monkeypatch)
     with pytest.raises(BrokenSeed):
         _simulate_all(PLANTED[plant])

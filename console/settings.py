@@ -72,6 +72,15 @@ def folder(name: str, default: Path | None = None) -> Path:
     return Path(required(name) if default is None else optional(name, str(default))).absolute()
 
 
+def folders(name: str, default: Path) -> list[Path]:
+    """Absolute paths, separated as in PATH."""
+    given = [Path(part) for part in optional(name, str(default)).split(os.pathsep) if part]
+    for path in given:
+        if not path.is_absolute():
+            raise ImproperlyConfigured(f"{name} must hold absolute paths, not {str(path)!r}")
+    return given
+
+
 # ---------------------------------------------------------------- what is where
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,6 +89,8 @@ WEIR_VAR = folder("WEIR_VAR")
 WEIR_STORAGE = folder("WEIR_STORAGE", WEIR_VAR / "storage")
 WEIR_INPUTS = folder("WEIR_INPUTS", WEIR_VAR / "inputs")
 WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
+#: Whoever may restore may name a folder with a savepoint; it must lie below one of these.
+WEIR_SAVEPOINT_ROOTS = folders("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
 
 #: The job master of a run; run id and attempt token are added.
 WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]

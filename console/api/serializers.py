@@ -107,8 +107,9 @@ class RunSerializer(serializers.ModelSerializer[Run]):
     class Meta:
         model = Run
         fields: tuple[str, ...] = (
-            "id", "job", "version", "version_number", "parallelism", "state", "restore_checkpoint", "token",
-            "lease_owner", "releases", "failure", "created_at", "started_at", "ended_at", "created_by",
+            "id", "job", "version", "version_number", "parallelism", "state", "restore_checkpoint", "restore_path",
+            "allow_unmapped", "token", "lease_owner", "releases", "failure", "created_at", "started_at", "ended_at",
+            "created_by",
         )  # fmt: skip
 
 
@@ -140,7 +141,9 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
 
 
 class OperationRequest(StrictSerializer):
-    """`params` of start: {version?, parallelism?}; of restore also {checkpoint, accept_repeated_output?}; else none."""
+    """`params` of start: {version?, parallelism?, accept_repeated_output?}; of restore these and {checkpoint | path,
+    allow_unmapped?}, where `path` is the folder of a savepoint; of the others none.
+    """
 
     kind = serializers.CharField()
     params = serializers.DictField(required=False)

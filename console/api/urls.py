@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, definitions, documents, statistics
+from console.api import activity, definitions, documents, mapping, statistics
 
 app_name = "api"
 urlpatterns = [
@@ -20,6 +20,8 @@ urlpatterns = [
     path("runs/<int:pk>/", activity.RunDetail.as_view(), name="run"),
     path("runs/<int:run>/checkpoints/", activity.RunCheckpoints.as_view(), name="run-checkpoints"),
     path("checkpoints/<int:pk>/", activity.CheckpointDetail.as_view(), name="checkpoint"),
+    path("checkpoints/<int:pk>/mapping/", mapping.CheckpointMapping.as_view(), name="checkpoint-mapping"),
+    path("jobs/<int:job>/mapping/", mapping.SavepointMapping.as_view(), name="savepoint-mapping"),
     path("operations/<uuid:pk>/", activity.OperationDetail.as_view(), name="operation"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", documents.Docs.as_view(url_name="api:schema"), name="docs"),

@@ -119,6 +119,8 @@ class Run(models.Model):
     restore_checkpoint = models.ForeignKey(
         "checkpoints.Checkpoint", models.PROTECT, null=True, related_name="restored_by"
     )
+    restore_path = models.TextField(default="", db_default="", blank=True)  # of a savepoint that no row leads to
+    allow_unmapped = models.BooleanField(default=False, db_default=False)
     token = models.BigIntegerField(default=0, db_default=0)
     lease_owner = models.TextField(default="", db_default="", blank=True)
     lease_beat = models.BigIntegerField(default=0, db_default=0)

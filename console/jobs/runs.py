@@ -7,11 +7,12 @@ somewhere can write nothing more.
 
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import BigIntegerField, F, Func, Q, Value
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce, Greatest, Now
 
 from console.accounts.models import User
+from console.accounts.refusals import Refused
 from console.jobs import wake
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
 from runtime.core.lifecycle import TERMINAL, RunEvent, RunState, after
@@ -21,25 +22,43 @@ LIVE = (
 )  # fmt: skip
 
 
+_TOKENS_MAX = 100_000  # that a savepoint may be ahead of this installation
+
 #: Nobody's, and not yet seen by the reconciler.
 _UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
-def create(
-    user: User | None, job: Job, version: JobVersion, parallelism: int, restore_checkpoint_id: int | None = None
-) -> Run:
+def create(user: User | None, job: Job, version: JobVersion, parallelism: int, **restore: Any) -> Run:
     """A new run, which waits for its inputs or for a worker. Call it inside a transaction.
+
+    `restore` are the columns of what it begins from: `restore_checkpoint`, `restore_path`, `allow_unmapped`.
 
     Raises:
         IntegrityError: the job has a run that has not ended.
     """
     state = RunState.PREPARING if version.needs_preparation else RunState.QUEUED
     run = Run.objects.create(
-        job=job, version=version, parallelism=parallelism, state=state.value,
-        restore_checkpoint_id=restore_checkpoint_id, created_by=user,
-    )  # fmt: skip
+        job=job, version=version, parallelism=parallelism, state=state.value, created_by=user, **restore
+    )
     wake.after_commit(wake.PREPARE if version.needs_preparation else wake.SUPERVISE, run.pk)
     return run
+
+
+def go_on_above(job: Job, number: int, token: int) -> None:
+    """Hand out checkpoint numbers and attempt tokens above those of a savepoint that this database may not know.
+
+    Raises:
+        Refused: the token is not one that an installation like this one comes to.
+    """
+    Job.objects.filter(pk=job.pk).update(last_checkpoint_id=Greatest("last_checkpoint_id", number))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT last_value FROM weir_token_seq")
+        missing = token - cursor.fetchone()[0]
+        if missing > _TOKENS_MAX:
+            detail = f"The savepoint is of attempt {token}, {missing} after the newest one here."
+            raise Refused("unlikely-attempt", detail, "params.path")
+        # Drawn one by one: to set a sequence would race with those who draw from it.
+        cursor.execute("SELECT max(nextval('weir_token_seq')) FROM generate_series(1, %s)", [max(missing, 0)])
 
 
 def latest(job: Job) -> Run | None:

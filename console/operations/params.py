@@ -26,9 +26,20 @@ class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`checkpoint` is the id of a row, not its number within the job."""
+    """One of: `checkpoint`, the id of a row (not its number within the job); `path`, the folder of a savepoint.
 
-    checkpoint: Id
+    `allow_unmapped` lets go the state of operators that the version lacks.
+    """
+
+    checkpoint: Id | None = None
+    path: str | None = None
+    allow_unmapped: bool = False
+
+    def __post_init__(self) -> None:
+        if self.checkpoint is None and self.path is None:
+            raise ValueError("`checkpoint` must be given, or else a path")
+        if self.checkpoint is not None and self.path is not None:
+            raise ValueError("`path` must not be given beside a checkpoint")
 
 
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {

@@ -1,37 +1,21 @@
 """What a restore, or a start from empty state, would mean: what maps to what, what is lost, what is repeated.
 
-It looks at rows only (the checkpoint as recorded, the version's graph) and refuses what they show to be impossible, by
-the rules of `runtime.core.recovery`. The job master reads the manifest itself and has the last word.
+The mapping is decided by `runtime.core.mapping`, which the job master obeys too; here it becomes a refusal with the
+parameter at fault, or something that must be accepted.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
+import msgspec
 from django.db.models import Max, Min
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Job, JobVersion
-
-
-class Fate(StrEnum):
-    """What happens to an operator in a restore."""
-
-    RESTORED = "restored"
-    SKIPPED = "skipped, it had finished"
-    EMPTY = "new, starts empty"
-    DROPPED = "dropped, not in this version"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorMapping:
-    """One operator, by uid, on both sides."""
-
-    uid: str
-    fate: Fate
-    state_bytes: int
+from console.operations.origin import Origin
+from runtime.core import mapping
+from runtime.core.mapping import MappingReport, Problem, Target
+from runtime.core.messages import CheckpointKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,39 +33,46 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`refusal` stands in the way for good, `repeated` until it is accepted, `warnings` are for the reader."""
+    """`refusal` stands in the way for good, `lost` and `repeated` until accepted; `warnings` are to be read."""
 
     refusal: Refused | None
+    lost: Refused | None
     repeated: Repeated | None
     warnings: tuple[str, ...]
-    mapping: tuple[OperatorMapping, ...]
+    mapping: MappingReport
 
 
-def report(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> RestoreReport:
-    """Compare a checkpoint with the version and parallelism that it is to be restored into."""
-    mapping = _mapping(checkpoint, version)
+def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
+    """What restoring `origin` into a version at a parallelism would mean."""
+    found = mapping.report(origin.manifest, _target(version, parallelism), str(job.pk))
+    final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
     return RestoreReport(
-        refusal=_refusal(checkpoint, version, parallelism) or _unfit(checkpoint, version),
-        repeated=committed_of(checkpoint.job_id, checkpoint.number),
-        warnings=_warnings(checkpoint),
-        mapping=mapping,
+        refusal=_bad_parallelism(parallelism, version) or _refused(final, origin, version),
+        lost=_refused(first, origin, version) if final is None else None,
+        repeated=committed_of(job.pk, origin.manifest.checkpoint),
+        warnings=_warnings(origin),
+        mapping=found,
     )
 
 
-def must_be_restorable(checkpoint: Checkpoint, version: JobVersion, parallelism: int, *, accept_repeated: bool) -> None:
-    """Raises the refusal of the report, or asks for acceptance of repeated output.
+def must_be_restorable(
+    job: Job, origin: Origin, version: JobVersion, parallelism: int, *, allow_unmapped: bool, accept_repeated: bool
+) -> None:
+    """Raises the refusal of the report, or asks for acceptance of what would be lost or repeated.
 
     Raises:
         Refused: the checkpoint cannot be restored like this.
         Conflict: newer output has been committed and `accept_repeated` was not given.
     """
-    found = report(checkpoint, version, parallelism)
+    found = report(job, origin, version, parallelism)
     if found.refusal is not None:
         raise found.refusal
+    if found.lost is not None and not allow_unmapped:
+        raise found.lost
     if found.repeated is not None and not accept_repeated:
         raise Conflict(
             "repeats-output",
-            f"{found.repeated} after it: restoring {checkpoint.kind} {checkpoint.number} repeats their output. "
+            f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output. "
             "Accept repeated output to go on, or choose a newer one.",
             field="params.accept_repeated_output",
             first=found.repeated.first,
@@ -116,82 +107,39 @@ def committed_of(job_id: int, after: int = 0) -> Repeated | None:
     return None if ends["first"] is None else Repeated(first=ends["first"], last=ends["last"])
 
 
-def _refusal(checkpoint: Checkpoint, version: JobVersion, parallelism: int) -> Refused | None:
-    name = f"{checkpoint.kind.capitalize()} {checkpoint.number}"
-    if checkpoint.status != Status.COMPLETED:
-        status = checkpoint.status.replace("_", " ")
-        return Conflict(
-            "not-completed", f"{name} is {status}; only a completed one can be restored.", "params.checkpoint"
-        )
-    if checkpoint.discarded_at is not None:
-        return Conflict("discarded", f"The files of {name} have been removed.", "params.checkpoint")
-    if checkpoint.job_id != version.job_id:
-        return Refused("other-job", f"{name} belongs to another job.", "params.checkpoint")
-    if checkpoint.max_parallelism != version.max_parallelism:
-        detail = (
-            f"{name} has {checkpoint.max_parallelism} key groups and version {version.number} has "
-            f"{version.max_parallelism}: max_parallelism is fixed at a job's first run."
-        )
-        return Refused("other-max-parallelism", detail, "params.version")
-    if not 0 < parallelism <= version.max_parallelism:
-        detail = f"parallelism: must lie between 1 and max_parallelism ({version.max_parallelism}), not {parallelism}."
-        return Refused("invalid-field", detail, "params.parallelism")
-    return None
+def _target(version: JobVersion, parallelism: int) -> Target:
+    """The version's graph at another parallelism: operators that had the version's follow it, others keep their own."""
+    graph = msgspec.convert(version.graph, Target)
+
+    def scaled(own: int) -> int:
+        return parallelism if own == version.parallelism else min(own, parallelism)
+
+    operators = tuple(msgspec.structs.replace(one, parallelism=scaled(one.parallelism)) for one in graph.operators)
+    return msgspec.structs.replace(graph, operators=operators)
 
 
-def _unfit(checkpoint: Checkpoint, version: JobVersion) -> Refused | None:
-    """Why the version's operators cannot take up the state of the checkpoint's."""
-    name, into = f"{checkpoint.kind.capitalize()} {checkpoint.number}", f"version {version.number}"
-    for uid in _homeless(checkpoint, version):
-        detail = f"{name} holds state of the operator {uid!r}, which {into} lacks; its state would be lost."
-        return Refused("unmapped-state", detail, "params.version", operator=uid)
-    for before, uid in _unfinished_before_finished(checkpoint, version):
-        detail = f"In {into} the operator {before!r} stands before {uid!r}, which {name.lower()} holds as finished."
-        return Refused("operator-before-finished", detail, "params.version", operator=before)
-    return None
+def _bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
+    if 0 < parallelism <= version.max_parallelism:
+        return None
+    detail = f"parallelism: must lie between 1 and max_parallelism ({version.max_parallelism}), not {parallelism}."
+    return Refused("invalid-field", detail, "params.parallelism")
 
 
-def _homeless(checkpoint: Checkpoint, version: JobVersion) -> Iterator[str]:
-    """Operators with state that the version does not have."""
-    known = {operator["uid"] for operator in (version.graph or {}).get("operators", [])}
-    return (held["uid"] for held in checkpoint.operators if held["uid"] not in known and _has_state(held))
+def _refused(problem: Problem | None, origin: Origin, version: JobVersion) -> Refused | None:
+    """A problem in the words of a request: what is restored, into what, and the parameter that would have to change."""
+    if problem is None:
+        return None
+    detail = f"{origin.name} cannot be restored into version {version.number}: {problem.field}: {problem.detail}."
+    if problem.field == "checkpoint":
+        return Refused(problem.code, detail, origin.field)
+    if problem.field == "max_parallelism":
+        return Refused(problem.code, detail, "params.version")
+    return Refused(problem.code, detail, "params.version", operator=problem.field)
 
 
-def _unfinished_before_finished(checkpoint: Checkpoint, version: JobVersion) -> Iterator[tuple[str, str]]:
-    """(operator, finished operator that it feeds): its records would be lost."""
-    finished = {held["uid"] for held in checkpoint.operators if held.get("finished") == "finished"}
-    for edge in (version.graph or {}).get("edges", []):
-        if edge["target"] in finished and edge["source"] not in finished:
-            yield edge["source"], edge["target"]
-
-
-def _has_state(held: dict[str, Any]) -> bool:
-    """What only the manifest holds (lists, pending commits) is told by `has_state`; older rows have sizes only."""
-    return bool(held.get("has_state", held.get("state_bytes")))
-
-
-def _mapping(checkpoint: Checkpoint, version: JobVersion) -> tuple[OperatorMapping, ...]:
-    held = {operator["uid"]: operator for operator in checkpoint.operators}
-    wanted = [operator["uid"] for operator in (version.graph or {}).get("operators", [])]
-    kept = [_mapped(uid, held.get(uid)) for uid in wanted]
-    dropped = [
-        OperatorMapping(uid=uid, fate=Fate.DROPPED, state_bytes=operator.get("state_bytes") or 0)
-        for uid, operator in held.items()
-        if uid not in wanted
-    ]
-    return (*kept, *dropped)
-
-
-def _mapped(uid: str, held: dict[str, Any] | None) -> OperatorMapping:
-    if held is None:
-        return OperatorMapping(uid=uid, fate=Fate.EMPTY, state_bytes=0)
-    fate = Fate.SKIPPED if held.get("finished") == "finished" else Fate.RESTORED
-    return OperatorMapping(uid=uid, fate=fate, state_bytes=int(str(held.get("state_bytes") or 0)))
-
-
-def _warnings(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _warnings(origin: Origin) -> tuple[str, ...]:
     drained = (
         "This savepoint was taken by a drain: windows were closed early and everything was committed, so results "
         "may differ from those of a job that went on."
     )
-    return (drained,) if checkpoint.kind == Kind.DRAIN else ()
+    return (drained,) if origin.manifest.kind is CheckpointKind.DRAIN else ()

@@ -16,11 +16,11 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_operate
-from console.checkpoints.models import Checkpoint
 from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import newest_ready
 from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
+from console.operations.origin import Origin
 from console.operations.params import RestoreParams, StartParams, kind_of, params_of
 from console.operations.restore import must_be_restorable, must_repeat_nothing
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
@@ -80,30 +80,50 @@ def _accept(row: Operation, typed: Any) -> Operation:
         case RestoreParams():
             return _restore(row, typed)
         case StartParams():
-            return _new_run(row, typed, None)
+            return _start(row, typed)
         case _:
             return _ask(row, RunAct(row.kind))
 
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
-    checkpoint = Checkpoint.objects.filter(pk=wanted.checkpoint, job=row.job).first()
-    if checkpoint is None:
-        detail = f"params.checkpoint: this job has no checkpoint with the id {wanted.checkpoint}."
-        raise Refused("unknown-checkpoint", detail, field="params.checkpoint")
-    return _new_run(row, wanted, checkpoint)
+    version, parallelism = into(row.job, wanted)
+    _must_be_startable(row.job)
+    origin = Origin.of(row.job, wanted)
+    must_be_restorable(
+        row.job, origin, version, parallelism,
+        allow_unmapped=wanted.allow_unmapped, accept_repeated=wanted.accept_repeated_output,
+    )  # fmt: skip
+    if origin.path:
+        runs.go_on_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
+    return _new_run(
+        row, version, parallelism, restore_checkpoint=origin.checkpoint, restore_path=origin.path,
+        allow_unmapped=wanted.allow_unmapped,
+    )  # fmt: skip
 
 
-def _new_run(row: Operation, wanted: StartParams, checkpoint: Checkpoint | None) -> Operation:
-    """Make the run that is to start; a supervisor will claim it."""
-    version = _version(row.job, wanted.version)
+def _start(row: Operation, wanted: StartParams) -> Operation:
+    version, parallelism = into(row.job, wanted)
+    _must_be_startable(row.job)
+    if not wanted.accept_repeated_output:
+        must_repeat_nothing(row.job)
+    return _new_run(row, version, parallelism)
+
+
+def into(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
+    """What a new run would be made of.
+
+    Raises:
+        Refused: the job has no such version, or the version cannot have this parallelism.
+    """
+    version = _version(job, wanted.version)
     parallelism = wanted.parallelism or version.parallelism
     _check_parallelism(parallelism, version)
-    _must_be_startable(row.job)
-    if checkpoint is not None:
-        must_be_restorable(checkpoint, version, parallelism, accept_repeated=wanted.accept_repeated_output)
-    elif not wanted.accept_repeated_output:
-        must_repeat_nothing(row.job)
-    row.run = runs.create(row.requested_by, row.job, version, parallelism, checkpoint.pk if checkpoint else None)
+    return version, parallelism
+
+
+def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
+    """Make the run that is to start; a supervisor will claim it."""
+    row.run = runs.create(row.requested_by, row.job, version, parallelism, **restore)
     row.save(force_insert=True)
     return row
 

@@ -209,6 +209,7 @@ def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRec
         heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
         retained_checkpoints=settings.retained_checkpoints,
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
+        allow_unmapped=row.allow_unmapped,
     )
     master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), _beat)
     return master, records, launcher

@@ -53,6 +53,7 @@ class RunRow:
     settings: Mapping[str, Any]
     state: str
     token: int
+    allow_unmapped: bool
 
 
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":

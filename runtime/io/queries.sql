@@ -1,7 +1,7 @@
 -- load_run --
 -- Everything a job master must know of its run.
 SELECT r.job_id, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
-       v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token
+       v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token, r.allow_unmapped
 FROM weir_run r
 JOIN weir_job j ON j.id = r.job_id
 JOIN weir_job_version v ON v.id = r.version_id
@@ -123,17 +123,22 @@ WHERE run_id = %(run)s AND kind IN ('stop', 'drain') AND state IN ('queued', 'ru
 
 -- restore_point --
 -- The newest completed checkpoint of the run that is not passed over, else what the run was started from, and so on back.
+-- A savepoint that the run was given by its path comes before the row, if there is one, that knows of it.
 WITH RECURSIVE line AS (
-    SELECT id AS run_id, restore_checkpoint_id, 0 AS step, NULL::bigint AS start FROM weir_run WHERE id = %(run)s
+    SELECT id AS run_id, restore_checkpoint_id, restore_path, 0 AS step, NULL::bigint AS start
+    FROM weir_run WHERE id = %(run)s
     UNION ALL
-    SELECT r.id, r.restore_checkpoint_id, line.step + 1, c.number
+    SELECT r.id, r.restore_checkpoint_id, r.restore_path, line.step + 1, c.number
     FROM line JOIN weir_checkpoint c ON c.id = line.restore_checkpoint_id JOIN weir_run r ON r.id = c.run_id
+), found AS (
+    SELECT c.path, line.step, c.number FROM line JOIN weir_checkpoint c ON c.run_id = line.run_id
+    WHERE c.status = 'completed'
+      AND (c.number = line.start
+           OR (c.kind = 'checkpoint' AND c.discarded_at IS NULL AND (line.start IS NULL OR c.number < line.start)))
+    UNION ALL
+    SELECT restore_path, step, 0 FROM line WHERE restore_path <> ''
 )
-SELECT c.path FROM line JOIN weir_checkpoint c ON c.run_id = line.run_id
-WHERE c.status = 'completed' AND NOT c.path = ANY(%(passed_over)s)
-  AND (c.number = line.start
-       OR (c.kind = 'checkpoint' AND c.discarded_at IS NULL AND (line.start IS NULL OR c.number < line.start)))
-ORDER BY line.step, c.number DESC LIMIT 1
+SELECT path FROM found WHERE NOT path = ANY(%(passed_over)s) ORDER BY step, number DESC LIMIT 1
 
 -- committed_since --
 -- Completed checkpoints of the job after another one whose output was committed.

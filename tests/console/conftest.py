@@ -16,7 +16,10 @@ from rest_framework.test import APIClient
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Pipeline, Run
+from runtime.core.checkpoint import folder_of
 from runtime.core.lifecycle import RunState
+from runtime.core.messages import CheckpointKind
+from tests.console.stored import store
 from tests.console.world import World, world
 
 GRAPH = {
@@ -127,12 +130,16 @@ MakeCheckpoint = Callable[..., Checkpoint]
 
 @pytest.fixture
 def make_checkpoint() -> MakeCheckpoint:
-    """A checkpoint of a run; a completed periodic one unless told otherwise."""
+    """A checkpoint of a run, in storage too; a completed periodic one unless told otherwise."""
 
     def make(run: Run, number: int, kind: str = "checkpoint", status: str = "completed", **facts: Any) -> Checkpoint:
-        return Checkpoint.objects.create(
-            job=run.job, run=run, token=1, number=number, kind=kind, status=status, **facts
+        folder = folder_of(CheckpointKind(kind), number, 1)
+        row = Checkpoint.objects.create(
+            job=run.job, run=run, number=number, kind=kind, status=status, **{"token": 1, "path": folder, **facts}
         )
+        if status == "completed":
+            store(row)
+        return row
 
     return make
 

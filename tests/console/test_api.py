@@ -13,6 +13,7 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
+from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import settlement
 from console.operations.models import Operation
@@ -89,7 +90,7 @@ def test_behind_a_proxy_clients_are_counted_apart(
 def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]:
     """A path for every route of the API, by its name."""
     run = make_run(RunState.RUNNING)
-    checkpoint = make_checkpoint(run, 1)
+    checkpoint = make_checkpoint(run, 1, "savepoint")
     operation = Operation.objects.create(job=run.job, run=run, kind="savepoint")
     job = f"/api/v1/jobs/{run.job_id}/"
     return {
@@ -105,6 +106,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "run": f"/api/v1/runs/{run.pk}/",
         "run-checkpoints": f"/api/v1/runs/{run.pk}/checkpoints/",
         "checkpoint": f"/api/v1/checkpoints/{checkpoint.pk}/",
+        "checkpoint-mapping": f"/api/v1/checkpoints/{checkpoint.pk}/mapping/",
+        "savepoint-mapping": f"{job}mapping/?path={root_of(run.job_id) / checkpoint.path}",
         "operation": f"/api/v1/operations/{operation.pk}/",
     }
 

@@ -247,7 +247,7 @@ def test_a_restore_makes_a_run_from_the_chosen_checkpoint(
     [
         ({"status": "failed"}, "not-completed"),
         ({"status": "in_progress"}, "not-completed"),
-        ({"max_parallelism": 64}, "other-max-parallelism"),
+        ({"max_parallelism": 64}, "max-parallelism-changed"),
         ({"discarded_at": "2026-01-01T00:00:00Z"}, "discarded"),
     ],
 )
@@ -261,14 +261,16 @@ def test_what_cannot_be_restored_is_refused(
     assert Run.objects.count() == 1
 
 
-def test_another_jobs_checkpoint_does_not_exist_for_this_one(
+def test_another_jobs_checkpoint_is_refused(
     operator: User, make_run: MakeRun, make_checkpoint: MakeCheckpoint, version: JobVersion
 ) -> None:
     chosen = make_checkpoint(make_run(RunState.STOPPED), 1)
     other = Job.objects.create(name="other", pipeline="sums")
     JobVersion.objects.create(job=other, number=1, parallelism=2, state="ready", graph=GRAPH)
-    with pytest.raises(Refused, match=f"no checkpoint with the id {chosen.pk}"):
+    with pytest.raises(Refused, match="Checkpoint 1 belongs to another job, daily sums") as refused:
         ask(operator, other, "restore", {"checkpoint": chosen.pk})
+    assert (refused.value.code, refused.value.field) == ("other-job", "params.checkpoint")
+    assert Run.objects.count() == 1
 
 
 def test_repeated_output_has_to_be_accepted_and_is_named(

@@ -52,6 +52,7 @@ def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
         ({"DATABASE_URL": "postgresql://host"}, "DATABASE_URL names no database"),
         ({"DJANGO_DEBUG": "yes please"}, "DJANGO_DEBUG must be 0 or 1"),
         ({"WEIR_NUM_PROXIES": "-1"}, "WEIR_NUM_PROXIES must be a whole number"),
+        ({"WEIR_SAVEPOINT_ROOTS": "/a:b"}, "WEIR_SAVEPOINT_ROOTS must hold absolute paths, not 'b'"),
     ],
 )
 def test_a_malformed_variable_is_named(changes: dict[str, str], message: str) -> None:
@@ -88,3 +89,11 @@ def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:
 def test_sockets_and_tcp_are_read_from_one_url(url: str, expected: dict[str, str]) -> None:
     said = read(DATABASE_URL=url)
     assert said.stdout.strip() == str(expected), said.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "['/nowhere/storage']"), ({"WEIR_SAVEPOINT_ROOTS": "/a:/b c"}, "['/a', '/b c']")]
+)
+def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(given: dict[str, str], expected: str) -> None:
+    said = run("from console.settings import *; print([str(root) for root in WEIR_SAVEPOINT_ROOTS])", given)
+    assert said.stdout.strip() == expected

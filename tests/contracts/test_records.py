@@ -261,6 +261,26 @@ def test_behind_what_a_run_was_started_from_comes_what_that_was_built_on() -> No
     records.close()
 
 
+def test_a_savepoint_that_was_given_by_its_path_comes_before_the_row_that_knows_of_it() -> None:
+    first = make_run()
+    complete(first, 1, CheckpointKind.STOP)
+    second = restored_from(first, "stop-1")
+    Run.objects.filter(pk=second.pk).update(restore_path="/moved/away")
+    records = PostgresRecords(url(), second.pk, Token(second.token), 128)
+    assert records.restore_point() == "/moved/away"
+    assert records.restore_point(["/moved/away"]) == "stop-1"
+    complete(second, 2)
+    assert records.restore_point() == "checkpoint-2"
+    records.close()
+
+
+def test_a_job_master_is_told_whether_state_may_go() -> None:
+    run = make_run()
+    assert not load_run(url(), run.pk).allow_unmapped
+    Run.objects.filter(pk=run.pk).update(allow_unmapped=True)
+    assert load_run(url(), run.pk).allow_unmapped
+
+
 def complete(run: Run, number: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
     records = PostgresRecords(url(), run.pk, Token(run.token), 128)
     assert records.record_completed(completed(number, kind, run.token))

@@ -17,6 +17,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, VersionState
 from console.operations import selectors
 from console.operations.models import OperationKind
+from console.operations.origin import Origin
 from console.operations.restore import RestoreReport, report
 from console.ui.forms import RestoreForm, put
 from console.ui.paging import Paged, by_number, whole_number
@@ -28,13 +29,14 @@ _OFFERED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What was chosen and what it would mean."""
+    """What was chosen and what it would mean. `refusal` stands in the way; without `report` of any restore at all."""
 
     checkpoint: Checkpoint
     version: JobVersion
     parallelism: int
     was_parallelism: int
-    report: RestoreReport
+    report: RestoreReport | None
+    refusal: Refused | None
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -90,23 +92,30 @@ def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 
 def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
-    return {**form.cleaned_data, "accept_repeated_output": request.POST.get("accept_repeated_output") == "on"}
+    accepted = {name: True for name in ("accept_repeated_output", "allow_unmapped") if request.POST.get(name) == "on"}
+    return {**form.cleaned_data, **accepted}
 
 
 def _plan(job: Job, form: RestoreForm) -> Plan | None:
     """None where the choice itself is not complete; the form then says what is missing."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
     checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
-    version = JobVersion.objects.filter(pk=chosen["version"] or 0, job=job).first()
+    version = _versions(job).filter(pk=chosen["version"] or 0).first()
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None
+    try:
+        found = report(job, Origin.recorded(job, checkpoint), version, parallelism)
+        refusal = found.refusal
+    except Refused as refused:
+        found, refusal = None, refused
     return Plan(
         checkpoint=checkpoint,
         version=version,
         parallelism=parallelism,
         was_parallelism=checkpoint.run.parallelism,
-        report=report(checkpoint, version, parallelism),
+        report=found,
+        refusal=refusal,
     )
 
 

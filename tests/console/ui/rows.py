@@ -10,7 +10,10 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
+from runtime.core.checkpoint import folder_of
+from runtime.core.messages import CheckpointKind
 from runtime.core.settings import JobSettings
+from tests.console.stored import store
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -160,13 +163,14 @@ def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "co
         "written_bytes": 86_311 if done else None,
         "acknowledged": 10 if done else 5,
         "subtasks": 10,
-        "path": f"{'sp' if kind != 'checkpoint' else 'chk'}-{number}" if done else "",
+        "path": folder_of(CheckpointKind(kind), number, of.token * 10 + 1) if done else "",
         "operators": OPERATORS if done else [],
         "finished_operators": ["airlines"] if done else [],
     }
-    return Checkpoint.objects.create(
-        job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes}
-    )
+    row = Checkpoint.objects.create(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
+    if done:
+        store(row)
+    return row
 
 
 def history(of: Run, upto: int = 214) -> list[Checkpoint]:

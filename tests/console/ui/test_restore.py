@@ -8,8 +8,11 @@ from django.test import Client
 from django.utils import timezone
 
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import root_of
 from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation
+from runtime.core.envelope import FILE_NAME
+from tests.console.stored import store
 from tests.console.ui import blocks, rows
 
 AJAX = {"HX-Request": "true"}
@@ -40,8 +43,8 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
     assert "State is that of stop 12, 1.2 MiB" in said
     assert "A new run of version 1 starts at parallelism 2." in said
     assert "No output is repeated" in said
-    assert "airlines skipped, it had finished 0 B" in said
-    assert "window restored 1.2 MiB" in said
+    assert "airlines finished it had finished and is skipped 2 → 1 0 B" in said
+    assert "window matched it goes on from its state 2 1.2 MiB" in said
     assert "Restore stop 12 at parallelism 2" in said
 
 
@@ -105,30 +108,36 @@ def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Ru
     newer = another_version(stopped, [*without("prepared"), added], [])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = blocks.text(at_console.get(path, chosen))
-    assert "prepared dropped, not in this version" in said
-    assert "more new, starts empty" in said
+    assert "prepared dropped the job lacks it, and it held no state 2 → – 0 B" in said
+    assert "more new the checkpoint does not know it; it starts empty – → 2 0 B" in said
+    assert "allow_unmapped" not in said, "nothing is lost"
     assert at_console.post(path, chosen).status_code == 302
 
 
-def test_state_that_the_version_has_no_operator_for_is_refused_before_anything_starts(
+def test_state_that_the_version_has_no_operator_for_goes_only_if_that_is_accepted(
     at_console: Client, stopped: Run
 ) -> None:
     newer = another_version(stopped, without("window"), [])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
-    assert "Stop 12 holds state of the operator 'window', which version 2 lacks" in blocks.text(shown)
-    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert "State is lost. Version 2 lacks what state is held for: window." in blocks.text(shown)
+    assert 'name="allow_unmapped" required' in shown.content.decode()
     assert posted.status_code == 422
+    said = "Stop 12 cannot be restored into version 2: window: the checkpoint holds state for an operator that the job"
+    assert said in blocks.text(posted)
     assert not Operation.objects.exists()
+    assert at_console.post(path, {**chosen, "allow_unmapped": "on"}).status_code == 302
+    assert Run.objects.get(version=newer).allow_unmapped
 
 
 def test_state_that_has_no_size_is_state_too(at_console: Client, stopped: Run) -> None:
-    """Lists and pending commits stand in the manifest itself."""
+    """Lists stand in the manifest itself."""
     held = [{**o, "has_state": o["uid"] == "prepared"} for o in rows.OPERATORS]
     Checkpoint.objects.filter(number=12).update(operators=held)
+    store(number(12))
     newer = another_version(stopped, without("prepared"), [])
     said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)))
-    assert "Stop 12 holds state of the operator 'prepared'" in said
+    assert "Version 2 lacks what state is held for: prepared." in said
 
 
 def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Client, stopped: Run) -> None:
@@ -137,9 +146,24 @@ def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Cli
     edge = {"source": "codes", "target": "airlines", "input": 0, "partitioning": "forward", "keys": [], "build": False}
     newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
-    said = "the operator 'codes' stands before 'airlines', which stop 12 holds as finished."
-    assert said in blocks.text(at_console.get(path, chosen))
+    said = (
+        "Stop 12 cannot be restored into version 2: codes: it stands before 'airlines', which the checkpoint holds as"
+    )
+    shown = at_console.get(path, chosen)
+    assert said in blocks.text(shown)
+    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
     assert at_console.post(path, chosen).status_code == 422
+    assert not Operation.objects.exists()
+
+
+def test_a_damaged_one_is_refused_by_the_name_of_its_file(at_console: Client, stopped: Run) -> None:
+    file = root_of(stopped.job_id) / number(12).path / FILE_NAME
+    file.write_bytes(file.read_bytes()[:-1])
+    path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version)
+    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
+    assert f"{file}: not a readable manifest" in blocks.text(shown)
+    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert posted.status_code == 422
     assert not Operation.objects.exists()
 
 
@@ -167,12 +191,12 @@ def test_a_failed_checkpoint_is_refused_by_name(at_console: Client, stopped: Run
     assert "Checkpoint 13 is failed; only a completed one can be restored." in blocks.text(response)
 
 
-def test_a_checkpoint_of_another_job_is_not_found(at_console: Client, stopped: Run) -> None:
+def test_a_checkpoint_of_another_job_is_refused(at_console: Client, stopped: Run) -> None:
     other = rows.checkpoint(rows.run(rows.job("other"), "stopped"), 1)
     chosen = {**choice(12, stopped.version), "checkpoint": other.pk}
     response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen)
     assert response.status_code == 422
-    assert "this job has no checkpoint with the id" in blocks.text(response)
+    assert "Checkpoint 1 belongs to another job, other." in blocks.text(response)
 
 
 def test_a_live_run_stands_in_the_way(at_console: Client) -> None:

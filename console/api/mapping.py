@@ -1,0 +1,124 @@
+"""What a restore would mean, before it is asked for: what the restore page shows and the job master obeys."""
+
+from typing import Any
+
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.api.base import OfJob, Strict
+from console.api.serializers import Problem
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Job
+from console.operations.origin import Origin
+from console.operations.params import RestoreParams
+from console.operations.restore import report
+from console.operations.services import into
+from runtime.core.mapping import Fate
+
+
+class OperatorMappingSerializer(serializers.Serializer[Any]):
+    """One operator, by uid, on both sides. `reason` says why; `problem` is the code of what stands in the way."""
+
+    uid = serializers.CharField()
+    fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
+    reason = serializers.CharField()
+    parallelism_before = serializers.IntegerField(allow_null=True)
+    parallelism_after = serializers.IntegerField(allow_null=True)
+    partly_finished = serializers.BooleanField()
+    state_bytes = serializers.IntegerField()
+    problem = serializers.CharField(source="problem.code", default=None, allow_null=True)
+
+
+class MappingProblemSerializer(serializers.Serializer[Any]):
+    """What stands in the way. `field` is the operator or field at fault; `allow_unmapped` lets a waivable one pass."""
+
+    code = serializers.CharField()
+    field = serializers.CharField()
+    detail = serializers.CharField()
+    waivable = serializers.BooleanField()
+
+
+class RepeatedSerializer(serializers.Serializer[Any]):
+    """Checkpoints whose output would be written a second time, by number."""
+
+    first = serializers.IntegerField()
+    last = serializers.IntegerField()
+
+
+class MappingSerializer(serializers.Serializer[Any]):
+    """`restorable`: nothing stands in the way and nothing has to be accepted."""
+
+    version = serializers.IntegerField()
+    parallelism = serializers.IntegerField()
+    restorable = serializers.BooleanField()
+    problems = MappingProblemSerializer(many=True)
+    loses = serializers.ListField(child=serializers.CharField())
+    repeats = RepeatedSerializer(allow_null=True)
+    warnings = serializers.ListField(child=serializers.CharField())
+    operators = OperatorMappingSerializer(many=True)
+
+
+class Into(serializers.Serializer[Any]):
+    """`version` is the id of a version of the job (default: its newest ready one); `parallelism` is its by default."""
+
+    version = serializers.IntegerField(min_value=1, required=False)
+    parallelism = serializers.IntegerField(min_value=1, required=False)
+
+
+class FromPath(Into):
+    """`path` is the folder of a savepoint."""
+
+    path = serializers.CharField()
+
+
+_ANSWERS: dict[int, Any] = {200: MappingSerializer, 409: Problem, 422: Problem}
+
+
+class CheckpointMapping(Strict):
+    """What restoring a checkpoint would mean. One that is damaged or incomplete is refused, as its restore would be."""
+
+    queryset = Checkpoint.objects.all()
+    serializer_class = MappingSerializer
+    query = frozenset({"version", "parallelism"})
+
+    @extend_schema(parameters=[Into], responses=_ANSWERS)
+    def get(self, request: Request, pk: int) -> Response:
+        checkpoint = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
+        return _answer(checkpoint.job, RestoreParams(checkpoint=pk, **_asked(request, Into)))
+
+
+class SavepointMapping(OfJob):
+    """What restoring the savepoint in a folder would mean."""
+
+    queryset = Checkpoint.objects.all()
+    serializer_class = MappingSerializer
+    query = frozenset({"path", "version", "parallelism"})
+
+    @extend_schema(parameters=[FromPath], responses=_ANSWERS)
+    def get(self, request: Request, job: int) -> Response:
+        return _answer(self.job(), RestoreParams(**_asked(request, FromPath)))
+
+
+def _asked(request: Request, wanted: type[Into]) -> dict[str, Any]:
+    given = wanted(data=request.query_params)
+    given.is_valid(raise_exception=True)
+    return dict(given.validated_data)
+
+
+def _answer(job: Job, asked: RestoreParams) -> Response:
+    version, parallelism = into(job, asked)
+    found = report(job, Origin.of(job, asked), version, parallelism)
+    shown = {
+        "version": version.pk,
+        "parallelism": parallelism,
+        "restorable": not found.mapping.all_problems and found.repeated is None,
+        "problems": found.mapping.all_problems,
+        "loses": found.mapping.loses,
+        "repeats": found.repeated,
+        "warnings": found.warnings,
+        "operators": found.mapping.operators,
+    }
+    return Response(MappingSerializer(shown).data)

@@ -1,0 +1,129 @@
+"""What lies in checkpoint storage: a checkpoint's manifest, and whether its files are there.
+
+One small file is read and sizes are looked at, so that a request is refused before anything starts; contents are
+verified when state is read. Folders elsewhere are read below `WEIR_SAVEPOINT_ROOTS` only. It decides nothing about
+operators.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from pathlib import Path
+
+from django.conf import settings
+
+from console.accounts.refusals import Refused
+from console.checkpoints.models import Checkpoint
+from runtime.core.checkpoint import Manifest, Segment
+from runtime.core.envelope import FILE_NAME, home_of, inside, opened
+from runtime.errors import CorruptState, JobRejected
+
+ROW, PATH = "params.checkpoint", "params.path"
+
+
+def root_of(job_id: int) -> Path:
+    """The storage root of a job, as its master opens it."""
+    return Path(settings.WEIR_STORAGE) / str(job_id)
+
+
+def recorded(checkpoint: Checkpoint) -> Manifest:
+    """The manifest of a completed checkpoint, all of whose files are there.
+
+    Raises:
+        Refused: naming the file that is missing or damaged.
+    """
+    root = root_of(checkpoint.job_id)
+    file = root / checkpoint.path / FILE_NAME
+    manifest = _manifest(file, ROW)
+    if (manifest.checkpoint, manifest.token) != (checkpoint.number, checkpoint.token):
+        detail = f"it is of checkpoint {manifest.checkpoint}, attempt {manifest.token}"
+        raise _corrupt(f"{file}: {detail}", ROW)
+    _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), ROW)
+    return manifest
+
+
+def elsewhere(given: str) -> tuple[Path, Manifest]:
+    """The folder `given` with a savepoint in it, and its manifest.
+
+    Raises:
+        Refused: it is not below an allowed root, holds no whole savepoint, or names files outside itself.
+    """
+    folder = _allowed(given)
+    manifest = _manifest(_within(folder, FILE_NAME), PATH)
+    try:
+        files = inside(manifest, str(folder))
+    except JobRejected as error:
+        raise Refused(error.code, f"{error}.", PATH) from error
+    _check_sizes(((_within(folder, files[s.path]), s) for s in manifest.segments()), PATH)
+    return folder, manifest
+
+
+def must_not_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
+    """Refuses a savepoint whose place is another one's: of another installation, with the same numbers.
+
+    Raises:
+        Refused: naming both.
+    """
+    home = root_of(job_id) / home_of(manifest)
+    if home.resolve() == folder or not (home / FILE_NAME).is_file():
+        return
+    try:
+        found = opened((home / FILE_NAME).read_bytes(), str(home))
+    except CorruptState:
+        return  # it is mended by this one
+    if found != manifest:
+        detail = f"{folder}: the job has another savepoint called {home.name}, in {home}."
+        raise Refused("savepoint-clash", detail, PATH)
+
+
+def _allowed(given: str) -> Path:
+    path = Path(given)
+    if not path.is_absolute() or "\0" in given:
+        raise Refused("invalid-field", f"{PATH}: must be the absolute path of a folder, not {given!r}.", PATH)
+    folder = path.resolve()
+    roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
+    if not any(folder.is_relative_to(root) for root in roots):
+        known = ", ".join(str(root) for root in roots)
+        raise Refused("path-not-allowed", f"{PATH}: savepoints are read below {known} only, not in {given}.", PATH)
+    return folder
+
+
+def _within(folder: Path, name: str) -> Path:
+    """A file of a savepoint; a link out of its folder would read what nobody allowed."""
+    file = (folder / name).resolve()
+    if not file.is_relative_to(folder):
+        raise Refused("path-not-allowed", f"{PATH}: {folder / name} leads out of its folder.", PATH)
+    return file
+
+
+def _manifest(file: Path, field: str) -> Manifest:
+    try:
+        if not file.is_file():
+            raise _corrupt(f"{file}: there is no such file", field)
+        return opened(file.read_bytes(), str(file))
+    except CorruptState as error:
+        raise _corrupt(str(error), field) from error
+    except JobRejected as error:
+        raise Refused(error.code, f"{error}.", field) from error
+    except OSError as error:
+        raise _away(error) from error
+
+
+def _check_sizes(files: Iterable[tuple[Path, Segment]], field: str) -> None:
+    for file, segment in files:
+        try:
+            nbytes = file.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise _corrupt(f"{file}: there is no such file", field) from None
+        except OSError as error:
+            raise _away(error) from error
+        if nbytes != segment.nbytes:
+            raise _corrupt(f"{file}: it has {nbytes} bytes, and its manifest says {segment.nbytes}", field)
+
+
+def _corrupt(detail: str, field: str) -> Refused:
+    return Refused("corrupt-checkpoint", f"{detail}.", field)
+
+
+def _away(error: OSError) -> Refused:
+    detail = f"Checkpoint storage cannot be read: {error}. Nothing was changed; try again."
+    return Refused("storage-away", detail, status=HTTPStatus.SERVICE_UNAVAILABLE)

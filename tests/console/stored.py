@@ -1,0 +1,40 @@
+"""Checkpoints in storage as their rows describe them: a manifest, and a file of the right length for each state."""
+
+from typing import Any
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import root_of
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.envelope import FILE_NAME, sealed
+from runtime.core.messages import CheckpointKind
+
+
+def store(row: Checkpoint, **changes: Any) -> None:
+    """Writes what `row` stands for, with `changes` to its manifest."""
+    folder = root_of(row.job_id) / row.path
+    folder.mkdir(parents=True, exist_ok=True)
+    operators = {held["uid"]: _operator(row, held) for held in row.operators}
+    manifest = Manifest(**{
+        "job": str(row.job_id), "checkpoint": row.number, "kind": CheckpointKind(row.kind), "token": row.token,
+        "triggered_at": 0, "max_parallelism": row.max_parallelism, "operators": operators, **changes,
+    })  # fmt: skip
+    (folder / FILE_NAME).write_bytes(sealed(manifest))
+
+
+def _operator(row: Checkpoint, held: dict[str, Any]) -> OperatorSnapshot:
+    """State without a size is a list."""
+    finished = FinishedState(held.get("finished", "running"))
+    nbytes = held.get("state_bytes") or 0
+    keyed: dict[str, tuple[Segment, ...]] = {"state": (_segment(row, held["uid"], nbytes),)} if nbytes else {}
+    lists: dict[str, tuple[Any, ...]] = {"list": (1,)} if held.get("has_state") and not nbytes else {}
+    snapshot = SubtaskSnapshot(finished=finished is FinishedState.FINISHED, keyed=keyed, lists=lists)
+    return OperatorSnapshot(parallelism=held.get("subtasks") or 1, finished=finished, subtasks={0: snapshot})
+
+
+def _segment(row: Checkpoint, uid: str, nbytes: int) -> Segment:
+    path = f"{row.path}/{uid}-0/state.arrow"
+    file = root_of(row.job_id) / path
+    file.parent.mkdir(exist_ok=True)
+    with file.open("wb") as made:
+        made.truncate(nbytes)
+    return Segment(path=path, rows=1, nbytes=nbytes, checksum="blake2b:00", first_group=0, last_group=127)

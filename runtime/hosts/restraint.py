@@ -50,13 +50,19 @@ class Restraint:
             self.release()
             return
         if isinstance(message, EndOfData):
-            self._held.clear()  # at a stop: what the successors were not told is told by the next attempt
+            self._end(message.drain)
         self._send(message)
 
     def release(self) -> None:
         """Sends what need not wait any longer."""
         while self._held and self._is_free(self._held[0]):
             self._send(self._held.popleft())
+
+    def _end(self, drain: bool) -> None:
+        """At a true end the rows are out. At a stop they are in the savepoint, and the next attempt tells the time."""
+        while drain and self._held:
+            self._send(self._held.popleft())
+        self._held.clear()
 
     def _is_free(self, message: Watermark | Idle) -> bool:
         hold = None if self._operator is None else self._operator.watermark_hold()

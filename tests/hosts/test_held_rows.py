@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
 from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
+from runtime.operators.aggregates import Count
 from runtime.ports import Collector, Operator
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
@@ -151,6 +153,23 @@ def test_batches_leave_full_and_the_last_ones_at_the_end(tmp_path: Path) -> None
     assert found(tmp_path / "out") == rows_of(source)
     assert [size for size in sizes if size != 64] == [size for size in sizes if size < 64]
     assert sum(size < 64 for size in sizes) <= 2
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bounded: bool) -> None:
+    """S3-16: a window behind them fires with the rows that left at the end of the input, or at a drain."""
+    output, source = tmp_path / "out", Numbers(total=30, splits=2) if bounded else Gated(total=30, splits=2)
+    flow = Dataflow("windows")
+    held = flow.source("numbers", source).key_by("key")
+    held = held.batches("bulk", lambda batch: batch, max_rows=1_000, max_wait_ms=60_000).key_by("key")
+    windows = held.window("windows", timedelta(milliseconds=10), "value", {"n": Count()})
+    windows.sink("out", ParquetSink(str(output)))
+    with running(flow.compile(2), tmp_path / "state") as run:
+        if not bounded:
+            run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 60)
+            run.end("drain")
+        run.join()
+    assert sum(row["n"] for row in committed(output)) == 60
 
 
 def test_a_trickle_leaves_although_nothing_more_comes(tmp_path: Path) -> None:

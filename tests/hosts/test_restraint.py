@@ -78,6 +78,14 @@ def test_what_was_held_at_a_stop_is_not_told_behind_the_end() -> None:
     assert sent == [EndOfData(drain=False)]
 
 
+def test_what_was_held_at_a_true_end_is_told_before_it() -> None:
+    """S0-34: the rows are out then, and there is no next attempt that would tell it."""
+    held, sent = restraint(Holding(hold=1))
+    for message in (Watermark(50), Watermark(MAX_WATERMARK), EndOfData(drain=True)):
+        held.broadcast(message)
+    assert sent == [Watermark(50), Watermark(MAX_WATERMARK), EndOfData(drain=True)]
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_batches_wait_for_room(room: bool) -> None:
     held, _ = restraint(Holding(room=room))

@@ -1,7 +1,7 @@
 """From layers to coordinates: where each box stands and which way each edge runs.
 
 Edges leave a box on its right and enter the next on its left; in the gap between they turn at right angles, each on a
-track of its own. It does not know what is written in the boxes.
+track of its own. Those that lead back into a loop run below everything. It does not know what is written in the boxes.
 """
 
 import itertools
@@ -18,6 +18,9 @@ _RELAXATIONS = 6
 _PORT_STEP = 22.0  #: between two edges at one side of a box
 _TRACK_STEP = 10.0  #: between two vertical runs in one gap
 _TRACK_MARGIN = 18.0  #: from a vertical run to the box beside it; room for the arrow head
+_BACK_MARGIN = 15.0  #: the same for what leads back, so that it meets no track
+_BACK_STEP = 30.0  #: between two runs below the boxes; room for a label
+_BACK_PORT = 12.0  #: above the foot of a box
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,29 +64,48 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`boxes` by name, `routes` in the order of the edges given, `columns` as (left, right) of each rank."""
+    """`boxes` by name, `routes` and `back` in the order of the edges given, `columns` as (left, right) of each rank."""
 
     width: float
     height: float
     boxes: Mapping[str, Box]
     routes: tuple[Route, ...]
+    back: tuple[Route, ...]
     columns: tuple[tuple[float, float], ...]
 
 
-def layout(nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None) -> Layout:
-    """Places a graph whose `nodes` stand in topological order. The same graph always gives the same picture."""
+def layout(
+    nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None, back: Sequence[Edge] = ()
+) -> Layout:
+    """Places a graph whose `nodes` stand in the topological order of `edges`; those of `back` close its loops.
+
+    The same graph always gives the same picture.
+    """
     arranged = layers(nodes, edges)
     sizes = _fitted(metrics or Metrics(), len(arranged.order))
     boxes = _boxes(arranged, sizes)
     named = {vertex: box for vertex, box in boxes.items() if isinstance(vertex, str)}
     columns = tuple(_column(rank, sizes) for rank in range(len(arranged.order)))
+    lowest = max((box.y + box.height for box in boxes.values()), default=0)
     return Layout(
         width=(columns[-1][1] if columns else 0) + sizes.margin,
-        height=max((box.y + box.height for box in boxes.values()), default=0) + sizes.margin + sizes.foot,
+        height=lowest + _BACK_STEP * len(back) + sizes.margin + sizes.foot,
         boxes=named,
         routes=_routes(arranged, boxes, sizes),
+        back=tuple(
+            _back_route(named[source], named[target], lowest + _BACK_STEP * (number + 1))
+            for number, (source, target) in enumerate(back)
+        ),
         columns=columns,
     )
+
+
+def _back_route(source: Box, target: Box, level: float) -> Route:
+    """Out of the foot of one box, along below all of them, and into the foot of the other."""
+    out, into = source.right + _BACK_MARGIN, target.x - _BACK_MARGIN
+    leave, enter = source.y + source.height - _BACK_PORT, target.y + target.height - _BACK_PORT
+    points = ((source.right, leave), (out, leave), (out, level), (into, level), (into, enter), (target.x, enter))
+    return Route(points, ((out + into) / 2, level))
 
 
 def _fitted(sizes: Metrics, ranks: int) -> Metrics:

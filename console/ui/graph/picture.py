@@ -12,6 +12,7 @@ from typing import Any
 
 from console.ui import formats
 from console.ui.formats import Quantity
+from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
 from console.ui.live import NOTHING_LIVE, Live, OperatorLive
@@ -109,11 +110,14 @@ class GraphPicture:
 
 def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph") -> GraphPicture:
     """Draws `JobGraph.to_json()` with the numbers of one moment."""
-    operators, edges = graph["operators"], graph["edges"]
-    placed = layout([o["uid"] for o in operators], [(e["source"], e["target"]) for e in edges])
+    operators = graph["operators"]
+    regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
+    back = [edge for edge in graph["edges"] if edge.get("feedback")]
+    placed = layout([o["uid"] for o in operators], _ends(regular), back=_ends(back))
+    ways = zip([*regular, *back], [*placed.routes, *placed.back], strict=True)
     nodes = tuple(_node(operator, graph, placed, live, now) for operator in operators)
     by_uid = {node.uid: node for node in nodes}
-    drawn = tuple(_edge(e, r, by_uid, live) for e, r in zip(edges, placed.routes, strict=True))
+    drawn = tuple(_edge(edge, route, by_uid, live) for edge, route in ways)
     return GraphPicture(
         width=placed.width,
         height=placed.height,
@@ -122,6 +126,10 @@ def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job 
         line=_line(nodes, placed, live),
         about=describe(title, nodes, live),
     )
+
+
+def _ends(edges: Sequence[Mapping[str, Any]]) -> list[Edge]:
+    return [(edge["source"], edge["target"]) for edge in edges]
 
 
 def silent(graph: Mapping[str, Any], now: datetime) -> GraphPicture:
@@ -197,6 +205,8 @@ def strategy(edge: Mapping[str, Any]) -> str:
     word = str(edge["partitioning"])
     if edge.get("keys"):
         word = f"{word} by {', '.join(edge['keys'])}"
+    if edge.get("feedback"):
+        return f"{word}, back into the loop"
     return f"{word}, read first" if edge.get("build") else word
 
 

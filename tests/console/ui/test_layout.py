@@ -147,3 +147,25 @@ def test_the_metrics_are_those_of_the_picture() -> None:
     placed = layout(["a"], [], Metrics(box_width=100, box_height=50, margin=10, foot=0))
     assert (placed.width, placed.height) == (120, 70)
     assert placed.boxes["a"] == Box(10, 10, 100, 50)
+
+
+# ---------------------------------------------------------------- loops
+
+
+@given(graphs(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_what_leads_back_runs_around_all_boxes_and_moves_none(
+    graph: tuple[list[str], list[Edge]], data: st.DataObject
+) -> None:
+    nodes, edges = graph
+    back = [(b, a) for a, b in edges if data.draw(st.booleans())]
+    plain, placed = layout(nodes, edges), layout(nodes, edges, back=back)
+    assert (placed.boxes, placed.routes) == (plain.boxes, plain.routes)
+    levels = [route.points[2][1] for route in placed.back]
+    assert len(set(levels)) == len(levels), "each has a run of its own"
+    for (source, target), route in zip(back, placed.back, strict=True):
+        assert route.points[0][0] == placed.boxes[source].right
+        assert route.points[-1][0] == placed.boxes[target].x
+        assert all(0 <= x <= placed.width and 0 <= y <= placed.height for x, y in (*route.points, route.label))
+        for box in placed.boxes.values():
+            assert not any(_touches(segment, box) for segment in segments(route.points))

@@ -124,3 +124,21 @@ def test_long_names_are_cut_in_the_box_and_whole_in_the_table() -> None:
     drawn = draw(graph, live.NOTHING_LIVE, NOW)
     assert all(len(n.short_name) <= 20 and n.short_name.endswith("…") for n in drawn.nodes)
     assert drawn.nodes[0].name == "flights of everything there is"
+
+
+def test_a_loop_is_drawn_with_a_line_that_leads_back() -> None:
+    operators = [
+        {"uid": uid, "name": uid, "role": role, "parallelism": 1, "bounded": False}
+        for uid, role in (("in", "source"), ("loop", "operator"), ("step", "operator"), ("out", "sink"))
+    ]
+    edges = [
+        {"source": source, "target": target, "partitioning": "forward", "keys": [], "build": False, "feedback": back}
+        for source, target, back in (
+            ("in", "loop", False), ("loop", "step", False), ("step", "loop", True), ("step", "out", False)
+        )
+    ]  # fmt: skip
+    drawn = draw({"operators": operators, "edges": edges}, live.NOTHING_LIVE, NOW)
+    assert [(edge.source, edge.target) for edge in drawn.edges][-1] == ("step", "loop")
+    assert drawn.edges[-1].about == "step to loop: forward, back into the loop"
+    assert drawn.edges[-1].label[1] > max(node.box.y + node.box.height for node in drawn.nodes)
+    assert node(drawn, "step").sends_to == (("loop", "forward, back into the loop"), ("out", "forward"))

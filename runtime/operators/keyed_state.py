@@ -7,8 +7,8 @@
     self.mean = context.aggregating_state("mean", lambda: [0, 0], lambda a, v: [a[0] + v, a[1] + 1],
                                           lambda a: a[0] / a[1])  get, add, clear
 
-Values are JSON values (and bytes). They are encoded when they are put, so what `get` returns is a copy, and the same
-before and after a restore: a tuple comes back as a list. A change to it counts when it is put back.
+Values are JSON values (and bytes). Those that can change are encoded when they are put, so what `get` returns is a
+copy, and the same before and after a restore: a tuple comes back as a list. A change to it counts when it is put back.
 
 A time to live is processing time since an element was last written. What has outlived it is not there to any read, and
 is removed at the next snapshot at the latest.
@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from runtime.errors import JobRejected, WeirError
-from runtime.state.objects import Entry, ObjectTable, Place, place_of
+from runtime.state.objects import Entry, ObjectTable, Place, Stored, is_plain, place_of
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -32,14 +32,13 @@ _THE_VALUE: Final[Place] = None  #: the place of a state that has one
 class CurrentKey:
     """The key whose row or timer is being handled; all states of an operator share it."""
 
-    _group: int = 0
-    _key: bytes | None = None
+    _at: tuple[int, bytes] | None = None
 
-    def enter(self, group: int, key: bytes) -> None:
-        self._group, self._key = group, key
+    def enter(self, at: tuple[int, bytes]) -> None:
+        self._at = at
 
     def leave(self) -> None:
-        self._key = None
+        self._at = None
 
     def get(self) -> tuple[int, bytes]:
         """Key group and key.
@@ -47,13 +46,17 @@ class CurrentKey:
         Raises:
             WeirError: no row and no timer is being handled.
         """
-        if self._key is None:
+        if self._at is None:
             raise WeirError("there is no current key here: keyed state and timers belong to a row or a timer")
-        return self._group, self._key
+        return self._at
 
 
 class Cells:
-    """The elements of one named state under the current key. Each is stored with the time at which it expires."""
+    """The elements of one named state under the current key.
+
+    Each is stored as bytes, with the time at which it expires; or as the value itself, if it is plain and lives for
+    ever: then it is encoded once, when a snapshot is written, and not for every row.
+    """
 
     def __init__(self, table: ObjectTable, current: CurrentKey, now_ms: Callable[[], int], ttl_ms: int | None) -> None:
         if ttl_ms is not None and ttl_ms <= 0:
@@ -70,6 +73,8 @@ class Cells:
         stored = self._table.under(group, key).get(place)
         if stored is None:
             return False, None
+        if type(stored) is not bytes:
+            return True, stored
         expires, value = _decode(stored)
         return (False, None) if self._is_past(expires) else (True, value)
 
@@ -79,7 +84,13 @@ class Cells:
         Raises:
             TypeError: the value cannot be stored; the state is named.
         """
-        entry: Entry = (*self._current.get(), place)
+        group, key = self._current.get()
+        entry: Entry = (group, key, place)
+        if self._ttl_ms is None and is_plain(value):
+            self._table.put(entry, value)
+            if self._expiries:  # restored from a version that had a time to live
+                self._expiries.pop(entry, None)
+            return
         expires = None if self._ttl_ms is None else self._now_ms() + self._ttl_ms
         try:
             stored = _encode((expires, value))
@@ -95,7 +106,7 @@ class Cells:
 
     def living(self) -> list[tuple[Any, Any]]:
         """Places and values of the current key, in the order in which they were written."""
-        found = ((place, *_decode(stored)) for place, stored in self._table.under(*self._current.get()).items())
+        found = ((place, *_opened(stored)) for place, stored in self._table.under(*self._current.get()).items())
         return [(place, value) for place, expires, value in found if not self._is_past(expires)]
 
     def next_place(self) -> int:
@@ -125,8 +136,16 @@ class Cells:
         return expires is not None and expires <= self._now_ms()
 
     def _restored_expiries(self) -> dict[Entry, int]:
-        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _decode(stored)[0])]
+        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _opened(stored)[0])]
         return {entry: expires for expires, entry in sorted(found, key=lambda pair: pair[0])}
+
+
+def _opened(stored: Stored) -> tuple[int | None, Any]:
+    """When it expires, and the value."""
+    if type(stored) is not bytes:
+        return None, stored
+    expires, value = _decode(stored)
+    return expires, value
 
 
 class ValueState:

@@ -33,6 +33,7 @@ import heapq
 import pyarrow as pa
 
 from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
+from runtime.operators.row_values import rows_of
 from runtime.ports import Collector, ListState, OperatorContext
 
 
@@ -96,7 +97,7 @@ class Process(FunctionOperator[SubtaskContext]):
 
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         with self._out.into(out):
-            for row in batch.to_pylist():
+            for row in rows_of(batch):
                 self._function.process(row, self._context, self._out)
 
     def next_processing_timer(self) -> int | None:

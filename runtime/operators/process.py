@@ -25,7 +25,7 @@ subtask's loop, one thing at a time, so rows and timers of a key never meet.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -42,10 +42,14 @@ from runtime.operators.keyed_state import (
     ReducingState,
     ValueState,
 )
+from runtime.operators.row_values import rows_of
 from runtime.operators.timers import Timer, Timers
 from runtime.ports import Collector, OperatorContext
+from runtime.state.factorise import factorise
 from runtime.state.hashing import key_groups
 from runtime.state.keycodes import plain_type
+
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class ProcessContext(FunctionContext):
@@ -113,14 +117,17 @@ class ProcessContext(FunctionContext):
     # ------------------------------------------------------------ for the operator
 
     @contextmanager
-    def at(self, group: int, key: bytes, timestamp: int | None) -> Iterator[None]:
-        self._key.enter(group, key)
-        self._timestamp = timestamp
+    def handling(self) -> Iterator[None]:
+        """While rows or timers are handled, one after the other; each is entered first."""
         try:
             yield
         finally:
             self._key.leave()
             self._timestamp = None
+
+    def enter(self, at: tuple[int, bytes], timestamp: int | None) -> None:
+        self._key.enter(at)
+        self._timestamp = timestamp
 
     def sweep(self) -> None:
         for cells in self._cells:
@@ -168,13 +175,22 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
 
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         self._check_keys(batch.schema)
-        groups = key_groups(batch, self._keys, self._groups).tolist()
+        keys, which = self._keys_of(batch)
         times = [None] * batch.num_rows if self._time is None else event_times_ms(batch, self._time).tolist()
-        with self._out.into(out):
-            for row, group, time in zip(batch.to_pylist(), groups, times, strict=True):
-                key = msgspec.msgpack.encode([row[name] for name in self._keys])
-                with self._context.at(group, key, time):
-                    self._function.process(row, self._context, self._out)
+        function, context, collector = self._function, self._context, self._out
+        with collector.into(out), context.handling():
+            for row, number, time in zip(rows_of(batch), which, times, strict=True):
+                context.enter(keys[number], time)
+                function.process(row, context, collector)
+
+    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """Key group and key of each distinct key, and which of them each row has."""
+        columns = batch.select(list(self._keys))
+        distinct = factorise(columns.columns)
+        once = columns.take(pa.array(distinct.first))
+        groups = key_groups(once, self._keys, self._groups).tolist()
+        keys = [_encode([row[name] for name in self._keys]) for row in rows_of(once)]
+        return list(zip(groups, keys, strict=True)), distinct.which.tolist()
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._fire(self._context.event_timers.due(watermark), out)
@@ -190,10 +206,10 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._context.sweep()
 
     def _fire(self, due: Iterator[Timer], out: Collector) -> None:
-        with self._out.into(out):
+        with self._out.into(out), self._context.handling():
             for timestamp, group, key in due:
-                with self._context.at(group, key, timestamp):
-                    self._function.on_timer(timestamp, self._context, self._out)
+                self._context.enter((group, key), timestamp)
+                self._function.on_timer(timestamp, self._context, self._out)
 
     def _check_keys(self, schema: pa.Schema) -> None:
         if schema is self._checked:

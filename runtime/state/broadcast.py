@@ -100,5 +100,5 @@ class BroadcastMap(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._entries())
 
-    def _entries(self) -> dict[Any, bytes]:
+    def _entries(self) -> dict[Any, Any]:
         return self.table.under(_GROUP, _KEY)

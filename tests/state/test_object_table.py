@@ -57,6 +57,7 @@ def contents(*tables: ObjectTable) -> Model:
     for table in tables:
         mine: Model = {}
         for (group, key, place), value in table.items():
+            assert isinstance(value, bytes), "only bytes are put here"
             mine.setdefault((group, key), []).append((place, value))
         assert not found.keys() & mine.keys(), "a key is in two subtasks"
         found.update(mine)

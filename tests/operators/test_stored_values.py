@@ -1,0 +1,63 @@
+"""Values of a state that are kept as they are, against their stored form."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.io.memory import MemorySnapshotStore
+from tests.operators.harness import Harness
+from tests.operators.test_process import Kept, batch, operator, texts
+
+STORED = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.tuples(STORED)), min_size=1, max_size=20),
+    st.integers(1, 20),
+    st.sampled_from([None, 1_000]),
+)
+def test_values_kept_as_they_are_and_encoded_ones_agree(
+    steps: list[tuple[str, tuple[Any] | None]], size: int, ttl_ms: int | None
+) -> None:
+    """S1-15: what a value state says, row by row and after each restore, is what its msgpack form says."""
+
+    def each(state: Any, row: dict[str, Any]) -> Any:
+        before, put = state.get("nothing"), steps[row["v"]][1]
+        state.clear() if put is None else state.update(put[0])
+        return before
+
+    rows = [(key, number) for number, (key, _) in enumerate(steps)]
+    model, found, expected = dict[str, bytes](), list[tuple[Any, str]](), list[tuple[Any, str]]()
+    for key, put in steps:
+        expected.append((key, repr(msgspec.msgpack.decode(model[key]) if key in model else "nothing")))
+        model.pop(key, None) if put is None else model.update({key: msgspec.msgpack.encode(put[0])})
+    store, snapshots = MemorySnapshotStore(), list[SubtaskSnapshot]()
+    for start in range(0, len(rows), size):
+        kept = Kept(lambda context: context.value_state("kept", ttl_ms=ttl_ms), each)
+        harness = Harness(operator(kept), store=store, snapshots=snapshots)
+        found += texts(harness.process(batch(rows[start : start + size])))
+        snapshots = [harness.snapshot(f"chk-{start}")]
+    assert found == expected
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64, "\ud800", object()])
+def test_what_has_no_stored_form_is_refused_when_it_is_put(value: Any) -> None:
+    def each(state: Any, row: dict[str, Any]) -> Any:
+        try:
+            state.update(value)
+        except TypeError:
+            return "refused"
+        return state.get()
+
+    harness = Harness(operator(Kept(lambda c: c.value_state("kept"), each)))
+    answer = "9223372036854775808" if value == 2**63 else "'refused'"
+    assert texts(harness.process(batch([("a", 1)]))) == [("a", answer)]
+    harness.snapshot("chk-1")

@@ -1,5 +1,6 @@
 """Operator list state: a few JSON values, dealt anew over the subtasks when a job is restored."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,21 +8,31 @@ import msgspec
 
 
 class OperatorList:
-    """Implements `ports.ListState`."""
+    """Implements `ports.ListState`. Values are encoded when they are put: what `get` returns is a copy, and the same
+    before and after a restore.
 
-    def __init__(self, values: Iterable[Any] = ()) -> None:
-        self._values = list(values)
+    Args:
+        name: of the state.
+        values: what was restored.
+    """
+
+    def __init__(self, name: str, values: Iterable[Any] = ()) -> None:
+        self._name = name
+        self.replace(values)
 
     def get(self) -> list[Any]:
-        return list(self._values)
+        return list(self.capture())
 
     def replace(self, values: Iterable[Any]) -> None:
-        self._values = list(values)
-
-    def capture(self) -> tuple[Any, ...]:
-        """A copy that shares nothing with the operator's values.
+        """Holds these and nothing else.
 
         Raises:
-            TypeError: a value is not JSON.
+            TypeError: one is not JSON; the state is named.
         """
-        return tuple(msgspec.json.decode(msgspec.json.encode(self._values)))
+        try:
+            self._stored = json.dumps(list(values), allow_nan=False)  # strict, where msgspec makes text of bytes
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"state {self._name!r} holds JSON values only: {error}") from error
+
+    def capture(self) -> tuple[Any, ...]:
+        return tuple(msgspec.json.decode(self._stored))

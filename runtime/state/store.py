@@ -98,13 +98,13 @@ class SubtaskState:
         """Declares a list state; it holds this subtask's share of what was restored."""
         self._claim(name, _LIST)
         values = self._restored.lists.get(name, ()) if self._restored is not None else ()
-        return self._lists.setdefault(name, OperatorList(values))
+        return self._lists.setdefault(name, OperatorList(name, values))
 
     def union_list_state(self, name: str) -> OperatorList:
         """Declares a list state that holds, when it was restored, what all subtasks had."""
         self._claim(name, _UNION)
         values = self._restored.unions.get(name, ()) if self._restored is not None else ()
-        return self._unions.setdefault(name, OperatorList(values))
+        return self._unions.setdefault(name, OperatorList(name, values))
 
     def broadcast_table(self, name: str) -> BroadcastTable:
         """Declares a broadcast state and reads what was restored for it.

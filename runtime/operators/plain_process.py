@@ -8,15 +8,17 @@
             self.seen = sum(self.stored.get())
 
         def start(self, context, out):
-            context.register_processing_timer(context.now_ms() + 60_000)
+            self.due = context.now_ms() + 60_000
+            context.register_processing_timer(self.due)
 
         def process(self, row, context, out):
             self.seen += 1
             out.emit(row)
 
         def on_timer(self, timestamp_ms, context, out):
-            out.emit({"seen": self.seen})
-            context.register_processing_timer(timestamp_ms + 60_000)
+            if timestamp_ms == self.due:  # the timers of the attempt before were restored
+                out.emit({"seen": self.seen})
+                self.start(context, out)
 
         def snapshot(self, checkpoint):
             self.stored.replace([self.seen])
@@ -34,6 +36,7 @@ import pyarrow as pa
 
 from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
 from runtime.operators.row_values import rows_of
+from runtime.operators.timers import check_time
 from runtime.ports import Collector, ListState, OperatorContext
 
 
@@ -58,9 +61,9 @@ class SubtaskContext(FunctionContext):
 
         Raises:
             TypeError: it is not a whole number.
+            ValueError: it is too large for a snapshot.
         """
-        if type(timestamp_ms) is not int:
-            raise TypeError(f"a timer is set for an int of milliseconds, not {type(timestamp_ms).__name__}")
+        check_time(timestamp_ms)
         if timestamp_ms not in self._timers:
             heapq.heappush(self._timers, timestamp_ms)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.operators.keyed_state import CurrentKey
 from runtime.state.objects import ObjectTable
 
@@ -43,9 +44,9 @@ class Timers:
 
         Raises:
             TypeError: it is not a whole number.
+            ValueError: it is too large for a snapshot.
         """
-        if type(timestamp_ms) is not int:
-            raise TypeError(f"a timer is set for an int of milliseconds, not {type(timestamp_ms).__name__}")
+        check_time(timestamp_ms)
         group, key = self._current.get()
         if timestamp_ms not in self._table.under(group, key):
             self._table.put((group, key, timestamp_ms), _NOTHING)
@@ -57,6 +58,19 @@ class Timers:
             timestamp, _, group, key = heapq.heappop(self._queue)
             self._table.delete((group, key, timestamp))
             yield timestamp, group, key
+
+
+def check_time(timestamp_ms: Any) -> None:
+    """For what a timer may be set.
+
+    Raises:
+        TypeError: it is not a whole number.
+        ValueError: it is too large for a snapshot.
+    """
+    if type(timestamp_ms) is not int:
+        raise TypeError(f"a timer is set for an int of milliseconds, not {type(timestamp_ms).__name__}")
+    if not MIN_WATERMARK <= timestamp_ms <= MAX_WATERMARK:
+        raise ValueError(f"a timer is set for 64 bits of milliseconds, and {timestamp_ms} has more")
 
 
 def _order(key: bytes) -> tuple[Any, ...]:

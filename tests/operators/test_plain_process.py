@@ -1,5 +1,6 @@
 """Functions on streams without keys: every hook, lists and unions, timers, broadcast rows."""
 
+from textwrap import dedent
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from runtime.core.commit import permit_from_master
 from runtime.core.ids import CheckpointId, Token
 from runtime.errors import WeirError
 from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.operators import plain_process
 from runtime.operators.functions import RowCollector
 from runtime.operators.partition import by_key_group
 from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction, SubtaskContext
@@ -249,6 +251,34 @@ def test_a_timer_at_no_whole_number_is_refused(when: Any) -> None:
 
     with pytest.raises(TypeError, match="an int of milliseconds"):
         Harness(Process(Wrong(), SCHEMA))
+
+
+def test_a_timer_that_no_snapshot_can_hold_is_refused_where_it_is_set() -> None:
+    class Wrong(Bell):
+        def start(self, context: SubtaskContext, out: RowCollector) -> None:
+            context.register_processing_timer(2**63)
+
+    with pytest.raises(ValueError, match="a timer is set for 64 bits of milliseconds"):
+        Harness(Process(Wrong(), SCHEMA))
+
+
+def test_the_example_says_its_piece_once_a_minute_after_a_restore_too() -> None:
+    """The timer of the attempt before is restored, beside the one that it sets at each start."""
+    example = str(plain_process.__doc__).split("\n\n    stream.")[0].split("\n\n", 1)[1]
+    names: dict[str, Any] = {"ProcessFunction": ProcessFunction}
+    exec(dedent(example), names)
+    schema = pa.schema([*SCHEMA, ("seen", pa.int64())])
+    clock = ManualClock()
+    before = Harness(Process(names["Heartbeat"](), schema), clock=clock)
+    before.process(batch(1, 2))
+    lists = before.snapshot("chk-1").lists
+    clock.advance(1_000)
+    again = Harness(Process(names["Heartbeat"](), schema), clock=clock, lists=lists)
+    said = []
+    for _ in range(180):
+        clock.advance(1_000)
+        said += [row["seen"] for row in again.tick()]
+    assert said == [2, 2, 2]
 
 
 # ---------------------------------------------------------------- where output would be lost

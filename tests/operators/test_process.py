@@ -326,6 +326,18 @@ def test_a_timer_at_no_whole_number_is_refused() -> None:
         Harness(operator(Wrong())).process(batch([("a", 1)]))
 
 
+@pytest.mark.parametrize("when", [2**63, -(2**63) - 1])
+def test_a_timer_that_no_snapshot_can_hold_is_refused_where_it_is_set(when: int) -> None:
+    """It was found when the snapshot was written, where no operator could be named."""
+
+    class Wrong(Alarms):
+        def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+            context.register_event_timer(when)
+
+    with pytest.raises(ValueError, match="a timer is set for 64 bits of milliseconds"):
+        Harness(operator(Wrong())).process(batch([("a", 1)]))
+
+
 # ---------------------------------------------------------------- keys, rows and output
 
 

@@ -82,9 +82,9 @@ class Slot:
             self.down.push((subtask, event))
 
     def crash(self) -> None:
-        """The process is gone; what it had sent may still arrive."""
+        """The process is gone; what it had sent may still arrive. That its connection is lost always does."""
         self.alive = False
-        if self._world.rng.random() < 0.5:
+        if self._world.rng.random() < 0.5 and self._connected:
             self.up.clear()
         self._disconnect()
 

@@ -1,0 +1,21 @@
+"""A simulated slot and its connection: whatever else is lost, the master hears that the slot is gone."""
+
+from random import Random
+
+import pytest
+
+from runtime.core.ids import OperatorId, SubtaskId
+from runtime.testing.faults import Faults
+from runtime.testing.slots import Slot, SlotLost, Started
+from runtime.testing.world import World
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slot_that_crashes_after_its_connection_is_still_missed(seed: int) -> None:
+    faults = Faults(str(seed))
+    slot = Slot(World(Random(seed), faults))
+    faults.ordered.append("lose_message")
+    slot.say(SubtaskId(OperatorId("a"), 0), Started())
+    slot.crash()
+    assert slot.up.ready
+    assert slot.up.pop() == SlotLost()

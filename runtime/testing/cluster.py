@@ -57,9 +57,9 @@ from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log, replayed
 from runtime.testing.channel import WINDOW_BYTES, Channel
 from runtime.testing.invariants import check_subtask
 from runtime.testing.jobs import Job
-from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of
+from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of, route
 from runtime.testing.slots import Broken, Report, Slot, Started
-from runtime.testing.snapshots import HELD, Snapshots, batch_of, read_image, read_table, rows_of
+from runtime.testing.snapshots import HELD, POOLED, Snapshots, batch_of, read_image, read_table, rows_of
 from runtime.testing.world import World
 
 
@@ -135,7 +135,8 @@ class Host:
             images = [read_image(store, snapshot) for snapshot in restored.snapshots]
             table = read_table(store, restored.broadcast) if restored.broadcast else ()
             held = [(key, time) for key, time in restored.lists.get(HELD, ())]
-            operator.restore(images, held, table)
+            pooled = [(key, time) for key, time in restored.unions.get(POOLED, ())]
+            operator.restore(images, held, table, pooled)
         return operator
 
     # ------------------------------------------------------------ running
@@ -307,6 +308,8 @@ class Host:
             case Partitioning.REBALANCE:
                 self.turn += 1
                 return [channels[self.turn % len(channels)]]
+            case Partitioning.CUSTOM:
+                return [channels[route(row[0], len(channels))]]
 
     # ------------------------------------------------------------ snapshots
 
@@ -339,7 +342,12 @@ class Host:
             event = SnapshotFailed(barrier.checkpoint, str(failure))
         else:
             named = msgspec.structs.replace(
-                copied.rest, keyed=stored.keyed, broadcast=stored.broadcast, lists=stored.lists, feedback=feedback
+                copied.rest,
+                keyed=stored.keyed,
+                broadcast=stored.broadcast,
+                lists=stored.lists,
+                unions=stored.unions,
+                feedback=feedback,
             )
             event = SnapshotStored(barrier.checkpoint, named, SnapshotTimings())
         if not lost:

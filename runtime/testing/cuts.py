@@ -12,7 +12,7 @@ from runtime.core.ids import OperatorId
 from runtime.testing.jobs import Job, Step
 from runtime.testing.model import Split
 
-PASSING: Final = ("map", "batching", "holding")  #: steps whose output is their input, sooner or later
+PASSING: Final = ("map", "batching", "holding", "pooling")  #: steps whose output is their input, sooner or later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,8 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         done = sum(snapshot.finished for snapshot in entry.subtasks.values())
         flagged = entry.finished is FinishedState.FINISHED
         require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)
+        partly_union = 0 < done < operator.parallelism and any(s.unions for s in entry.subtasks.values())
+        require(not partly_union, "a-union-list-is-whole", f"{manifest.checkpoint}: {operator.uid} is partly finished")
 
 
 def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:

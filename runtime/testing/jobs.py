@@ -6,7 +6,7 @@ barriers, channels or failures.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
@@ -23,6 +23,7 @@ from runtime.testing.model import (
     JoinOperator,
     ModelOperator,
     OutOperator,
+    PoolingOperator,
     Row,
     SinkOperator,
     SourceOperator,
@@ -40,6 +41,7 @@ PLAIN = {
     "map": ModelOperator,
     "batching": BatchingOperator,
     "holding": HoldingOperator,
+    "pooling": PoolingOperator,
     "union": ModelOperator,
     "join": JoinOperator,
     "count": CountOperator,
@@ -187,7 +189,7 @@ def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
 def random_job(rng: Random, loops: Random) -> Job:
     """One to three sources, of which one may pause, chains, unions, joins with a build side, two ends of a stream.
 
-    Whether it has loops, and which, is drawn from `loops` alone.
+    Whether it has a loop, and which, is drawn from `loops` alone.
     """
     job = Job()
     lanes = rng.randint(1, 3)
@@ -198,10 +200,11 @@ def random_job(rng: Random, loops: Random) -> Job:
         streams.append(_merge(job, rng, left, right))
     if len(streams) > 1 and loops.random() < 0.5:
         streams = [_crossing(job, loops, streams.pop(0), streams.pop(0)), *streams]
+    elif loops.random() < 0.35:
+        streams = [_loop(job, loops, streams.pop(0)), *streams]
     for stream in streams:
-        last = _loop(job, loops, stream) if loops.random() < 0.25 else stream
         for _ in range(1 + (rng.random() < 0.35)):
-            _end(job, rng, last)
+            _end(job, rng, stream)
     return job
 
 
@@ -303,6 +306,31 @@ def _end(job: Job, rng: Random, stream: OperatorId) -> None:
         job.add("sink", job.step(last).lane, [(last, Partitioning.FORWARD)])
     else:
         job.add("sink", len(job.steps), [(last, Partitioning.REBALANCE)])
+
+
+def pooled(job: Job, rng: Random) -> Job:
+    """Has steps here and there hold rows in a union list; not ahead of a window, where they would be late."""
+    steps = [
+        replace(step, kind="pooling") if _may_pool(job, step) and rng.random() < 0.4 else step for step in job.steps
+    ]
+    pooling = {step.uid for step in steps if step.kind == "pooling"}
+    return Job(steps, [_routed(edge) if edge.target in pooling else edge for edge in job.edges])
+
+
+def _routed(edge: EdgeSpec) -> EdgeSpec:
+    """By a function of the author's, where it does not matter who gets a row."""
+    if edge.partitioning is not Partitioning.REBALANCE:
+        return edge
+    return replace(edge, partitioning=Partitioning.CUSTOM, keys=("key",))
+
+
+def _may_pool(job: Job, step: Step) -> bool:
+    return step.kind == "holding" or (step.kind == "map" and not _feeds_window(job, step.uid))
+
+
+def _feeds_window(job: Job, uid: OperatorId) -> bool:
+    behind = [edge.target for edge in job.edges if edge.source == uid and not edge.feedback]
+    return job.step(uid).kind == "window" or any(_feeds_window(job, target) for target in behind)
 
 
 def random_parallelism(rng: Random, job: Job) -> dict[int, int]:

@@ -6,7 +6,7 @@ here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -26,6 +26,11 @@ HOPS_MAX: Final = 3
 
 def group_of(name: str) -> int:
     return key_group_of(crc32(name.encode()), MAX_PARALLELISM)
+
+
+def route(name: str, targets: int) -> int:
+    """The routing of an author who does not know of key groups."""
+    return crc32(name.encode()) // 3 % targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Image:
     keyed: Mapping[int, Mapping[str, int]]
     held: tuple[Row, ...]
     table: tuple[str, ...]
+    pooled: tuple[Row, ...] | None = None  #: of an operator with a union list
 
 
 class Target(Protocol):
@@ -74,7 +80,9 @@ class ModelOperator:
         self.closed = False
         self.inputs_ended: set[int] = set()
 
-    def restore(self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str]) -> None:
+    def restore(
+        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+    ) -> None:
         for image in images:
             for group in set(image.keyed) & set(self.groups):
                 assert group not in self.keyed, "two old subtasks held one key group"
@@ -222,6 +230,18 @@ class HoldingOperator(ModelOperator):
     def settle(self) -> Rows:
         rows, self.held = self.held, []
         return rows
+
+
+class PoolingOperator(HoldingOperator):
+    """The same in a union list: everybody is given the rows of all, and picks those of its own key groups."""
+
+    def restore(
+        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+    ) -> None:
+        super().restore(images, [row for row in pooled if group_of(row[0]) in self.groups], table, ())
+
+    def image(self) -> Image:
+        return replace(super().image(), held=(), pooled=tuple(self.held))
 
 
 class HopOperator(ModelOperator):

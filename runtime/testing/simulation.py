@@ -19,7 +19,7 @@ from runtime.testing.cluster import Attempt, Host
 from runtime.testing.cuts import Cuts
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
-from runtime.testing.jobs import Job, Positions, random_job, random_parallelism
+from runtime.testing.jobs import Job, Positions, pooled, random_job, random_parallelism
 from runtime.testing.master import Ending, Master
 from runtime.testing.model import SourceOperator
 from runtime.testing.slots import Broken
@@ -71,7 +71,7 @@ class Simulation:
         self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
         self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
         settings = plan.settings or _settings(shape)
-        self.job = self.cuts.apply(plan.job or random_job(shape, Random(f"{seed} loops")))
+        self.job = self.cuts.apply(plan.job or _job(shape, seed))
         self.settings = plan.settings or _patient(settings, self.job)
         self.attempts: list[Attempt] = []
         self.old_masters: list[Master] = []
@@ -308,6 +308,11 @@ class Simulation:
             require(self.world.steps < STEP_LIMIT - 1, "liveness", "the second run came too late")
             self.step()
         require(self.world.target.output() == before, "a-finished-job-commits-nothing-more", self.seed)
+
+
+def _job(shape: Random, seed: int) -> Job:
+    """Loops and union lists are drawn apart, so that worlds without them stay as they were."""
+    return pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
 
 
 def _settings(rng: Random) -> CoordinatorSettings:

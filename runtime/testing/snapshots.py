@@ -19,6 +19,7 @@ from runtime.testing.model import MAX_PARALLELISM, Image, Rows
 KEYED: Final = "keyed"
 TABLE: Final = "table"
 HELD: Final = "held"
+POOLED: Final = "pooled"
 SCHEMA: Final = pa.schema([("group", pa.int32()), ("name", pa.string()), ("value", pa.int64())])
 ROW_BYTES: Final = 6_000  #: as if rows were large, so that deltas outweigh a base while there are few
 Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is gone
@@ -40,6 +41,7 @@ class Snapshots:
             keyed={KEYED: self._links(KEYED, keyed, full)},
             broadcast={TABLE: self._links(TABLE, table, full)},
             lists={HELD: image.held},
+            unions={} if image.pooled is None else {POOLED: image.pooled},
         )
 
     def _links(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[Link, ...]:

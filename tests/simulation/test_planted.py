@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.core import alignment, commit, recovery
+from runtime.core import alignment, commit, coordinator, recovery
 from runtime.core.alignment import Alignment, Verdict
 from runtime.core.checkpoint import Manifest
 from runtime.core.effects import CaptureState, ForgetCheckpoint, SubtaskEffect
@@ -25,7 +25,7 @@ from runtime.testing import cluster, master
 from runtime.testing.__main__ import main
 from runtime.testing.cluster import Host
 from runtime.testing.driver import Driver
-from runtime.testing.model import HoldingOperator, SinkOperator
+from runtime.testing.model import HoldingOperator, PoolingOperator, SinkOperator
 from runtime.testing.simulation import BrokenSeed, simulate
 from runtime.testing.world import CheckpointRecords, TargetTwin, token_in
 
@@ -117,6 +117,22 @@ def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
 
 def lose_list_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_deal_lists", lambda *_: {})
+
+
+def lose_union_lists(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_united", lambda _: {})
+
+
+def complete_with_a_partly_finished_union(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(coordinator, "partly_finished_union", lambda _: None)
+
+
+def take_every_entry_of_a_union(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whose they are."""
+    restore = HoldingOperator.restore
+    patch.setattr(
+        PoolingOperator, "restore", lambda o, images, held, table, pooled: restore(o, images, pooled, table, ())
+    )
 
 
 def end_before_the_last_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -238,6 +254,9 @@ PLANTED: dict[Plant, int] = {
     drop_the_last_batch_at_drain: 5,
     emit_behind_the_barrier: 24,
     lose_list_state: 46,
+    lose_union_lists: 8,
+    complete_with_a_partly_finished_union: 0,
+    take_every_entry_of_a_union: 30,
     end_before_the_last_checkpoint: 45,
     forget_the_delta_of_an_aborted_checkpoint: 26,
     delete_a_file_that_a_retained_manifest_names: 6,
@@ -258,7 +277,10 @@ PLANTED: dict[Plant, int] = {
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_the_simulator_finds_a_planted_bug(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S0-67, S1-14, S2-54, S4-29, S4-39, S4-41: the old way to end, and exact sinks behind a state that is not."""
+    """S0-67, S1-14, S2-54, S3-28, S3-29, S4-29, S4-39, S4-41.
+
+    The old way to end, and exact sinks behind a state that is not.
+    """
     plant(monkeypatch)
     with pytest.raises(BrokenSeed):
         _simulate_all(PLANTED[plant])

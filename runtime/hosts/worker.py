@@ -322,9 +322,9 @@ class Slot:
         log.error("slot failed", slot=self._config.index, error=str(error), exc_info=error)
         self._control.send(
             Failed(
-                detail=str(error) or type(error).__name__,
+                detail=_sendable(str(error) or type(error).__name__),
                 operator=operator,
-                traceback="".join(traceback.format_exception(error))[-8000:],
+                traceback=_sendable("".join(traceback.format_exception(error))[-8000:]),
                 final=_is_final(error),
                 story=[line[:500] for line in story[-20:]],
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
@@ -334,6 +334,11 @@ class Slot:
 
 def _look_again() -> None:
     """Mail that only ends the wait: the loop asks every task anew."""
+
+
+def _sendable(text: str) -> str:
+    """Exceptions quote what they met, names of files that are no text among it; what cannot be encoded is shown."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _is_final(error: BaseException) -> bool:

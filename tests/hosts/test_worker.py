@@ -143,6 +143,18 @@ def test_a_failure_names_its_operator_and_says_whether_trying_again_can_help(
     assert ("SubtaskStarted()" in failure.story) is not when_made
 
 
+def test_a_failure_that_names_a_file_whose_name_is_no_text_reaches_the_master(
+    masters: list[Master], tmp_path: Path
+) -> None:
+    """S1-04: file systems allow such names; what quotes one must not cost the failure its finality."""
+    name = b"caf\xe9.csv".decode(errors="surrogateescape")
+    master = Master(Failing(DataRejected(f"{name}, row 3")), tmp_path)
+    masters.append(master)
+    failure = master.failure()
+    assert failure.final
+    assert r"caf\udce9.csv, row 3" in failure.detail
+
+
 def test_a_failed_slot_takes_no_snapshot_and_commits_nothing(masters: list[Master], tmp_path: Path) -> None:
     """S2-36: nothing that it held may count; it only waits to be told to go."""
     source = Failing(ValueError("no"))

@@ -161,6 +161,8 @@ class JobMaster:
         )
         attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed, self._alive)
         self._attempt = attempt
+        if self._released.is_set():  # said before there was an attempt to tell
+            attempt.release()
         outcome = attempt.run()
         self._cancelled_by += attempt.cancelled_by
         return outcome
@@ -194,13 +196,14 @@ class JobMaster:
     def _retained(self) -> list[Manifest] | None:
         """Every manifest of the job that may still be restored, or None if one cannot be read.
 
-        What an unreadable one needs is not known, so nothing may be deleted until it is readable or given up.
+        What an unreadable one needs, damaged or of newer software, is not known, so nothing may be deleted until it is
+        readable or given up.
         """
         found = []
         for folder in self._patiently(self._records.retained):
             try:
                 found.append(read_manifest(self._store, folder))
-            except CorruptState as error:
+            except (CorruptState, JobRejected) as error:
                 log.error("nothing is deleted: a retained checkpoint is unreadable", folder=folder, error=str(error))
                 return None
         return found
@@ -233,8 +236,7 @@ class JobMaster:
             case OutcomeKind.CANCELED:
                 return self._end_cancelled()
             case OutcomeKind.RELEASED:
-                self._patiently(partial(self._records.end_attempt, "released"))
-                return Exit.RELEASED
+                return self._end_released()
         return self._after_damage(outcome) if outcome.damaged else self._try_again(outcome)
 
     def _end(
@@ -248,6 +250,10 @@ class JobMaster:
         self._patiently(partial(self._records.end_attempt, outcome, reason))
         state = self._patiently(partial(self._records.change_state, event, failure, savepoint))
         return Exit.SUPERSEDED if state is None else Exit.DONE
+
+    def _end_released(self) -> Exit:
+        self._patiently(partial(self._records.end_attempt, "released"))
+        return Exit.RELEASED
 
     def _end_cancelled(self) -> Exit:
         self._patiently(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # said already, or lost
@@ -272,6 +278,8 @@ class JobMaster:
         had stopped it.
         """
         problem = self._commit_last(savepoint)
+        if problem is not None and self._released.is_set():  # the next master finds the savepoint, and tries again
+            return self._end_released()
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
             return self._end(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
@@ -348,8 +356,7 @@ class JobMaster:
         while (rest_ms := until - self._clock.monotonic_ms()) > 0:
             self._alive()
             if self._released.wait(min(rest_ms / 1000, PAUSE_SLICE_S)):
-                self._patiently(partial(self._records.end_attempt, "released"))
-                return Exit.RELEASED
+                return self._end_released()
             if self._cancel_asked():
                 return self._end_cancelled()
         return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from runtime.core.checkpoint import Manifest
 from runtime.core.envelope import FILE_NAME, home_of
 from runtime.core.ids import Token
-from runtime.errors import CorruptState
+from runtime.errors import CorruptState, JobRejected
 from runtime.io.manifests import read_manifest
 from runtime.ports import SnapshotStore
 
@@ -34,7 +34,7 @@ def discard(store: SnapshotStore, discarded: Iterable[str], retained: Iterable[M
 def _known_files(store: SnapshotStore, folder: str) -> set[str]:
     try:
         return files_of(read_manifest(store, folder))
-    except CorruptState:
+    except (CorruptState, JobRejected):  # damaged, or of newer software
         return set(store.list(folder))
 
 

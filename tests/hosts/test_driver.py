@@ -4,13 +4,16 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.checkpoint import FORMAT_VERSION
 from runtime.core.commit import owed
 from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.envelope import sealed
 from runtime.core.ids import OperatorId, Token
 from runtime.core.lifecycle import RunState
 from runtime.core.messages import CheckpointKind
@@ -71,6 +74,22 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
     assert all(path.exists() for path in kept)
 
 
+def test_a_retained_checkpoint_of_newer_software_is_left_alone_and_bars_nothing(tmp_path: Path) -> None:
+    """Whoever went back to an older version restores what that can read; the rest stays, whole."""
+    storage = tmp_path / "state"
+    first = run_local(counts(Numbers(total=100), tmp_path / "out"), storage=str(storage), settings=FAST)
+    newer = msgspec.structs.replace(first.completed[-1].manifest, format=FORMAT_VERSION + 1)
+    (storage / first.completed[-1].folder / "manifest.json").write_bytes(sealed(newer))
+    kept = {path for path in storage.rglob("*") if path.is_file()}
+    second = MemoryRecords(token=Token(9), completed=list(first.completed))
+    second.restore_point = lambda passed_over=(): None  # type: ignore[method-assign]
+    again = run_local(
+        counts(Numbers(total=100), tmp_path / "out2"), storage=str(storage), settings=FAST, records=second
+    )
+    assert again.state is RunState.FINISHED
+    assert all(path.exists() for path in kept)
+
+
 def drained_but_not_committed(folder: Path) -> tuple[MemoryRecords, list[Path]]:
     """A run whose drain is recorded and whose files of that savepoint are pending still, as if all slots died there."""
     first = MemoryRecords()
@@ -116,6 +135,53 @@ def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savep
     assert records.failure is not None
     number = records.completed[-1].manifest.checkpoint
     assert f"the savepoint {number} is complete" in str(records.failure["message"])
+
+
+def test_a_master_that_is_released_leaves_what_it_could_not_commit_to_the_next_one(tmp_path: Path) -> None:
+    """S0-21: the end of a worker is no reason to fail a run whose savepoint is complete."""
+    records, shown = drained_but_not_committed(tmp_path)
+    lost = list((tmp_path / "out").glob(".*.pending"))
+    kept = [path.rename(tmp_path / path.name) for path in lost]
+    job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
+    master = local_master(job, str(tmp_path / "state"), records, FAST)
+    master.release()
+    assert master.run() is Exit.RELEASED
+    assert not records.state.is_terminal
+    for path, place in zip(kept, lost, strict=True):
+        path.rename(place)
+    assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
+    assert records.state is RunState.FINISHED
+    assert all(path.exists() for path in shown)
+
+
+class ClockThat(SystemClock):
+    """Does something when it is first looked at, which is while an attempt is made."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], None] | None = None
+
+    def now_ms(self) -> int:
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return super().now_ms()
+
+
+def test_a_release_while_an_attempt_is_made_is_not_forgotten(tmp_path: Path) -> None:
+    records, storage, clock = MemoryRecords(), str(tmp_path / "state"), ClockThat()
+    job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
+    config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, coordinator=FAST)
+    master = JobMaster(config, records, FileStore(storage), LocalLauncher(), clock)
+    clock.act = master.release
+    exits: list[Exit] = []
+    thread = threading.Thread(target=lambda: exits.append(master.run()))
+    thread.start()
+    thread.join(10)
+    heard = not thread.is_alive()
+    master.release()
+    thread.join(30)
+    assert heard
+    assert exits == [Exit.RELEASED]
 
 
 class SpentLauncher(LocalLauncher):

@@ -5,12 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.checkpoint import FORMAT_VERSION, SubtaskSnapshot
 from runtime.core.envelope import FILE_NAME
 from runtime.core.ids import Token
-from runtime.hosts.retention import sweep
+from runtime.hosts.retention import discard, sweep
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
 from tests.core.builders import manifest, segment
@@ -62,3 +63,15 @@ def test_files_that_no_manifest_needs_go_and_savepoints_stay(tmp_path: Path) -> 
     assert set(store.list("")) == {
         needed, savepoint, f"savepoint-2-2/{FILE_NAME}", foreign, running, f"chk-4-2/{FILE_NAME}"
     }  # fmt: skip
+
+
+def test_a_discarded_checkpoint_of_newer_software_goes_as_far_as_its_own_folder(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    own, shared = "chk-4-2/a-0/delta.arrow", "chk-3-2/a-0/base.arrow"
+    for path in (own, shared):
+        store.put(path, [b"x"])
+    built_on = (segment(shared), segment(own))
+    newer = manifest({"a": [SubtaskSnapshot(keyed={"k": built_on})]}, checkpoint=4, token=2)
+    write_manifest(store, msgspec.structs.replace(newer, format=FORMAT_VERSION + 1))
+    assert discard(store, ["chk-4-2"], []) == 2
+    assert store.list("") == [shared]

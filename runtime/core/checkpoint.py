@@ -4,9 +4,10 @@ The vocabulary here is the operator's too: `FailureReason` is shown in the conso
 operators and subtasks, never chains or slots, since the split into tasks may differ at the next run.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -130,6 +131,15 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         named = (*self.keyed.values(), *self.broadcast.values())
         return (*(segment for segments in named for segment in segments), *self.feedback)
 
+    def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
+        """The same with other segments in the same places."""
+        return msgspec.structs.replace(
+            self,
+            keyed={name: tuple(map(change, segments)) for name, segments in self.keyed.items()},
+            broadcast={name: tuple(map(change, segments)) for name, segments in self.broadcast.items()},
+            feedback=tuple(map(change, self.feedback)),
+        )
+
 
 class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
     """How long the phases took for one subtask, in milliseconds, and what was written."""
@@ -164,6 +174,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def segments(self) -> tuple[Segment, ...]:
         return tuple(s for o in self.operators.values() for t in o.subtasks.values() for s in t.segments())
+
+    def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
+        """The same with other segments in the same places."""
+
+        def changed(operator: OperatorSnapshot) -> OperatorSnapshot:
+            subtasks = {index: snapshot.with_segments(change) for index, snapshot in operator.subtasks.items()}
+            return msgspec.structs.replace(operator, subtasks=subtasks)
+
+        operators = {uid: changed(operator) for uid, operator in self.operators.items()}
+        return msgspec.structs.replace(self, operators=operators)
 
     def finished_operators(self) -> tuple[str, ...]:
         return tuple(uid for uid, o in self.operators.items() if o.finished is FinishedState.FINISHED)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, folder_of
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest, Segment, folder_of
 from runtime.core.mapping import newer_format
 from runtime.errors import CorruptState, JobRejected
 
@@ -53,6 +53,23 @@ def opened(data: bytes, name: str) -> Manifest:
 def home_of(manifest: Manifest) -> str:
     """The folder below the job's storage root that the checkpoint was written to."""
     return folder_of(manifest.kind, manifest.checkpoint, manifest.token)
+
+
+def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
+    """A savepoint with every segment in its own folder, and where those come from that were written for another.
+
+    They are of subtasks that had ended: these take no part, so their last snapshot goes on standing for them.
+    """
+    home = f"{home_of(manifest)}/"
+    origins: dict[str, str] = {}
+
+    def moved(segment: Segment) -> Segment:
+        if segment.path.startswith(home):
+            return segment
+        origins[home + segment.path] = segment.path
+        return msgspec.structs.replace(segment, path=home + segment.path)
+
+    return manifest.with_segments(moved), origins
 
 
 def inside(manifest: Manifest, name: str) -> dict[str, str]:

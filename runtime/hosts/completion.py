@@ -7,6 +7,7 @@ from runtime.core.ids import SubtaskId
 from runtime.core.mapping import has_state
 from runtime.errors import EnvironmentFailure
 from runtime.io.manifests import write_manifest
+from runtime.io.savepoints import gather
 from runtime.ports import SnapshotStore
 from runtime.records import Completed, RunRecords
 
@@ -20,7 +21,10 @@ def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timi
 
     A record of unknown outcome raises EnvironmentFailure and is to be tried again: recording is idempotent.
     """
+    copied_bytes = 0
     try:
+        if manifest.kind.is_savepoint:
+            manifest, copied_bytes = gather(store, manifest)
         folder, nbytes = write_manifest(store, manifest)
     except (OSError, EnvironmentFailure) as error:
         return f"{type(error).__name__}: {error}"
@@ -28,7 +32,7 @@ def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timi
         manifest=manifest,
         folder=folder,
         size_bytes=nbytes + sum(segment.nbytes for segment in manifest.segments()),
-        written_bytes=nbytes + sum(t.written_bytes for _, t in timings),
+        written_bytes=nbytes + copied_bytes + sum(t.written_bytes for _, t in timings),
         at=at,
         operators=_summary(manifest, timings),
     )

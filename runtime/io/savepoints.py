@@ -1,4 +1,4 @@
-"""Savepoints that lie elsewhere: in a folder that was moved or copied, under any name.
+"""Savepoints: made whole when they are taken, and brought home from a folder that was moved or copied.
 
 A savepoint names no file outside its own folder, so it is complete wherever it lies. It is copied to the place in the
 job's storage that its manifest names, and is a savepoint of the job like any other from then on; where it came from is
@@ -8,7 +8,7 @@ only read. Checksums are verified when its state is read.
 from pathlib import PurePosixPath
 
 from runtime.core.checkpoint import Manifest
-from runtime.core.envelope import FILE_NAME, home_of, inside, opened
+from runtime.core.envelope import FILE_NAME, at_home, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest, write_manifest
@@ -46,6 +46,21 @@ def bring_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
             raise CorruptState(f"{place}/{files[segment.path]}", detail)
         store.put(segment.path, [data])
     write_manifest(store, manifest)
+
+
+def gather(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:
+    """The savepoint with a copy of every file that lies outside its folder, and the bytes that this took.
+
+    Raises:
+        CorruptState: such a file is missing.
+    """
+    gathered, origins = at_home(manifest)
+    copied_bytes = 0
+    for path, origin in origins.items():
+        data = store.get(origin)
+        store.put(path, [data])
+        copied_bytes += len(data)
+    return gathered, copied_bytes
 
 
 def _is_elsewhere(place: str) -> bool:

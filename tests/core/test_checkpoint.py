@@ -29,6 +29,17 @@ def test_the_log_of_a_loop_is_part_of_the_snapshot() -> None:
     assert [s.path for s in snapshot.segments()] == ["1", "2"]
 
 
+def test_every_segment_may_be_exchanged_in_its_place() -> None:
+    held = SubtaskSnapshot(
+        keyed={"k": (segment("1"), segment("2"))}, broadcast={"b": (segment("3"),)}, feedback=(segment("4"),),
+        lists={"l": (1,)},
+    )  # fmt: skip
+    made = manifest({"a": [SNAPSHOT, held]}, checkpoint=9)
+    changed = made.with_segments(lambda one: msgspec.structs.replace(one, path=f"x/{one.path}"))
+    assert [one.path for one in changed.segments()] == ["x/1", "x/2", "x/3", "x/4"]
+    assert changed.with_segments(lambda one: msgspec.structs.replace(one, path=one.path[2:])) == made
+
+
 def test_finished_operators_are_those_with_every_subtask_done() -> None:
     """S0-16, S0-17, S0-49: entries stand by operator, then subtask; the mark sits on the operator."""
     made = manifest({"a": [DONE, DONE], "b": [DONE, SNAPSHOT], "c": [SNAPSHOT]})

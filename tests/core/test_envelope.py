@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.envelope import home_of, inside, opened, sealed
+from runtime.core.envelope import at_home, home_of, inside, opened, sealed
 from runtime.core.messages import CheckpointKind
 from runtime.errors import CorruptState, JobRejected
 from tests.core.builders import SNAPSHOT, manifest, segment
@@ -67,6 +67,14 @@ def test_the_files_of_a_savepoint_lie_in_its_own_folder_whatever_that_is_called(
     made = savepoint("savepoint-7-3/a-0/k-1.arrow", kind=kind)
     assert home_of(made) == "savepoint-7-3"
     assert inside(made, "m.json") == {"savepoint-7-3/a-0/k-1.arrow": "a-0/k-1.arrow"}
+
+
+def test_what_ended_subtasks_left_with_older_checkpoints_is_gathered_into_the_folder() -> None:
+    made = savepoint("savepoint-7-3/a-0/k.arrow", "chk-5-3/a-1/k.arrow")
+    gathered, origins = at_home(made)
+    assert origins == {"savepoint-7-3/chk-5-3/a-1/k.arrow": "chk-5-3/a-1/k.arrow"}
+    assert set(inside(gathered, "m.json").values()) == {"a-0/k.arrow", "chk-5-3/a-1/k.arrow"}
+    assert at_home(gathered) == (gathered, {})
 
 
 @pytest.mark.parametrize("path", ["chk-6-3/a-0/k.arrow", "savepoint-7-3/../../secret", "/etc/passwd"])

@@ -17,7 +17,7 @@ from runtime.errors import WeirError
 from runtime.hosts.driver import Exit
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
-from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
+from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import FAST, running
 
 HALF = Numbers(total=300, unbounded=True)
@@ -146,6 +146,26 @@ def test_a_savepoint_that_was_moved_restores_and_is_only_read(moved: Path, tmp_p
     restored(counts(WHOLE, tmp_path / "out"), moved, tmp_path / "elsewhere")
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
     assert {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()} == before
+
+
+def test_what_ended_subtasks_left_is_in_the_savepoint_too(tmp_path: Path) -> None:
+    """S0-18, S0-51: a source that has read everything takes part in no checkpoint, and is still known to have."""
+    source = Numbers(total=50)
+
+    def flow(more: Numbers) -> Dataflow:
+        made = counts(more, tmp_path / "out")
+        made.source("more", source).sink("out2", ParquetSink(str(tmp_path / "out2")))
+        return made
+
+    with running(flow(HALF).compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: run.operator("more").get("state") == "finished")
+        run.checkpoints(2)
+        savepoint = tmp_path / "state" / run.end("stop")
+    assert "more" in run.manifests[-1].finished_operators()
+    moved = savepoint.rename(tmp_path / "moved")
+    restored(flow(WHOLE), moved, tmp_path / "elsewhere")
+    assert len(committed(tmp_path / "out2")) == source.total * source.splits, "nothing was read again"
+    assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
 
 
 def test_it_is_a_savepoint_of_the_job_from_then_on(moved: Path, tmp_path: Path) -> None:

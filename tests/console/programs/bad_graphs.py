@@ -6,6 +6,7 @@ import msgspec
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.ids import OperatorId
 from runtime.dataflow import Dataflow
 from runtime.pipelines import Pipeline, PipelineContext
 
@@ -32,7 +33,7 @@ def build(params: Params, _: PipelineContext) -> Dataflow:
     steps = numbers.map_batches("one", same)
     last = steps.map_batches("two", same)
     if params.how == "cycle":
-        flow._connect(last, "one")
+        flow._connect(last, OperatorId("one"))
     if params.how != "no-sink":
         last.sink("out", DiscardSink())
     return flow

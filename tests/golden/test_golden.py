@@ -1,0 +1,75 @@
+"""Savepoints of every format version that was ever released restore, with all that is in them."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.checkpoint import FORMAT_VERSION, FinishedState
+from runtime.core.envelope import FILE_NAME, opened
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.io.memory_records import MemoryRecords
+from tests.golden.job import HALF, KEYS, RULES, SPLITS, WHOLE, Steps, Tally, job, row
+from tests.golden.make import make
+from tests.hosts.jobs import committed
+from tests.hosts.live import running
+
+GOLDEN = sorted(Path(__file__).parent.glob("format-*"))
+
+
+def restored(savepoint: Path, folder: Path) -> Tally:
+    """Runs the job from `savepoint` to its end, at another parallelism."""
+    tally, records = Tally(), MemoryRecords(token=Token(9), restore_from=str(savepoint))
+    sinks = ParquetSink(str(folder / "counted")), ParquetSink(str(folder / "kept"))
+    with running(job(Steps(WHOLE, SPLITS), tally, *sinks).compile(3), folder / "state", records) as run:
+        run.join()
+    assert records.failure is None, records.failure
+    assert records.state is RunState.FINISHED
+    return tally
+
+
+def check_output(folder: Path) -> None:
+    """What comes out holds what was counted before the savepoint."""
+    rows = [row(split, value) for split in range(SPLITS) for value in range(WHOLE)]
+    by_key = {key: [one for one in rows if one["key"] == key] for key in range(KEYS)}
+    kept = {one["key"]: one for one in committed(folder / "kept")}
+    assert {key: (one["n"], one["seen"], one["newest"]) for key, one in kept.items()} == {
+        key: (len(own), len({one["value"] for one in own}), f"key {key}") for key, own in by_key.items()
+    }
+    last = {one["key"]: one for one in sorted(committed(folder / "counted"), key=lambda one: one["n"])}
+    for key, own in by_key.items():
+        values = [one["value"] for one in own]
+        found = last[key]
+        assert (found["n"], found["even"]) == (len(own), sum(one["even"] for one in own))
+        assert (found["total"], found["least"], found["most"]) == (sum(values), min(values), max(values))
+        assert found["mean"] == pytest.approx(sum(values) / len(values))
+
+
+@pytest.mark.parametrize("savepoint", GOLDEN, ids=lambda path: path.name)
+def test_a_savepoint_of_this_format_restores(savepoint: Path, tmp_path: Path) -> None:
+    tally = restored(savepoint, tmp_path)
+    assert sum(sum(seen) for seen, _, _ in tally.opened) == HALF * SPLITS
+    assert all(parts == ["part 0", "part 1"] for _, parts, _ in tally.opened)
+    known = {row(0, value)["name"]: value for value in range(RULES)}
+    assert all(rules == known for _, _, rules in tally.opened)
+    check_output(tmp_path)
+
+
+@pytest.mark.parametrize("savepoint", GOLDEN, ids=lambda path: path.name)
+def test_a_golden_savepoint_holds_what_it_is_there_for(savepoint: Path) -> None:
+    manifest = opened((savepoint / FILE_NAME).read_bytes(), FILE_NAME)
+    assert savepoint.name == f"format-{manifest.format}"
+    assert manifest.finished_operators() == ("rules",)
+    kept = [one for uid in ("numbers", "tally", "counts", "kept") for one in manifest.operators[uid].subtasks.values()]
+    assert all(manifest.operators[uid].finished is FinishedState.RUNNING for uid in ("numbers", "tally"))
+    for kind in ("keyed", "broadcast", "lists", "unions"):
+        assert any(getattr(one, kind) for one in kept), kind
+    assert sum(file.stat().st_size for file in savepoint.rglob("*") if file.is_file()) < 100_000
+
+
+def test_the_present_format_has_one_and_its_script_still_makes_it(tmp_path: Path) -> None:
+    assert GOLDEN[-1].name == f"format-{FORMAT_VERSION}"
+    make(tmp_path / "savepoint")
+    restored(tmp_path / "savepoint", tmp_path)
+    check_output(tmp_path)

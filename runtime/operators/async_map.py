@@ -202,7 +202,10 @@ class AsyncMap(Operator):
 
 
 async def _answer(function: AsyncFunction, row: Row) -> list[Row]:
-    return list(await function(row))
+    try:
+        return list(await function(row))
+    except SystemExit as error:  # it would end the event loop, and with it the answers to all other rows
+        raise RuntimeError(f"the function for {row} wanted to exit: {error}") from error
 
 
 class _Runner:
@@ -216,7 +219,7 @@ class _Runner:
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, work: Any) -> "Future[list[Row]]":
@@ -229,8 +232,10 @@ class _Runner:
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         self._thread.join(_CLOSE_S)
-        if not self._thread.is_alive():
-            self._loop.close()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     async def _cancel_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -13,6 +13,7 @@ import pytest
 from runtime.core.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.operators import async_map
 from runtime.operators.async_map import AsyncMap, RequestLimits
 from tests.operators.harness import Harness
 from tests.waiting import until
@@ -214,6 +215,40 @@ def test_an_error_of_the_function_is_the_operators() -> None:
         harness.process(batch(-1))
         with pytest.raises(ValueError, match="no such thing"):
             answers(harness, 1)
+
+
+def test_an_exit_that_a_function_asks_for_is_an_error_and_no_timeout() -> None:
+    """It ended the event loop: no request was ever answered again, and each seemed to take too long."""
+
+    async def leaves(row: dict[str, Any]) -> list[dict[str, Any]]:
+        raise SystemExit(3)
+
+    made = AsyncMap(leaves, SCHEMA, RequestLimits(10, 1_000), on_timeout=lambda row: [])
+    with opened(made) as harness:
+        harness.process(batch(1))
+        with pytest.raises(RuntimeError, match=re.escape("the function for {'v': 1} wanted to exit: 3")):
+            until(lambda: harness.tick() and False, 10)
+
+
+def test_a_function_that_holds_up_its_loop_is_left_behind_and_its_loop_closed_when_it_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each restart in the same process would leave an open loop."""
+    monkeypatch.setattr(async_map, "_CLOSE_S", 0.01)
+    loops: list[asyncio.AbstractEventLoop] = []
+    go_on = threading.Event()
+
+    async def blocks(row: dict[str, Any]) -> list[dict[str, Any]]:
+        loops.append(asyncio.get_running_loop())
+        go_on.wait()
+        return []
+
+    with opened(AsyncMap(blocks, SCHEMA, RequestLimits(10, 1_000))) as harness:
+        harness.process(batch(1))
+        until(lambda: loops)
+    assert not loops[0].is_closed()
+    go_on.set()
+    until(loops[0].is_closed, 10)
 
 
 def test_closing_ends_the_thread_and_what_is_under_way() -> None:

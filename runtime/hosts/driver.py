@@ -126,8 +126,9 @@ class JobMaster:
             finished = self._patiently(self._records.final_savepoint)
             if finished is not None:
                 return self._ended_by(finished)
-            if self._cancel_asked():
-                return Outcome(OutcomeKind.CANCELED)
+            told = self._told_meanwhile()
+            if told is not None:
+                return told
             restored = self._restore()
         except JobRejected as error:
             return Outcome(OutcomeKind.FAILED, str(error), final=True)
@@ -262,14 +263,16 @@ class JobMaster:
             self._patiently(partial(self._records.settle_operation, operation, {}, None))
         return done
 
-    def _cancel_asked(self) -> bool:
-        """Between attempts nobody else listens."""
+    def _told_meanwhile(self) -> Outcome | None:
+        """Between attempts nobody else listens for a cancel, or notices that the run is another's."""
         try:
-            asked = self._records.take_operations(only_cancel=True) or []
+            asked = self._records.take_operations(only_cancel=True)
         except EnvironmentFailure:
-            return False
+            return None
+        if asked is None:
+            return Outcome(OutcomeKind.SUPERSEDED)
         self._cancelled_by += [request.id for request in asked if request.id not in self._cancelled_by]
-        return bool(asked)
+        return Outcome(OutcomeKind.CANCELED) if asked else None
 
     def _end_by_savepoint(self, savepoint: Manifest) -> Exit:
         """The savepoint of a stop or drain is recorded, so the job has ended, whatever befell its slots since.
@@ -351,14 +354,15 @@ class JobMaster:
         return verdict.delay_ms
 
     def _pause(self, delay_ms: int) -> Exit | None:
-        """Waits before the next attempt, but hears of a release or a cancel. None: go on."""
+        """Waits before the next attempt, but hears of a release, a cancel or a newer attempt. None: go on."""
         until = self._clock.monotonic_ms() + delay_ms
         while (rest_ms := until - self._clock.monotonic_ms()) > 0:
             self._alive()
             if self._released.wait(min(rest_ms / 1000, PAUSE_SLICE_S)):
                 return self._end_released()
-            if self._cancel_asked():
-                return self._end_cancelled()
+            told = self._told_meanwhile()
+            if told is not None:
+                return self._after(told)
         return None
 
     # ------------------------------------------------------------ retention

@@ -59,6 +59,23 @@ def test_a_cancel_is_heard_between_attempts(tmp_path: Path) -> None:
     assert records.settled["c"] == ({}, None)
 
 
+def test_a_master_that_is_superseded_between_attempts_goes_at_once_and_touches_nothing(tmp_path: Path) -> None:
+    """S1-11: neither for the rest of the delay nor once more into the files of the job."""
+    records, exits = MemoryRecords(), list[Exit]()
+    patient = FixedDelay(attempts=100, delay_ms=3_600_000)
+    master = local_master(broken(tmp_path), str(tmp_path / "state"), records, FAST, patient)
+    thread = threading.Thread(target=lambda: exits.append(master.run()))
+    thread.start()
+    until(lambda: records.state is RunState.RESTARTING)
+    records.superseded = True
+    thread.join(20)
+    heard = not thread.is_alive()
+    master.release()
+    thread.join(60)
+    assert heard
+    assert exits == [Exit.SUPERSEDED]
+
+
 def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Path) -> None:
     """What it needs is not known; repairing it must still help."""
     storage = str(tmp_path / "state")

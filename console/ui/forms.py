@@ -23,7 +23,7 @@ _SETTINGS_HELP = {
     "max_concurrent_checkpoints": "So many may be under way at once.",
     "tolerable_failed_checkpoints": "More failures in a row restart the job. Empty: none ever does.",
     "retained_checkpoints": "Completed checkpoints that are kept; savepoints are always kept.",
-    "restart_strategy": "After a failure: nothing, so many attempts at a fixed delay, or ever longer delays without end.",
+    "restart_strategy": "After a failure: none, attempts at a fixed delay, or ever longer delays without end.",
     "restart_attempts": "Fixed delay: failures in a row, without a completed checkpoint, before the run fails.",
     "restart_delay_ms": "Fixed delay: waited before each new attempt.",
     "restart_initial_backoff_ms": "Exponential delay: waited after the first failure.",

@@ -1,8 +1,8 @@
 """The key index: rows of key codes -> slots, vectorised.
 
-An open-addressing hash table in numpy. Every step works on all keys of a batch at once: those not settled move on to
-the next bucket together, so a batch costs a few array passes however many keys it has. Slots of removed keys are used
-again.
+Slots of removed keys are used again. Where a slot is found is kept in one of two forms, blocks for numbers that lie
+close together and buckets for all else. When a form has no room left, a new one takes its place, and the keys follow
+little by little with each call: no single batch pays for all keys. Until then both are asked.
 """
 
 from typing import Final
@@ -10,16 +10,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.state.hashing import mix
+from runtime.state.blocks import Blocks
+from runtime.state.buckets import NOWHERE, Buckets, CodeRows, Slots
 
-Slots = npt.NDArray[np.intp]
-CodeRows = npt.NDArray[np.int64]  #: shape (columns, keys)
+__all__ = ["NOWHERE", "CodeRows", "KeyIndex", "Slots"]
 
-NOWHERE: Final = -1  #: the slot of a key that is not there
-_EMPTY: Final = -1
-_REMOVED: Final = -2
 _SMALLEST: Final = 64
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_STEP: Final = 4096  #: keys that follow with each call at least
+_PER_KEY: Final = 4  #: and for each key that is added: all have followed long before there is no room again
 
 
 class KeyIndex:
@@ -33,9 +31,11 @@ class KeyIndex:
         self.codes: CodeRows = np.empty((width, _SMALLEST), dtype=np.int64)  #: by slot
         self.live = np.zeros(_SMALLEST, dtype=bool)  #: by slot
         self.used = 0  #: slots ever taken: all live ones lie below
-        self._buckets = np.full(_SMALLEST * 4, _EMPTY, dtype=np.intp)
-        self._filled = 0  #: buckets that are not empty, at most
         self._free: Slots = np.empty(0, dtype=np.intp)
+        self._form: Blocks | Buckets = Blocks()
+        self._former: Blocks | Buckets | None = None  #: only read
+        self._waiting = np.zeros(0, dtype=bool)  #: by slot: the former has it, and it is live and has not followed yet
+        self._followed = 0  #: no slot below is waiting
 
     def __len__(self) -> int:
         return self.used - len(self._free)
@@ -51,17 +51,13 @@ class KeyIndex:
 
     def find(self, codes: CodeRows) -> Slots:
         """The slot of each key, or `NOWHERE`."""
-        found = np.full(codes.shape[1], NOWHERE, dtype=np.intp)
-        waiting = np.arange(codes.shape[1])
-        at = self._home(codes)
-        while len(waiting):
-            here = self._buckets[at]
-            same = here >= 0
-            for column, wanted in zip(self.codes, codes, strict=True):
-                same &= column[here] == wanted[waiting]
-            found[waiting[same]] = here[same]
-            onward = ~same & (here != _EMPTY)
-            waiting, at = waiting[onward], self._next(at[onward])
+        self._follow(_STEP + codes.shape[1])
+        found = self._form.find(codes, self.codes)
+        if self._former is None:
+            return found
+        missing = np.flatnonzero(found == NOWHERE)
+        former = self._former.find(codes[:, missing], self.codes)
+        found[missing] = np.where((former >= 0) & self._waiting[former], former, NOWHERE)
         return found
 
     def add(self, codes: CodeRows) -> Slots:
@@ -70,35 +66,52 @@ class KeyIndex:
         slots = self._take_slots(count)
         self.codes[:, slots] = codes
         self.live[slots] = True
-        if (self._filled + count) * 2 > len(self._buckets):
-            self._rebuild()
-        else:
-            self._place(slots, codes)
+        if count and not self._form.takes(codes, len(self)):
+            self._renew()
+            self._waiting[slots] = False
+        self._form.place(slots, codes)
+        self._follow(_STEP + _PER_KEY * count)
         return slots
 
     def remove(self, slots: Slots) -> None:
         """Frees slots, which must be live and distinct."""
-        waiting, at = slots, self._home(self.codes[:, slots])
-        while len(waiting):
-            here = self._buckets[at] == waiting
-            self._buckets[at[here]] = _REMOVED
-            waiting, at = waiting[~here], self._next(at[~here])
+        waiting = slots < len(self._waiting)
+        waiting[waiting] = self._waiting[slots[waiting]]
+        self._waiting[slots[waiting]] = False
+        here = slots[~waiting]
+        self._form.remove(here, self.codes[:, here], following=self._former is not None)
         self.live[slots] = False
         self._free = np.concatenate([self._free, slots])
 
     def recode(self, column: int, slots: Slots, codes: npt.NDArray[np.int64]) -> None:
         """Gives other codes to one column of all live slots; keys that differed must still differ."""
         self.codes[column, slots] = codes
-        self._rebuild()
+        self._former, self._waiting = None, np.zeros(0, dtype=bool)
+        self._renew()
+        self._follow(self.used)
 
-    def _home(self, codes: CodeRows) -> Slots:
-        hashes = mix(codes[0].view(np.uint64))
-        for column in codes[1:]:
-            hashes = mix(hashes * _ODD + column.view(np.uint64))
-        return (hashes & np.uint64(len(self._buckets) - 1)).astype(np.intp)
+    # ------------------------------------------------------------ from one form to the next
 
-    def _next(self, at: Slots) -> Slots:
-        return (at + 1) & (len(self._buckets) - 1)
+    def _renew(self) -> None:
+        """Begins a new form, which all live keys are to follow to."""
+        self._follow(self.used)
+        slots = self.slots()
+        self._former, self._waiting, self._followed = self._form, self.live.copy(), 0
+        self._form = Blocks.spanning(self.codes[:, slots]) or Buckets(len(slots))
+
+    def _follow(self, count: int) -> None:
+        """Lets the keys of the next `count` slots follow."""
+        if self._former is None:
+            return
+        stop = self._followed + count
+        slots = np.flatnonzero(self._waiting[self._followed : stop]) + self._followed
+        self._form.place(slots, self.codes[:, slots])
+        self._waiting[slots] = False
+        self._followed = stop
+        if stop >= len(self._waiting):
+            self._former, self._waiting = None, np.zeros(0, dtype=bool)
+
+    # ------------------------------------------------------------ slots
 
     def _take_slots(self, count: int) -> Slots:
         again = min(count, len(self._free))
@@ -116,20 +129,3 @@ class KeyIndex:
         live = np.zeros(capacity, dtype=bool)
         live[: self.capacity] = self.live
         self.codes, self.live = codes, live
-
-    def _place(self, slots: Slots, codes: CodeRows) -> None:
-        waiting, at = slots, self._home(codes)
-        while len(waiting):
-            free = self._buckets[at] < 0
-            self._buckets[at[free]] = waiting[free]  # of several that meet here, the last one wins
-            lost = self._buckets[at] != waiting
-            waiting, at = waiting[lost], self._next(at[lost])
-        self._filled += len(slots)
-
-    def _rebuild(self) -> None:
-        """Makes room, and forgets buckets of removed keys."""
-        slots = self.slots()
-        size = max(_SMALLEST * 4, 1 << (4 * len(slots) - 1).bit_length())
-        self._buckets = np.full(size, _EMPTY, dtype=np.intp)
-        self._filled = 0
-        self._place(slots, self.codes[:, slots])

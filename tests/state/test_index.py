@@ -1,9 +1,15 @@
 """The key index against a dictionary, through growth, removal and reuse of slots."""
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.state import blocks, index
+from runtime.state.blocks import Blocks
+from runtime.state.buckets import Buckets
 from runtime.state.index import NOWHERE, KeyIndex
 
 
@@ -11,10 +17,34 @@ def rows(keys: list[tuple[int, int]]) -> np.ndarray:
     return np.array(keys, dtype=np.int64).reshape(len(keys), 2).T
 
 
+def form(index: KeyIndex) -> type:
+    return type(index._form)
+
+
+@pytest.fixture(scope="class", params=["as it is", "narrow", "buckets only"])
+def formed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Narrow: few keys are enough to leave one form for the other, and they follow one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "as it is":
+            for name, limit in {"_ALWAYS": 6, "_MOST_BLOCKS": 4, "_PER_KEY": 2, "_PER_KEY_STILL": 4}.items():
+                patch.setattr(blocks, name, limit)
+            patch.setattr(index, "_STEP", 1)
+            patch.setattr(index, "_PER_KEY", 1)
+            patch.setattr("runtime.state.buckets._FEWEST", 8)
+        if request.param == "buckets only":
+            patch.setattr(blocks, "_MOST_BLOCKS", 0)
+        yield
+
+
 KEYS = st.tuples(st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 2**62]), st.integers(0, 20))
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sets(KEYS, max_size=25)), max_size=30))
+CLOSE = st.tuples(st.integers(-8, 12), st.sampled_from([0, 0, 0, 1, 2]))
+STEPS = st.lists(st.tuples(st.booleans(), st.sets(KEYS, max_size=25) | st.sets(CLOSE, max_size=25)), max_size=30)
+
+
+@pytest.mark.usefixtures("formed")
+@given(STEPS)
 def test_it_behaves_like_a_dictionary(steps: list[tuple[bool, set[tuple[int, int]]]]) -> None:
     index, model = KeyIndex(2), dict[tuple[int, int], int]()
     for adding, keys in steps:
@@ -61,3 +91,53 @@ def test_keys_can_be_recoded_in_place() -> None:
     slots = index.add(rows([(5, 1), (6, 1), (7, 2)]))
     index.recode(0, slots, np.array([0, 1, 2]))
     assert index.find(rows([(0, 1), (1, 1), (2, 2), (5, 1)])).tolist() == [*slots.tolist(), NOWHERE]
+
+
+def test_numbers_close_together_are_looked_up_and_others_hashed() -> None:
+    """The form follows the keys: an outlier moves them to buckets, and enough keys in between back to blocks."""
+    index = KeyIndex(1)
+    forms = []
+    for keys in (np.arange(1000), np.array([10**7]), np.arange(1000, 3_000_000)):
+        index.add(keys[np.newaxis, :])
+        forms.append(form(index))
+    assert forms == [Blocks, Buckets, Blocks]
+
+
+def test_windows_that_come_and_go_keep_their_form() -> None:
+    index, keys = KeyIndex(2), np.arange(10_000)
+    for start in range(100):
+        slots = index.add(np.stack([keys, np.full(10_000, start)]))
+        assert (index.find(np.stack([keys[::-1], np.full(10_000, start)])) == slots[::-1]).all()
+        index.remove(slots)
+    assert form(index) is Blocks
+
+
+@pytest.mark.parametrize("spread", [1, 2**40])
+def test_no_single_batch_moves_all_keys(spread: int) -> None:
+    """Keys follow to a larger form over many batches; all are found meanwhile, and all have followed in time."""
+    index, moved = KeyIndex(1), []
+    for start in range(0, 1_000_000, 4_000):
+        keys = np.arange(start, start + 4_000)[np.newaxis, :] * spread
+        before = int(index._waiting.sum())
+        slots = index.add(keys)
+        moved.append(max(0, before - int(index._waiting.sum())))
+        asked = np.arange(0, start + 4_000, 997)[np.newaxis, :] * spread
+        assert (index.find(asked) == asked[0] // spread).all()
+        assert (index.find(keys) == slots).all()
+    assert max(moved) <= 4 * 4_000 + 4_096
+
+
+def test_a_block_into_which_keys_are_still_to_follow_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_STEP", 0)
+    monkeypatch.setattr(index, "_PER_KEY", 0)
+    keys = KeyIndex(2)
+    keys.remove(keys.add(rows([(0, 0), (10**9, 0)])))  # too far apart for blocks
+    early = [(first, tail) for tail in (0, 1) for first in range(60)]
+    slots = keys.add(rows(early))
+    assert form(keys) is Buckets
+    late = keys.add(rows([(first, 1) for first in range(60, 99)]))
+    assert form(keys) is Blocks
+    keys.remove(late)
+    for _ in range(3):
+        assert keys.find(rows(early)).tolist() == slots.tolist()
+    assert keys._former is None

@@ -1,0 +1,159 @@
+"""Slots of keys whose numbers lie close together: arrays that the key itself points into.
+
+A key is a row of codes. Those that agree in all codes but the first (one window, say) share a block: an array of slots
+by first code. Finding costs one look-up, where a hash table costs several. What lies too far apart is refused: `index`
+then moves the keys on to a hash table.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.state.buckets import NOWHERE, CodeRows, Slots
+
+_MOST_BLOCKS: Final = 16
+_ALWAYS: Final = 1 << 18  #: entries that are never too many; one has 4 bytes
+_MOST: Final = 1 << 24
+_PER_KEY: Final = 8  #: entries per key that make blocks worth it: a hash table takes as much memory
+_PER_KEY_STILL: Final = 16  #: and that are put up with
+
+Codes = npt.NDArray[np.int64]
+
+
+class Block:
+    """Slots of the first codes from `low` on."""
+
+    def __init__(self, tail: CodeRows, low: int, high: int) -> None:
+        self.tail = tail  #: the other codes, shape (columns, 1)
+        self.low = low
+        self.count = 0
+        self.slots = np.zeros(high - low + 1, dtype=np.int32)  #: slot + 1
+
+    def find(self, firsts: Codes) -> Slots:
+        offsets = firsts - self.low
+        outside = offsets.view(np.uint64) >= len(self.slots)  # also when the difference wrapped round
+        if not outside.any():
+            return self.slots[offsets].astype(np.intp) - 1
+        offsets[outside] = 0
+        found = self.slots[offsets].astype(np.intp) - 1
+        found[outside] = NOWHERE
+        return found
+
+    def wanted(self, firsts: Codes) -> tuple[int, int]:
+        """The bounds that hold these too; beyond what is needed where it grows, so that it seldom does."""
+        low, high = _bounds(firsts)
+        more = len(self.slots) // 2
+        last = self.low + len(self.slots) - 1
+        return (
+            self.low if low >= self.low else max(min(low, self.low - more), _LEAST),
+            last if high <= last else min(max(high, last + more), _GREATEST),
+        )
+
+    def stretch(self, low: int, high: int) -> None:
+        if (low, high - low + 1) != (self.low, len(self.slots)):
+            slots = np.zeros(high - low + 1, dtype=np.int32)
+            slots[self.low - low :][: len(self.slots)] = self.slots
+            self.low, self.slots = low, slots
+
+
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
+Part = tuple[CodeRows, Slots]  #: a tail and the rows that have it
+
+
+class Blocks:
+    """Blocks of one index."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []  #: the newest first: most rows are of the newest window
+
+    @classmethod
+    def spanning(cls, codes: CodeRows) -> "Blocks | None":
+        """Empty blocks for these keys; None where they are not worth it."""
+        fresh, count = cls(), codes.shape[1]
+        if not count:
+            return fresh
+        low, high = _bounds(codes[0])
+        if high - low >= _most(count, _PER_KEY) or (tails := _tails(codes, np.arange(count))) is None:
+            return None
+        fresh._blocks = [Block(tail, *_bounds(codes[0, rows])) for tail, rows in tails]
+        return fresh if fresh._entries() <= _most(count, _PER_KEY) else None
+
+    def takes(self, codes: CodeRows, keys: int) -> bool:
+        """Whether these keys, with which the index has `keys`, may be placed: if so, there is room for them now."""
+        parts, rest = self._split(codes)
+        fresh = _tails(codes, rest)
+        if fresh is None or len(self._blocks) + len(fresh) > _MOST_BLOCKS:
+            return False
+        bounds = [(block, *block.wanted(codes[0, rows])) for block, rows in parts if len(rows)]
+        more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
+        added = sum(high - low + 1 - len(block.slots) for block, low, high in bounds)
+        if self._entries() + added + sum(high - low + 1 for _, low, high in more) > _most(keys, _PER_KEY_STILL):
+            return False
+        for block, low, high in bounds:
+            block.stretch(low, high)
+        self._blocks = [*(Block(*one) for one in reversed(more)), *self._blocks]
+        return True
+
+    def find(self, wanted: CodeRows, codes: CodeRows) -> Slots:
+        """The slot of each key, or `NOWHERE`."""
+        found = np.full(wanted.shape[1], NOWHERE, dtype=np.intp)
+        for block, rows in self._split(wanted)[0]:
+            found[rows] = block.find(wanted[0, rows])
+        return found
+
+    def place(self, slots: Slots, codes: CodeRows) -> None:
+        """Takes in keys that are not there, for which there is room."""
+        for block, rows in self._split(codes)[0]:
+            block.slots[codes[0, rows] - block.low] = slots[rows] + 1
+            block.count += len(rows)
+
+    def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
+        """Forgets keys that are there and, unless keys are still to follow into them, blocks that are empty then."""
+        for block, rows in self._split(codes)[0]:
+            block.slots[codes[0, rows] - block.low] = 0
+            block.count -= len(rows)
+        if not following:
+            self._blocks = [block for block in self._blocks if block.count]
+
+    def _entries(self) -> int:
+        return sum(len(block.slots) for block in self._blocks)
+
+    def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots]], Slots]:
+        """The rows of each block, and those of none."""
+        parts, rest = [], np.arange(codes.shape[1])
+        for block in self._blocks:
+            if not len(rest):
+                break
+            tails = codes[1:] if len(rest) == codes.shape[1] else codes[1:, rest]
+            same = (tails == block.tail).all(axis=0)
+            parts.append((block, rest[same]))
+            rest = rest[~same]
+        return parts, rest
+
+
+def _tails(codes: CodeRows, rows: Slots) -> Sequence[Part] | None:
+    """The tails that occur in these rows, and where; None where there are too many."""
+    parts = list[Part]()
+    for part in _peeled(codes, rows):
+        parts.append(part)
+        if len(parts) > _MOST_BLOCKS:
+            return None
+    return parts
+
+
+def _peeled(codes: CodeRows, rows: Slots) -> Iterator[Part]:
+    while len(rows):
+        tail = codes[1:, rows[:1]]
+        same = (codes[1:, rows] == tail).all(axis=0)
+        yield tail, rows[same]
+        rows = rows[~same]
+
+
+def _bounds(firsts: Codes) -> tuple[int, int]:
+    return int(firsts.min()), int(firsts.max())
+
+
+def _most(keys: int, per_key: int) -> int:
+    return max(_ALWAYS, min(_MOST, per_key * keys))

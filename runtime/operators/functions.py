@@ -127,6 +127,10 @@ class BroadcastState(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def clear(self) -> None:
+        self._check()
+        self._entries.clear()
+
     def _check(self) -> None:
         if not self._context.writes_alike:
             raise WeirError("broadcast state is written in open and process_broadcast only: copies would differ")

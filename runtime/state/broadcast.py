@@ -100,5 +100,9 @@ class BroadcastMap(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._entries())
 
+    def clear(self) -> None:
+        for place in list(self._entries()):
+            self.table.delete((_GROUP, _KEY, place))
+
     def _entries(self) -> dict[Any, Any]:
         return self.table.under(_GROUP, _KEY)

@@ -350,10 +350,11 @@ def test_rules_are_with_every_subtask_after_a_rescale(parallelism: int) -> None:
         assert values(again.process(batch(1, 50))) == [1]
 
 
-def test_rules_are_not_written_where_subtasks_see_different_rows() -> None:
+@pytest.mark.parametrize("write", [lambda rules, v: rules.update(mine=v), lambda rules, v: rules.clear()])
+def test_rules_are_not_written_where_subtasks_see_different_rows(write: Any) -> None:
     class Wrong(Limits):
         def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
-            self._limits["mine"] = row["v"]
+            write(self._limits, row["v"])
 
     harness = Harness(Process(Wrong(), SCHEMA))
     with pytest.raises(WeirError, match="written in open and process_broadcast only"):

@@ -95,7 +95,10 @@ class Stage:
         return not self._broken and not self._over
 
     def assign(self, assignment: Assignment, ended: Ended) -> None:
-        """Every place, also one still to come, runs a slot of this attempt. `ended` hears of the end of the stage."""
+        """Every place, also one still to come, runs a slot of this attempt.
+
+        `ended` hears of each slot that ends, and of the end of the stage.
+        """
         with self._changed:
             self._assignment, self._ended = assignment, ended
             self._vacant.clear()
@@ -131,9 +134,12 @@ class Stage:
 
     def _emptied(self, place: int, message: Vacant) -> None:
         with self._changed:
-            if self._assignment is not None and message.token == self._assignment.token:
-                self._vacant.add(place)
-                self._changed.notify_all()
+            if self._assignment is None or message.token != self._assignment.token:
+                return
+            self._vacant.add(place)
+            ended = self._ended
+            self._changed.notify_all()
+        ended(f"slot {place} has ended, or could not begin: its log tells")
 
     def _lost(self, place: int, reason: str) -> None:
         with self._changed:

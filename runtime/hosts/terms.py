@@ -25,7 +25,7 @@ class Launcher(Protocol):
     ) -> None:
         """Starts `job.graph.parallelism` slots, where those of the last launch ran if they rest; returns at once.
 
-        `ended` hears, once, that what they run in is gone and why.
+        `ended` hears that a slot has ended, told to or not, or that what they run in is gone, and why.
         """
 
     def rest(self) -> None:

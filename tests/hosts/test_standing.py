@@ -113,6 +113,18 @@ def test_a_place_of_another_stage_is_turned_away(stage: Stage, wrong: dict[str, 
     assert stage.stands
 
 
+def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: Stage) -> None:
+    """S1-04: one that could not even begin has no connection that could be lost; nobody waits for its hello."""
+    told: list[str | None] = []
+    place = Place(stage, 1)
+    stage.assign(FIRST, told.append)
+    until(lambda: place.is_running(FIRST))
+    assert told == []
+    place.go.release()
+    until(lambda: told != [], 10)
+    assert told == ["slot 1 has ended, or could not begin: its log tells"]
+
+
 def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: Stage) -> None:
     told: list[str | None] = []
     stage.assign(FIRST, told.append)

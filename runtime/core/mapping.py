@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot
+from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.graph import JobGraph, Role
 from runtime.errors import JobRejected
 
@@ -130,11 +130,13 @@ def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unm
 
 
 def has_state(operator: OperatorSnapshot) -> bool:
-    """Whether dropping the operator would lose something."""
-    return any(
-        s.keyed or s.broadcast or s.lists or any(s.unions.values()) or s.committables or s.feedback
-        for s in operator.subtasks.values()
-    )
+    """Whether dropping the operator would lose something: what was declared and is empty is nothing."""
+    return any(map(_holds, operator.subtasks.values()))
+
+
+def _holds(held: SubtaskSnapshot) -> bool:
+    named = (held.keyed, held.broadcast, held.lists, held.unions)
+    return any(any(states.values()) for states in named) or bool(held.committables or held.feedback)
 
 
 def _of_the_whole(manifest: Manifest, target: Target, job: str) -> Iterator[Problem]:
@@ -202,7 +204,7 @@ def _continued(held: OperatorSnapshot) -> tuple[Fate, str]:
             return Fate.FINISHED, "it had finished and is skipped"
         case FinishedState.PARTLY:
             return Fate.MATCHED, "some of its subtasks had finished; what was left is dealt to all"
-        case FinishedState.RUNNING:
+        case FinishedState.RUNNING:  # pragma: no branch
             return Fate.MATCHED, "it goes on from its state"
 
 

@@ -267,9 +267,9 @@ PLANTED: dict[Plant, int] = {
     fire_before_the_successors_count_again: 151,
     end_time_over_the_head_of_an_idle_channel: 66,
     lose_credit: 10,
-    forget_the_back_edge_log: 85,
-    acknowledge_before_the_barrier_is_back: 13,
-    align_on_back_edges: 0,
+    forget_the_back_edge_log: 111,
+    acknowledge_before_the_barrier_is_back: 28,
+    align_on_back_edges: 12,
     end_a_loop_without_probing: 0,
     probe_past_what_an_operator_holds_back: 0,
 }

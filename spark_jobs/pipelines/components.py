@@ -1,0 +1,106 @@
+"""Connected components of a graph that grows: labels go round a loop until no vertex has a smaller one to tell.
+
+Each edge becomes two messages, one to either end. A vertex keeps its neighbours and the smallest label it has heard of,
+its own number at first; when that falls, it tells its neighbours, and the world. So every vertex ends with the smallest
+number of its component. Labels only fall: whatever the order of messages, the loop comes to rest, and what it comes to
+is the same; each fall is written exactly once.
+"""
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.connectors.formats import CsvFormat
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.dataflow import Dataflow
+from runtime.operators.functions import RowCollector
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.pipelines import Pipeline, PipelineContext
+
+EDGES = pa.schema(
+    [pa.field("source", pa.int64(), nullable=False), pa.field("target", pa.int64(), nullable=False)]
+)  #: of the files
+MESSAGES = pa.schema(
+    [
+        ("vertex", pa.int64()),  #: to whom
+        ("value", pa.int64()),
+        ("links", pa.bool_()),  #: whether the value is a new neighbour, rather than a label
+    ]
+)
+SAID = MESSAGES.append(pa.field("final", pa.bool_()))  #: a new label of the vertex, for the world
+
+
+class ComponentsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`edges_dir`: CSV files with the columns source and target. `bounded`: read what is there, then end."""
+
+    edges_dir: str
+    output_dir: str
+    bounded: bool = False
+
+
+class Labels(KeyedProcessFunction):
+    """One vertex per key."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._label = context.value_state("label")
+        self._neighbours = context.map_state("neighbours")
+
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        vertex, value = row["vertex"], row["value"]
+        if self._label.get() is None:
+            self._fall(vertex, vertex, out)
+        if not row["links"]:
+            if value < self._label.get():
+                self._fall(vertex, value, out)
+        elif value not in self._neighbours:
+            self._neighbours[value] = True
+            _tell(value, self._label.get(), out)
+
+    def _fall(self, vertex: int, label: int, out: RowCollector) -> None:
+        self._label.update(label)
+        out.emit({"vertex": vertex, "value": label, "links": False, "final": True})
+        for neighbour in self._neighbours:
+            _tell(neighbour, label, out)
+
+
+def _tell(vertex: int, label: int, out: RowCollector) -> None:
+    out.emit({"vertex": vertex, "value": label, "links": False, "final": False})
+
+
+def to_both_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Each edge as a message to either end."""
+    source, target = batch["source"], batch["target"]
+    links = pa.repeat(True, 2 * batch.num_rows)
+    columns = [pa.concat_arrays([source, target]), pa.concat_arrays([target, source]), links]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def messages(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What goes round."""
+    return batch.filter(pc.invert(batch["final"])).select(MESSAGES.names)
+
+
+def labels(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What has become known."""
+    return batch.filter(batch["final"]).select(["vertex", "value"]).rename_columns(["vertex", "component"])
+
+
+def build(params: ComponentsParams, context: PipelineContext) -> Dataflow:
+    flow = Dataflow("components")
+    edges = flow.source("edges", DirectorySource(params.edges_dir, CsvFormat(EDGES), bounded=params.bounded))
+    loop = edges.map_batches("ends", to_both_ends).iterate("loop")
+    said = loop.key_by("vertex").process("labels", Labels, SAID)
+    loop.close_with(said.map_batches("messages", messages))
+    said.map_batches("updates", labels).sink("parquet", ParquetSink(params.output_dir))
+    return flow
+
+
+PIPELINE = Pipeline(
+    name="components",
+    description="Labels each vertex of a growing graph with the smallest number in its connected component.",
+    params=ComponentsParams,
+    build=build,
+)

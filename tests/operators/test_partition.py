@@ -34,6 +34,16 @@ def test_every_row_goes_where_the_core_says_and_keeps_its_place(
     assert all(part is None or part.schema.equals(batch.schema) for part in dealt)
 
 
+@pytest.mark.parametrize("parallelism", [2, 8, 9, 40])
+def test_marking_and_sorting_deal_alike(parallelism: int) -> None:
+    random = np.random.default_rng(parallelism)
+    batch = pa.record_batch({"k": random.integers(0, 100, 10_000), "row": np.arange(10_000)})
+    owners = [owner_of(key_group_of(key_hash, 64), 64, parallelism) for key_hash in hash_columns([batch["k"]]).tolist()]
+    expected = [np.flatnonzero(np.array(owners) == target).tolist() for target in range(parallelism)]
+    dealt = by_key_group(batch, ["k"], 64, parallelism)
+    assert [[] if part is None else part["row"].to_pylist() for part in dealt] == expected
+
+
 def test_a_batch_of_one_owner_is_handed_on_as_it_is() -> None:
     batch = pa.RecordBatch.from_pydict({"k": ["same"] * 10})
     dealt = by_key_group(batch, ["k"], 128, 4)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.keygroups import key_group_of
-from runtime.state.hashing import NULL_HASH, groups_of, hash_column, hash_columns, key_groups
+from runtime.state.hashing import NULL_HASH, groups_of, hash_column, hash_columns, key_groups, mix
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
@@ -138,3 +138,12 @@ def test_keys_spread_evenly_over_the_key_groups() -> None:
 def test_a_type_that_cannot_be_a_key_is_named(column: pa.Array) -> None:
     with pytest.raises(TypeError, match="cannot be a key"):
         hash_column(column)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 20_000])
+def test_a_hash_does_not_depend_on_the_rows_around_it(count: int) -> None:
+    values = np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64)
+    before = values.copy()
+    alone = [int(mix(values[row : row + 1])[0]) for row in range(count)]
+    assert mix(values).tolist() == alone
+    assert (values == before).all()

@@ -193,7 +193,7 @@ def _first_line(error: BaseException) -> str:
 
 def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRecords, SparkLauncher]:
     """Compiles the run's version and puts the master together. Raises JobRejected."""
-    settings = msgspec.convert(dict(row.settings), JobSettings)
+    settings = settings_of(row)
     job = _compile(row)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
     records = PostgresRecords(os.environ["DATABASE_URL"], run, token, row.max_parallelism)
@@ -213,6 +213,14 @@ def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRec
     )
     master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), _beat)
     return master, records, launcher
+
+
+def settings_of(row: RunRow) -> JobSettings:
+    """Raises JobRejected: trying again does not help against settings that other software wrote."""
+    try:
+        return msgspec.convert(dict(row.settings), JobSettings)
+    except msgspec.ValidationError as error:
+        raise JobRejected("bad-settings", "settings", str(error)) from error
 
 
 def _beat() -> None:

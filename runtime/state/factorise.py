@@ -17,6 +17,7 @@ from runtime.state.hashing import as_int64, dictionary_rows, is_text
 
 _SMALLEST_SPACE: Final = 1 << 16  #: a code range up to here is always cheap to mark
 _ROWS_TO_SPACE: Final = 8  #: and one up to so many times the rows
+_SAMPLE: Final = 1024  #: rows that tell whether most keys are distinct
 
 Codes = npt.NDArray[np.int64]
 
@@ -100,8 +101,27 @@ def _integer_codes(values: Codes) -> tuple[Codes, int]:
 
 
 def _hashed(values: Codes) -> tuple[Codes, int]:
+    if _mostly_distinct(values):
+        return _ranked(values)
     encoded = pa.array(values).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+def _mostly_distinct(values: Codes) -> bool:
+    """By a sample. Then a hash table does not fit the cache, and sorting is cheaper."""
+    sample = values[:: max(1, len(values) // _SAMPLE)]
+    return len(np.unique(sample)) * 10 > len(sample) * 9
+
+
+def _ranked(values: Codes) -> tuple[Codes, int]:
+    order = np.argsort(values)
+    ordered = values[order]
+    fresh = np.ones(len(values), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    ranks = np.cumsum(fresh) - 1
+    codes = np.empty(len(values), dtype=np.int64)
+    codes[order] = ranks
+    return codes, int(ranks[-1]) + 1
 
 
 def _dense(codes: Codes, space: int) -> tuple[Codes, int]:

@@ -1,5 +1,6 @@
 """Loops over real operators, files and threads: exact through failures, stops, drains and the end of input."""
 
+import asyncio
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -35,11 +36,11 @@ class Hop(KeyedProcessFunction):
         out.emit({"key": row["key"] % 7 + 1, "value": row["value"] + STEP})
 
 
-def looping(source: Any, output: Path, bomb: Any = lambda batch: batch) -> Dataflow:
+def looping(source: Any, output: Path, bomb: Any = lambda batch: batch, hop: Any = Hop) -> Dataflow:
     """Every row comes round HOPS times, over keyed channels, and is then written once."""
     flow = Dataflow("loop")
     loop = flow.source("numbers", source).iterate("loop")
-    hopped = loop.key_by("key").process("hop", Hop, SCHEMA).map_batches("bomb", bomb)
+    hopped = loop.key_by("key").process("hop", hop, SCHEMA).map_batches("bomb", bomb)
     loop.close_with(hopped.map_batches("again", lambda batch: batch.filter(_left(batch))))
     done = hopped.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
     done.sink("out", ParquetSink(str(output)))
@@ -117,6 +118,46 @@ def test_a_drain_lets_everything_in_the_loop_come_out(tmp_path: Path) -> None:
     assert logged(run.manifests[-1]) == 0
     read = sum(positions_in(run.manifests[-1], tmp_path / "state", source.splits))
     assert written(tmp_path / "out").total() == read
+
+
+async def ask(row: dict[str, Any]) -> list[dict[str, Any]]:
+    await asyncio.sleep(0.001)
+    return [row]
+
+
+def test_the_end_of_a_loop_waits_for_what_its_operators_have_inside(tmp_path: Path) -> None:
+    """S4-41: requests that are not answered, and rows that would wait a minute for their batch to be full."""
+    source, flow = Numbers(total=60, batch=10), Dataflow("inside")
+    hopped = (loop := flow.source("numbers", source).iterate("loop")).key_by("key").process("hop", Hop, SCHEMA)
+    asked = hopped.async_map("ask", ask, SCHEMA)
+    packed = asked.key_by("key").batches("pack", lambda batch: batch, max_rows=10_000, max_wait_ms=60_000)
+    loop.close_with(packed.map_batches("again", lambda batch: batch.filter(_left(batch))))
+    done = packed.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
+    done.sink("out", ParquetSink(str(tmp_path / "out")))
+    run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST)
+    assert written(tmp_path / "out") == expected(source)
+
+
+class Echo(Hop):
+    """Sends a row more round, a little later, for some."""
+
+    def process(self, row: dict[str, Any], context: Any, out: Any) -> None:
+        super().process(row, context, out)
+        if row["value"] % 10 == 0:
+            context.register_processing_timer(context.now_ms() + row["value"] % 7)
+
+    def on_timer(self, timestamp_ms: int, context: Any, out: Any) -> None:
+        out.emit({"key": context.current_key, "value": -1})
+
+
+def test_a_loop_with_timers_comes_to_its_end(tmp_path: Path) -> None:
+    """S4-41: they fire while it goes round; those still ahead when all is quiet do not, as at any end of data."""
+    source = Numbers(total=100, batch=10)
+    flow = looping(source, tmp_path / "out", hop=Echo)
+    run_local(flow, parallelism=3, storage=str(tmp_path / "state"), settings=FAST, restart=FixedDelay(attempts=0))
+    rows = written(tmp_path / "out")
+    assert rows.pop(STEP - 1) > 0, "from -1 it takes a round more"
+    assert rows == expected(source)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -116,4 +116,4 @@ def test_a_subtask_batches_the_rows_of_many_keys(tmp_path: Path) -> None:
     assert sorted(streams) == [0, 1]
     full = [batch for stream in streams.values() for batch in stream[:-1]]
     assert {batch.num_rows for batch in full} == {200}
-    assert all(len(batch["key"].unique()) > 100 for batch in full)
+    assert min(len(batch["key"].unique()) for batch in full) > 50

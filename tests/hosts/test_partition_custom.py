@@ -46,6 +46,7 @@ class Bulk:
     max_wait_ms: int = 60_000
     taken: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  #: when a subtask was opened
     sizes: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)  #: every row that a subtask was given
     restored: set[bool] = field(default_factory=set)
 
     def __call__(self) -> ProcessFunction:
@@ -69,6 +70,7 @@ class _Bulk(ProcessFunction):
 
     def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
         self._rows.append(row)
+        self._bulk.seen.append(row["value"])
         self._give_out(context, out)
 
     def on_timer(self, timestamp_ms: int, context: SubtaskContext, out: RowCollector) -> None:
@@ -108,7 +110,7 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path) -> N
         bulk, records = Bulk(1_000), MemoryRecords(token=Token(number), restore_from=savepoint or None)
         source = Gated(total=30 * number, splits=1)
         with running(batched(source, output, bulk).compile(parallelism), storage, records) as run:
-            run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 30)
+            run.wait_for(lambda bulk=bulk: len(bulk.seen) == 30)  # type: ignore[misc]
             run.checkpoints(2)
             savepoint = run.end("stop")
         held = [entry for s in run.manifests[-1].operators["bulk"].subtasks.values() for entry in s.unions["rows"]]
@@ -130,8 +132,9 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path) -> N
 def test_restored_rows_leave_although_the_source_is_silent(tmp_path: Path) -> None:
     """S3-35, S3-37, S3-38: by a timer at another parallelism."""
     output, storage, source = tmp_path / "out", tmp_path / "state", Gated(total=20, splits=1)
-    with running(batched(source, output, Bulk(1_000)).compile(1), storage) as run:
-        run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 20)
+    bulk = Bulk(1_000)
+    with running(batched(source, output, bulk).compile(1), storage) as run:
+        run.wait_for(lambda: len(bulk.seen) == 20)
         savepoint = run.end("stop")
     records = MemoryRecords(token=Token(2), restore_from=savepoint)
     with running(batched(source, output, Bulk(1_000, max_wait_ms=20)).compile(2), storage, records) as run:
@@ -145,7 +148,7 @@ def test_waiting_rows_survive_a_crash(tmp_path: Path) -> None:
     source = Gated(total=30)
     job = batched(source, output, bulk, bomb).compile(2)
     with running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
-        run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 120)
+        run.wait_for(lambda: len(bulk.seen) == 120)
         run.checkpoints(2)
         bomb.arm()
         source.total = 60

@@ -36,7 +36,7 @@ logs: setup ## follow the logs of all processes
 	@exec $(BIN)/python -m stack logs
 
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 
 test-slow: setup-browser ## run the tests that take minutes
 	@exec $(BIN)/python -m pytest -m slow $(PYTEST)

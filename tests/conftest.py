@@ -6,7 +6,6 @@ That plugin is loaded by `-p` in pyproject.toml: pytest-django reads the setting
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,6 @@ import pytest
 def pytest_configure() -> None:
     """Py4J talks when it is collected, which may be after pytest has closed what it would write to."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests stay in one process, and all that use the whole stack: they share what is costly to start."""
-    for item in items:
-        whole_stack = Path(__file__).parent / "acceptance" in item.path.parents
-        item.add_marker(pytest.mark.xdist_group("acceptance" if whole_stack else str(item.path)))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots setup setup-browser setup-bench
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-intervals bench-peers bench-plots setup setup-browser setup-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench: setup-bench ## measure Weir and its peers side by side; about an hour (QU
 
 bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask
 	@exec $(BIN)/python -m benchmarks.coordinator
+
+bench-intervals: setup ## measure what checkpoints cost, by interval
+	@exec $(BIN)/python -m benchmarks.intervals
 
 bench-peers: setup-bench ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers

@@ -1,4 +1,4 @@
-"""Draws latest.json: `python -m benchmarks.plots` writes one SVG per workload into docs/benchmarks."""
+"""Draws what was measured: `python -m benchmarks.plots` writes SVGs into docs/benchmarks, one per workload."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from benchmarks import intervals
 from benchmarks.child import ROOT
 from benchmarks.results import OWN
 from benchmarks.systems import SYSTEMS
@@ -40,14 +41,38 @@ def draw(name: str, workload: dict[str, Any], folder: Path) -> Path | None:
     return path
 
 
+def draw_intervals(measured: dict[str, Any], folder: Path) -> Path:
+    """Time and processor time over the checkpoint interval, as ratios to none."""
+    rows = measured["intervals"]
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(rows))
+    axes.plot(places, [row["time_to_none"] for row in rows], marker="o", color=_PEER_COLOUR, label="time")
+    axes.plot(places, [row["processor_to_none"] for row in rows], marker="o", color=_OWN_COLOUR, label="processor time")
+    axes.set_xticks(places, [f"{row['interval_ms']:,} ms" if row["interval_ms"] else "none" for row in rows])
+    axes.set_ylim(bottom=0)
+    axes.set_title("Run time over the checkpoint interval, to none", loc="left", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "intervals.svg"
+    figure.savefig(path, metadata={"Date": None})
+    return path
+
+
 def main() -> int:
-    if not LATEST.exists():
-        sys.stderr.write("there is nothing to draw yet: run `make bench`\n")
+    own = ROOT / intervals.RESULT
+    if not LATEST.exists() and not own.exists():
+        sys.stderr.write("there is nothing to draw yet: run `make bench` or `make bench-intervals`\n")
         return 1
     mpl.rcParams["svg.hashsalt"] = "weir"  # the same numbers give the same file
-    for name, workload in json.loads(LATEST.read_text(encoding="utf-8")).items():
+    workloads = json.loads(LATEST.read_text(encoding="utf-8")) if LATEST.exists() else {}
+    for name, workload in workloads.items():
         path = draw(name, workload, FOLDER)
         sys.stdout.write(f"{name}: {path.relative_to(ROOT) if path else 'nothing was measured'}\n")
+    if own.exists():
+        path = draw_intervals(json.loads(own.read_text(encoding="utf-8")), FOLDER)
+        sys.stdout.write(f"intervals: {path.relative_to(ROOT)}\n")
     return 0
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import draw
+from benchmarks.plots import draw, draw_intervals
 
 
 def entry(rate: float | None) -> dict[str, Any]:
@@ -24,3 +24,13 @@ def test_a_workload_becomes_an_svg_that_names_its_systems(tmp_path: Path) -> Non
 def test_nothing_measured_draws_nothing(tmp_path: Path) -> None:
     assert draw("W1", {"systems": {"weir": entry(None)}}, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cost_of_checkpoints_is_drawn_over_their_interval(tmp_path: Path) -> None:
+    rows = [
+        {"interval_ms": None, "time_to_none": 1.0, "processor_to_none": 1.0},
+        {"interval_ms": 1000, "time_to_none": 1.25, "processor_to_none": 1.5},
+    ]
+    drawn = draw_intervals({"intervals": rows}, tmp_path / "plots").read_text()
+    assert "1,000 ms" in drawn
+    assert "none" in drawn

@@ -164,6 +164,9 @@ class Function(ABC, Generic[C]):
     def checkpoint_aborted(self, checkpoint: int) -> None:
         """The checkpoint was given up. What was put into state for it goes with the next one."""
 
+    def settle(self, context: C, out: RowCollector) -> None:
+        """In a loop whose inputs have ended, again and again until nothing comes round: emit what is held back."""
+
     def end_input(self, input: int, context: C, out: RowCollector) -> None:
         """Input `input` (1: the broadcast rows) has truly ended."""
 
@@ -226,6 +229,10 @@ class FunctionOperator(Operator, Generic[C]):
 
     def checkpoint_aborted(self, checkpoint: int) -> None:
         self._function.checkpoint_aborted(checkpoint)
+
+    def settle(self, out: Collector) -> None:
+        with self._out.into(out):
+            self._function.settle(self._context, self._out)
 
     def end_input(self, input: int, out: Collector) -> None:
         with self._out.into(out):

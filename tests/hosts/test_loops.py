@@ -20,6 +20,7 @@ from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected, WeirError
 from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
+from runtime.operators.plain_process import ProcessFunction, SubtaskContext
 from runtime.operators.process import KeyedProcessFunction
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
@@ -158,6 +159,40 @@ def test_a_loop_with_timers_comes_to_its_end(tmp_path: Path) -> None:
     rows = written(tmp_path / "out")
     assert rows.pop(STEP - 1) > 0, "from -1 it takes a round more"
     assert rows == expected(source)
+
+
+class HoldsBack(ProcessFunction):
+    """Gives rows on three at a time."""
+
+    def open(self, context: SubtaskContext) -> None:
+        self._stored = context.list_state("held")
+        self._held = list(self._stored.get())
+
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: Any) -> None:
+        self._held.append(row)
+        if len(self._held) == 3:
+            self.settle(context, out)
+
+    def settle(self, context: SubtaskContext, out: Any) -> None:
+        for row in self._held:
+            out.emit(row)
+        self._held = []
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._stored.replace(self._held)
+
+
+def test_a_function_in_a_loop_puts_out_what_it_holds_back_when_the_loop_settles(tmp_path: Path) -> None:
+    """S4-41: at the end of its input it would be too late: rows would come back into a loop that has ended."""
+    source, flow = Numbers(total=50, batch=10), Dataflow("holds")
+    loop = flow.source("numbers", source).iterate("loop")
+    held = loop.key_by("key").process("hop", Hop, SCHEMA).process("hold", HoldsBack, SCHEMA)
+    loop.close_with(held.map_batches("again", lambda batch: batch.filter(_left(batch))))
+    done = held.map_batches("done", lambda batch: batch.filter(pc.invert(_left(batch))))
+    done.sink("out", ParquetSink(str(tmp_path / "out")))
+    once = FixedDelay(attempts=0)
+    run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST, restart=once)
+    assert written(tmp_path / "out") == expected(source)
 
 
 # ---------------------------------------------------------------- what is refused

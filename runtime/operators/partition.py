@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.keygroups import owner_of
-from runtime.errors import WeirError
+from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.state.hashing import key_groups
 
 _FEW: Final = 8  #: targets for which marking costs less than sorting
@@ -29,10 +29,13 @@ def by_function(
 
     Raises:
         WeirError: the function failed or returned something else than such subtasks; `target` is named.
+        DataRejected, JobRejected: the function raised it.
     """
     try:
         wanted = batch.select(list(columns))
         owners = _checked(np.asarray(function(wanted, parallelism)), wanted, parallelism)
+    except (DataRejected, JobRejected):
+        raise  # whoever refuses its input says that trying again cannot help
     except Exception as error:
         raise WeirError(f"the partitioner before operator {target!r}: {type(error).__name__}: {error}") from error
     return _dealt(batch, owners, parallelism)

@@ -38,6 +38,8 @@ class RunningAggregate(Operator):
         self._aggregates = AggregateSet(aggregates)
         self._changelog = changelog
         self._names = [*self._keys, *self._aggregates.names]
+        if changelog and not aggregates:
+            raise JobRejected("bad-aggregates", ", ".join(self._keys), "a changelog needs an aggregate that can change")
         names = [*self._names, OP] if changelog else self._names
         if len(set(names)) != len(names):
             raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {names}")
@@ -89,6 +91,8 @@ def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -
 
 
 def _differs(before: pa.Array, now: pa.Array) -> pa.Array:
-    """A null equals a null only."""
+    """A null equals a null only, and what is no number is one value."""
     both = pc.fill_null(pc.not_equal(before, now), False)
+    if pa.types.is_floating(now.type):
+        both = pc.and_not(both, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(now)), False))
     return pc.or_(both, pc.xor(before.is_valid(), now.is_valid()))

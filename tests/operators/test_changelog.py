@@ -104,3 +104,15 @@ def test_a_column_may_not_be_called_like_the_one_of_the_changelog() -> None:
     RunningAggregate(["op"], {"n": Count()})
     with pytest.raises(JobRejected, match="must differ"):
         RunningAggregate(["op"], {"n": Count()}, changelog=True)
+
+
+def test_what_is_no_number_stays_what_it_is() -> None:
+    harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}, changelog=True))
+    not_a_number = pa.record_batch({"k": ["a"], "v": [float("nan")]})
+    assert [row["op"] for row in harness.process(not_a_number)] == ["insert"]
+    assert harness.process(not_a_number) == []
+
+
+def test_a_changelog_without_aggregates_is_refused_when_the_job_is_built() -> None:
+    with pytest.raises(JobRejected, match="a changelog needs an aggregate"):
+        RunningAggregate(["k"], {}, changelog=True)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.keygroups import key_group_of, owner_of
-from runtime.errors import WeirError
+from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.partition import by_function, by_key_group
 from runtime.state.hashing import hash_columns
 
@@ -99,3 +100,15 @@ def test_a_function_that_names_no_subtask_is_refused(returned: Any, message: str
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(WeirError, match=r'partitioner before operator .next.: KeyError: .*"v" does not exist'):
         by_function(TEN, ["v"], lambda rows, targets: rows["v"], "next", 3)
+
+
+@pytest.mark.parametrize("refusal", [DataRejected("row 3 has no key"), JobRejected("bad", "k", "never")])
+def test_a_function_that_refuses_its_rows_says_so_itself(refusal: WeirError) -> None:
+    """Wrapped, the job would be tried again and again."""
+
+    def refuse(rows: pa.RecordBatch, targets: int) -> npt.ArrayLike:
+        raise refusal
+
+    with pytest.raises(type(refusal)) as raised:
+        by_function(TEN, ["k"], refuse, "next", 3)
+    assert raised.value is refusal

@@ -92,7 +92,7 @@ class Dataflow:
 
     def _connect(
         self,
-        stream: Stream,
+        stream: Stream | KeyedStream,
         target: OperatorId,
         partitioning: Partitioning = Partitioning.FORWARD,
         *,
@@ -102,6 +102,10 @@ class Dataflow:
         feedback: bool = False,
     ) -> None:
         """FORWARD leaves it to the stream how its rows are dealt."""
+        if not isinstance(stream, Stream):
+            raise JobRejected("bad-input", target, "it reads a stream, not one that is keyed: leave out its key_by")
+        if stream.flow is not self:
+            raise JobRejected("bad-input", target, f"it reads {stream.uid!r} of another dataflow, {stream.flow.name!r}")
         dealt, partitioner = stream.dealt, None
         if dealt is not None:
             if partitioning is not Partitioning.FORWARD:

@@ -31,7 +31,7 @@ PATIENCE_S = 120.0  #: nothing here is about speed; a busy machine may take long
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[SparkLauncher]:
-    launcher = SparkLauncher("tests", "local[6]")
+    launcher = SparkLauncher("tests", "local[12]")  # room for the slots of a stage that is still being killed
     yield launcher
     launcher.close()
 
@@ -189,7 +189,7 @@ def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, 
 
 def test_more_slots_than_the_cluster_offers_fails_in_words(tmp_path: Path, launcher: SparkLauncher) -> None:
     source = Numbers(total=10)
-    job = Running(launcher, tmp_path, source, 8, attempts=0)
+    job = Running(launcher, tmp_path, source, 14, attempts=0)
     job.join()
     assert job.records.state is RunState.FAILED
     assert job.records.failure is not None

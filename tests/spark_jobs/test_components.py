@@ -95,6 +95,7 @@ def test_the_components_of_a_bounded_graph(tmp_path: Path, parallelism: int) -> 
     assert found(tmp_path / "out") == answer(some)
 
 
+@pytest.mark.slow  # it waits for a checkpoint that meets messages on their way
 def test_a_failure_with_messages_in_the_loop_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """S4-30, S4-43."""
     some, bomb = edges(seed=2, vertices=1_200, count=60), Bomb()
@@ -111,6 +112,7 @@ def test_a_failure_with_messages_in_the_loop_loses_and_doubles_nothing(tmp_path:
     assert found(tmp_path / "out") == answer(some)
 
 
+@pytest.mark.slow  # it waits for a checkpoint that meets messages on their way
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 3)])
 def test_a_stopped_job_goes_on_at_another_parallelism_over_a_graph_that_has_grown(
     tmp_path: Path, before: int, after: int

@@ -9,7 +9,7 @@ from benchmarks.intervals import INTERVALS_MS, main
 def test_the_cost_of_snapshots_is_told_by_interval(tmp_path: Path) -> None:
     """S4-53: over the interval; over the size of the graph it is the benchmark of the coordinator."""
     result = tmp_path / "intervals.json"
-    assert main(["--rows", "3000000", "--rounds", "1", "--result", str(result)]) == 0
+    assert main(["--rows", "6000000", "--rounds", "1", "--result", str(result)]) == 0
     found = {row["interval_ms"]: row for row in json.loads(result.read_text())["intervals"]}
     assert list(found) == list(INTERVALS_MS)
     assert found[None]["checkpoints"] == 1, "the one that ends the job"

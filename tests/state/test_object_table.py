@@ -1,6 +1,6 @@
 """Keyed state of Python objects, captured and restored, against a dictionary: failing writes, deltas, rescales."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 import pyarrow as pa
@@ -18,30 +18,13 @@ from runtime.io.memory import MemorySnapshotStore
 from runtime.state import chain
 from runtime.state.objects import Entry, ObjectTable, Place
 from runtime.state.store import SubtaskState
+from tests.state.failing_store import FailingStore
 
 GROUPS = 8
 ME = SubtaskId(OperatorId("op"), 0)
 NAME = "objects"
 
 Model = dict[tuple[int, bytes], list[tuple[Place, bytes]]]  #: per key, in the order of writing
-
-
-class FailingStore(MemorySnapshotStore):
-    """A store whose disk is full now and then, also in the middle of a file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes_until_failure = 1_000_000
-
-    def put(self, path: str, data: Iterable[bytes]) -> None:
-        super().put(path, self._checked(data))
-
-    def _checked(self, data: Iterable[bytes]) -> Iterator[bytes]:
-        for chunk in data:
-            self.writes_until_failure -= 1
-            if self.writes_until_failure < 0:
-                raise EnvironmentFailure("the disk is full")
-            yield chunk
 
 
 def opened(

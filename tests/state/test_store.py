@@ -1,7 +1,7 @@
 """Captures and restores of a subtask's whole state, against a dictionary, with writes that fail and rescales."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
@@ -22,6 +22,7 @@ from runtime.state import chain
 from runtime.state.chain import MOST_DELTAS
 from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.store import StateCapture, SubtaskState
+from tests.state.failing_store import FailingStore
 
 GROUPS = 16
 KEYS = pa.schema([pa.field("name", UNSETTLED), namespace_field("window", pa.int64())])
@@ -30,24 +31,6 @@ ME = SubtaskId(OperatorId("op"), 0)
 
 Key = tuple[str | None, int]
 Row = tuple[int, float | None]
-
-
-class FailingStore(MemorySnapshotStore):
-    """A store whose disk is full now and then, also in the middle of a file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes_until_failure = 1_000_000
-
-    def put(self, path: str, data: Iterable[bytes]) -> None:
-        super().put(path, self._checked(data))
-
-    def _checked(self, data: Iterable[bytes]) -> Iterator[bytes]:
-        for chunk in data:
-            self.writes_until_failure -= 1
-            if self.writes_until_failure < 0:
-                raise EnvironmentFailure("the disk is full")
-            yield chunk
 
 
 def declared(state: SubtaskState) -> Any:

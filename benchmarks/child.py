@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -28,8 +28,15 @@ class Outcome:
     cpu_seconds: float = 0.0
 
 
-def run(command: Sequence[str], *, environment: Mapping[str, str], log: Path, time_box_s: float) -> Outcome:
-    """Blocks until the child has gone, and with it everything that it started."""
+def run(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    time_box_s: float,
+    stepped: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Blocks until the child has gone, and with it everything that it started. `stepped` hears of its steps."""
     outcome, lines = Outcome(), queue.SimpleQueue[str | None]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
@@ -40,7 +47,7 @@ def run(command: Sequence[str], *, environment: Mapping[str, str], log: Path, ti
         assert child.stdout is not None, "stdout is a pipe"
         threading.Thread(target=_read, args=(child.stdout, sink, lines), daemon=True).start()
         try:
-            _listen(child, lines, outcome, time.monotonic() + time_box_s)
+            _listen(child, lines, outcome, time.monotonic() + time_box_s, stepped)
         finally:
             _end(child, _GRACE_S if outcome.state == "done" else 0.0)
     return outcome
@@ -56,7 +63,11 @@ def _read(stdout: TextIO, log: TextIO, lines: "queue.SimpleQueue[str | None]") -
 
 
 def _listen(
-    child: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str | None]", outcome: Outcome, until: float
+    child: "subprocess.Popen[str]",
+    lines: "queue.SimpleQueue[str | None]",
+    outcome: Outcome,
+    until: float,
+    stepped: Callable[[str], None],
 ) -> None:
     """Takes events until the last one, the child's end, or the end of its time."""
     cpu_before = 0.0
@@ -73,6 +84,8 @@ def _listen(
         outcome.events[said["event"]] = said
         if said["event"] == protocol.STARTED:
             cpu_before = cpu_seconds(child.pid)
+        elif said["event"] == protocol.STEPPED:
+            stepped(said["text"])
         elif said["event"] == protocol.MEASURED:
             outcome.cpu_seconds = cpu_seconds(child.pid) - cpu_before
     outcome.state = "done"

@@ -2,7 +2,8 @@
 
 A system is a child process, `python -m benchmarks.systems.NAME TASK`. It first does the task small, with its output in
 files (that is the check, and warms it up), then at full size without. It says on stdout, one marked line each, when it
-has finished the first, starts the second, and has finished that. Other lines are its log.
+has finished the first, starts the second, and has finished that. Other lines are its log. A measurement of figures
+(`benchmarks.figures`) is a child process too: it says when it starts, each step, and its report.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MARK: Final = "@bench "
-CHECKED, STARTED, MEASURED = "checked", "started", "measured"
+CHECKED, STARTED, STEPPED, MEASURED = "checked", "started", "stepped", "measured"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,16 @@ def started() -> None:
 def measured(*, rows: int, seconds: float, **details: Any) -> None:
     """The measured run took `seconds` for `rows`."""
     _say(MEASURED, rows=rows, seconds=seconds, details=details)
+
+
+def stepped(text: str) -> None:
+    """One more step of a measurement is done."""
+    _say(STEPPED, text=text)
+
+
+def reported(report: dict[str, Any]) -> None:
+    """The measurement has ended with this report."""
+    _say(MEASURED, report=report)
 
 
 def event(line: str) -> dict[str, Any] | None:

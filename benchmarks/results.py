@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.figures import Report
+
 OWN: Final = "weir"
 
 
@@ -20,7 +22,8 @@ class Measurement:
     runs: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     rows: int = 0
-    differences: int | None = None  #: rows that differ from the answer; None: not compared
+    differences: int | None = None  #: rows of the small run that differ from the answer; None: not compared
+    miscounted: list[str] | None = None  #: what the sink of a measured run counted wrong; None: not compared
 
     @property
     def rate(self) -> float | None:
@@ -28,7 +31,7 @@ class Measurement:
 
     @property
     def verified(self) -> bool:
-        return self.differences == 0
+        return self.differences == 0 and not self.miscounted
 
     @property
     def rows_per_cpu_second(self) -> float | None:
@@ -46,6 +49,7 @@ class Measurement:
             "unit": self.unit,
             "runs": self.runs,
             "verified": self.verified,
+            "totals_verified": self.miscounted == [],
             "state": self.state,
             "rows": self.rows,
             "cpu_seconds": self.cpu_seconds,
@@ -61,19 +65,38 @@ def ratio_to_best_peer(systems: Mapping[str, Measurement]) -> float | None:
     return own.rate / max(peers) if peers else None
 
 
-def write(path: Path, results: Mapping[str, Mapping[str, Measurement]], titles: Mapping[str, str]) -> None:
-    """Replaces the file; whoever reads it never sees half of it."""
-    found = {
-        name: {
-            "title": titles[name],
-            "systems": {system: measured.to_json() for system, measured in systems.items()},
-            "ratio_to_best_peer": ratio_to_best_peer(systems),
-        }
-        for name, systems in results.items()
+def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
+    """What latest.json says of a workload whose result is a rate per system."""
+    return {
+        "title": title,
+        "systems": {system: measured.to_json() for system, measured in systems.items()},
+        "ratio_to_best_peer": ratio_to_best_peer(systems),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figured:
+    """A measurement whose result is figures. `state` is "done", "did not finish" or "failed"."""
+
+    title: str
+    state: str
+    report: Report | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.report is not None and not self.report.wrong
+
+    def to_json(self) -> dict[str, Any]:
+        told = self.report.to_json() if self.report is not None else {"figures": []}
+        return {"title": self.title, "state": self.state, **told}
+
+
+def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Puts these entries in the place of their older ones; the others stay. Nobody ever sees half of the file."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps({**known, **entries}, indent=2) + "\n", encoding="utf-8")
     temporary.rename(path)
 
 

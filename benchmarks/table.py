@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from benchmarks.results import OWN, Measurement, ratio_to_best_peer
+from benchmarks.figures import Figure
+from benchmarks.results import OWN, Figured, Measurement, ratio_to_best_peer
 from benchmarks.systems import SYSTEMS
 from benchmarks.workload import Workload
 
@@ -16,6 +17,7 @@ def render(results: Mapping[str, Mapping[str, Measurement]], workloads: Mapping[
         lines.append((name, workloads[name].title))
         lines += [_row(system, measured, systems) for system, measured in systems.items()]
         lines.append(("", _verdict(systems, workloads[name].target)))
+        lines += [("", beside) for beside in _beside(workloads[name], results)]
     widths = [max(len(line[i]) for line in lines if len(line) == len(_HEAD)) for i in range(len(_HEAD))]
     return "\n".join(_padded(line, [max(widths[0], 11), *widths[1:]]) for line in lines)
 
@@ -42,14 +44,73 @@ def _row(system: str, measured: Measurement, systems: Mapping[str, Measurement])
 def _output(measured: Measurement) -> str:
     if measured.differences is None:
         return "not compared"
-    return "right" if measured.verified else f"{measured.differences:,} rows differ"
+    if measured.differences:
+        return f"{measured.differences:,} rows differ"
+    if measured.miscounted:
+        return "wrong: " + "; ".join(measured.miscounted)
+    return "right" if measured.miscounted is None else "right, totals too"
 
 
-def _verdict(systems: Mapping[str, Measurement], target: float) -> str:
+def _verdict(systems: Mapping[str, Measurement], target: float | None) -> str:
     ratio = ratio_to_best_peer(systems)
+    wanted = "no target" if target is None else f"target {target:g}x"
     if ratio is None:
-        return f"no ratio (target {target:g}x the best peer)"
-    return f"{ratio:.1f}x the best peer (target {target:g}x: {'met' if ratio >= target else 'missed'})"
+        return f"no ratio to a peer ({wanted})"
+    met = "" if target is None else f": {_met(ratio >= target)}"
+    return f"{ratio:.1f}x the best peer ({wanted}{met})"
+
+
+def _beside(workload: Workload, results: Mapping[str, Mapping[str, Measurement]]) -> list[str]:
+    """Weir's rate beside its rate in another workload, where that matters."""
+    if workload.beside is None:
+        return []
+    other, least = workload.beside
+    own, there = (results.get(name, {}).get(OWN) for name in (workload.name, other))
+    if own is None or there is None or own.rate is None or there.rate is None:
+        return [f"no ratio to {other} (target {least:.2f}x)"]
+    ratio = own.rate / there.rate
+    return [f"{ratio:.2f}x the rate of {other} (target {least:.2f}x: {_met(ratio >= least)})"]
+
+
+def render_figures(found: Mapping[str, Figured]) -> str:
+    """One block per measurement: its figures with their targets, then how they came about."""
+    names = [figure.name for one in found.values() if one.report is not None for figure in one.report.figures]
+    width = max(map(len, names), default=0)
+    lines: list[str] = []
+    for name, one in found.items():
+        lines.append(f"{name:<11}  {one.title}")
+        if one.report is None:
+            lines.append(f"{'':<11}  {one.state}")
+            continue
+        lines += [f"{'':<11}  {_figure(figure, width)}".rstrip() for figure in one.report.figures]
+        lines += [f"{'':<11}  wrong: {text}" for text in one.report.wrong]
+        lines += [f"{'':<11}  {text}" for text in one.report.lines]
+    return "\n".join(lines)
+
+
+def _figure(figure: Figure, width: int) -> str:
+    value = "missing" if figure.value is None else f"{_number(figure, figure.value)} {figure.unit}".strip()
+    between = ""
+    if figure.low is not None and figure.high is not None:
+        between = f"{_number(figure, figure.low)} to {_number(figure, figure.high)}"
+    return f"{figure.name:<{width}}  {value:>12}  {between:<18}  {_target(figure)}"
+
+
+def _target(figure: Figure) -> str:
+    wanted = [
+        f"{word} {_number(figure, limit)}"
+        for word, limit in (("at least", figure.at_least), ("at most", figure.at_most))
+        if limit is not None
+    ]
+    return f"target {' and '.join(wanted)}: {_met(bool(figure.met))}" if wanted else ""
+
+
+def _number(figure: Figure, value: float) -> str:
+    return f"{value:,.{figure.digits}f}"
+
+
+def _met(met: bool) -> str:
+    return "met" if met else "missed"
 
 
 def _padded(line: tuple[str, ...], widths: list[int]) -> str:

@@ -1,6 +1,6 @@
 """What a workload is: data, parameters, the answer that is right, and how many rows each system gets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.protocol import Task
@@ -24,7 +24,9 @@ class Workload:
             is not named does not take part.
         found: SQL over the view `found`, a system's output, that gives what `expected` gives.
         expected: SQL over the view `sequence` (id, key), the input.
-        target: the least ratio to the best peer.
+        target: the least ratio to the best peer; None: the ratio is told as it is.
+        totals: what a sink that counts must have counted of so many rows; None: there is no closed form.
+        beside: another workload, and the least ratio of Weir's rate here to its rate there.
     """
 
     name: str
@@ -34,10 +36,21 @@ class Workload:
     rows: Mapping[str, int]
     found: str
     expected: str
-    target: float
+    target: float | None
     zipf: float | None = None
     check_rows: int = 6_000_000
     unit: str = "rec/s"
+    totals: Callable[[int], Mapping[str, int]] | None = None
+    beside: tuple[str, float] | None = None
+
+    def miscounted(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
+        """What the sink of a run counted otherwise than it must; None where nothing was counted or is known."""
+        if self.totals is None or "rows_out" not in details:
+            return None
+        right = self.totals(rows)
+        return [
+            f"{name} {details.get(name)}, not {value}" for name, value in right.items() if details.get(name) != value
+        ]
 
     def task(self, system: str, folder: str, share: float = 1.0) -> Task:
         """What `system` is to do, with that share of its rows."""

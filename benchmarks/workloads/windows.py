@@ -1,8 +1,12 @@
 """What W1 and W2 share: tumbling one-second windows, count and sum by key."""
 
+from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+
 from benchmarks.workload import Workload
+from runtime.connectors.sources.sequence import MULTIPLIER
 
 KIND: Final = "window"
 FOUND: Final = """
@@ -13,6 +17,7 @@ EXPECTED: Final = """
     select key, time_bucket(interval 1 second, make_timestamp(id)) as window_start, count(*), sum(id)
     from sequence where id < {rows} // 1000000 * 1000000 - 3000000 group by all
 """
+_WINDOW_ROWS: Final = 1_000_000
 
 
 def windows(name: str, keys: int, rows: dict[str, int], target: float) -> Workload:
@@ -26,4 +31,18 @@ def windows(name: str, keys: int, rows: dict[str, int], target: float) -> Worklo
         found=FOUND,
         expected=EXPECTED,
         target=target,
+        totals=lambda rows: totals(rows, keys),
     )
+
+
+def totals(rows: int, keys: int) -> Mapping[str, int]:
+    """What comes out of a job that ends: a row for each key of each window. Every key is in a window that is full."""
+    assert keys <= _WINDOW_ROWS, "with more keys than rows not every key is in every window"
+    full, rest = divmod(rows, _WINDOW_ROWS)
+    last = np.unique((np.arange(rest) + full * _WINDOW_ROWS) * MULTIPLIER % keys)
+    return {
+        "rows_out": full * keys + len(last),
+        "sum_of_key": full * keys * (keys - 1) // 2 + int(last.sum()),
+        "sum_of_count": rows,
+        "sum_of_sum": rows * (rows - 1) // 2,
+    }

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results import Measurement, all_right, ratio_to_best_peer, write
-from benchmarks.table import render
+from benchmarks import figures
+from benchmarks.figures import Figure, Report
+from benchmarks.results import Figured, Measurement, all_right, entry, ratio_to_best_peer, write
+from benchmarks.table import render, render_figures
 from benchmarks.workloads import WORKLOADS
 
 
@@ -19,17 +21,26 @@ def measured(*rates: float, differences: int | None = 0) -> Measurement:
 
 def test_latest_json_has_its_shape(tmp_path: Path) -> None:
     systems = {"weir": measured(50e6, 10e6, 30e6), "spark": measured(3e6), "pyflink": Measurement(unit="rec/s")}
-    write(tmp_path / "bench" / "latest.json", {"W1": systems}, {"W1": "windows"})
-    (entry,) = json.loads((tmp_path / "bench" / "latest.json").read_text()).values()
-    assert entry["ratio_to_best_peer"] == pytest.approx(10)
-    weir = entry["systems"]["weir"]
+    write(tmp_path / "bench" / "latest.json", {"W1": entry("windows", systems)})
+    (found,) = json.loads((tmp_path / "bench" / "latest.json").read_text()).values()
+    assert found["ratio_to_best_peer"] == pytest.approx(10)
+    weir = found["systems"]["weir"]
     assert weir["rate"] == 30e6
     assert weir["unit"] == "rec/s"
     assert weir["runs"] == [50e6, 10e6, 30e6]
     assert weir["verified"] is True
-    assert entry["systems"]["pyflink"] == {
-        "rate": None, "unit": "rec/s", "runs": [], "verified": False, "state": "missing", "rows": 0, "cpu_seconds": [],
+    assert found["systems"]["pyflink"] == {
+        "rate": None, "unit": "rec/s", "runs": [], "verified": False, "totals_verified": False, "state": "missing",
+        "rows": 0, "cpu_seconds": [],
     }  # fmt: skip
+
+
+def test_what_was_not_measured_again_stays_in_latest_json(tmp_path: Path) -> None:
+    latest = tmp_path / "latest.json"
+    write(latest, {"W1": entry("windows", {"weir": measured(1.0)}), "W2": entry("windows", {"weir": measured(2.0)})})
+    write(latest, {"W2": entry("windows", {"weir": measured(3.0)})})
+    rates = {name: found["systems"]["weir"]["rate"] for name, found in json.loads(latest.read_text()).items()}
+    assert rates == {"W1": 1.0, "W2": 3.0}
 
 
 def test_only_right_output_counts_for_the_ratio() -> None:
@@ -56,3 +67,62 @@ def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
     assert {"right", "1,234 rows differ", "did not finish", "missing"} <= shown
     assert any(line.split() == ["Weir", "40,000,000", "20,000,000", "right"] for line in lines)
     assert any("20.0x the best peer (target 10x: met)" in line for line in lines)
+
+
+def test_a_measured_run_that_counted_something_else_is_wrong_output() -> None:
+    """The sink of the run that is timed counts rows and adds columns up; both are known beforehand."""
+    right = {"rows_out": 2_000, "sum_of_key": 999_000, "sum_of_count": 2_000_000, "sum_of_sum": 1_999_999_000_000}
+    assert WORKLOADS["W1"].miscounted(2_000_000, right) == []
+    assert WORKLOADS["W1"].miscounted(2_000_000, right | {"rows_out": 1_999}) == ["rows_out 1999, not 2000"]
+    assert WORKLOADS["W1"].miscounted(2_000_000, {"batches": 3}) is None, "who counts nothing is not compared"
+    wrong = measured(30e6)
+    wrong.miscounted = ["rows_out 1999, not 2000"]
+    assert ratio_to_best_peer({"weir": wrong, "spark": measured(3e6)}) is None
+    assert not all_right([{"weir": wrong}])
+    assert "wrong: rows_out 1999, not 2000" in render({"W1": {"weir": wrong}}, WORKLOADS)
+
+
+def test_a_last_window_that_is_not_full_counts_too() -> None:
+    right = {"rows_out": 1_003, "sum_of_key": 499_500 + 0 + 761 + 522, "sum_of_count": 1_000_003}
+    assert WORKLOADS["W1"].miscounted(1_000_003, right | {"sum_of_sum": 1_000_003 * 1_000_002 // 2}) == []
+
+
+FIGURES = (
+    Figure(name="time to none at 1 s", value=1.0123, digits=3, at_most=1.02, low=1.008, high=1.0161, runs=(1.01, 1.02)),
+    Figure(name="gain", value=1.4, unit="x", at_least=1.6),
+    Figure(name="stop-the-world", value=1.5, unit="x"),
+    Figure(name="never came", value=None, at_most=3),
+)
+
+
+def test_a_figure_is_met_missed_or_only_told() -> None:
+    assert [figure.met for figure in FIGURES] == [True, False, None, False]
+
+
+def test_figures_go_to_latest_json_and_back(tmp_path: Path) -> None:
+    report = Report(figures=FIGURES, lines=("a line",), details={"rows": 3})
+    write(tmp_path / "latest.json", {"W8": Figured(title="intervals", state="done", report=report).to_json()})
+    found = json.loads((tmp_path / "latest.json").read_text())["W8"]
+    assert found["title"] == "intervals"
+    assert found["state"] == "done"
+    assert found["figures"][0]["met"] is True
+    assert found["figures"][0]["value"] == 1.0123
+    assert figures.from_json(found) == report
+
+
+def test_the_table_shows_figures_with_their_targets() -> None:
+    wrong = Report(figures=(), wrong=("a row is lost",))
+    found = {
+        "W8": Figured(title="intervals", state="done", report=Report(figures=FIGURES, lines=("a line",))),
+        "W9": Figured(title="state", state="did not finish"),
+        "W11": Figured(title="recovery", state="done", report=wrong),
+    }
+    shown = render_figures(found)
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: met" in rows
+    assert "gain 1.40 x target at least 1.60: missed" in rows
+    assert "stop-the-world 1.50 x" in rows
+    assert "never came missing target at most 3.00: missed" in rows
+    assert rows[rows.index("W9 state") + 1] == "did not finish"
+    assert "wrong: a row is lost" in rows
+    assert [one.right for one in found.values()] == [True, False, False]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.connectors.formats import CsvFormat, LineFormat, ParquetFormat
+from runtime.connectors.formats import CsvFormat, JsonLinesFormat, LineFormat, ParquetFormat
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
@@ -26,6 +26,7 @@ from tests.contracts.files import INTERVAL_MS, Reading, drop
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])
 CSV = CsvFormat(SCHEMA)
+JSON = JsonLinesFormat(SCHEMA)
 
 
 def csv(ids: range, *, times: int = 10) -> str:
@@ -47,6 +48,10 @@ def write_lines(folder: Path, name: str, numbers: range) -> None:
     drop(folder, f"{name}.txt", "".join(f"{number}\n" for number in numbers))
 
 
+def write_json(folder: Path, name: str, numbers: range) -> None:
+    drop(folder, f"{name}.jsonl", "".join(f'{{"at": 1, "id": {number}}}\n' for number in numbers))
+
+
 def write_parquet(folder: Path, name: str, numbers: range) -> None:
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table({"id": list(numbers)}), folder / f".{name}", row_group_size=7)
@@ -60,6 +65,8 @@ def number_of(row: dict[str, Any]) -> int:
 KINDS: dict[str, tuple[Any, Any]] = {
     "csv": (write_csv, lambda path: DirectorySource(path, CSV)),
     "csv bounded": (write_csv, lambda path: DirectorySource(path, CSV, bounded=True)),
+    "json": (write_json, lambda path: DirectorySource(path, JSON)),
+    "json bounded": (write_json, lambda path: DirectorySource(path, JSON, bounded=True)),
     "lines": (write_lines, lambda path: DirectorySource(path, LineFormat())),
     "parquet": (write_parquet, lambda path: DirectorySource(path, ParquetFormat())),
     "parquet bounded": (write_parquet, ParquetSource),
@@ -385,7 +392,7 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
         Reading(ParquetSource(str(tmp_path))).poll()
 
 
-@pytest.mark.parametrize("kind", ["csv", "lines", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "json", "lines", "parquet"])
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
 def test_a_file_that_cannot_be_opened_now_is_not_given_up(kind: str, policy: OnMalformed, tmp_path: Path) -> None:
     """The process has no descriptor left: that is no fault of the file, whatever the policy on malformed rows."""

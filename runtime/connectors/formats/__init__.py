@@ -1,0 +1,18 @@
+"""How files become batches, one format per file; read in pieces, from any row on."""
+
+from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
+from runtime.connectors.formats.csv import CsvFormat
+from runtime.connectors.formats.json_lines import JsonLinesFormat
+from runtime.connectors.formats.lines import LineFormat
+from runtime.connectors.formats.parquet import ParquetFormat
+
+__all__ = [
+    "Chunk",
+    "CsvFormat",
+    "Format",
+    "JsonLinesFormat",
+    "LineFormat",
+    "Malformed",
+    "MalformedFile",
+    "ParquetFormat",
+]

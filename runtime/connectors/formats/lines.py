@@ -1,0 +1,45 @@
+"""Lines of text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from runtime.connectors.blocks import blocks
+from runtime.connectors.formats.base import Chunk, Malformed
+from runtime.connectors.formats.salvage import Salvage
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """Lines of UTF-8 text, in a column `line`, without their line ends."""
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def columns(self) -> pa.Schema:
+        return _LINES
+
+    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
+        with path.open("rb") as file:
+            for block in blocks(file, blank_rows=True):
+                if block.first_row + len(block) > first_row:
+                    good = Salvage(block.from_row(first_row), _lines, _not_text)
+                    good.search()
+                    yield good.chunk(_LINES)
+
+
+_LINES: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])
+
+
+def _lines(data: bytes, count: int) -> pa.RecordBatch:
+    text = data.decode()
+    lines = text.replace("\r\n", "\n").removesuffix("\n").removesuffix("\r").split("\n")
+    assert len(lines) == count, "a block knows its rows"
+    return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_LINES)
+
+
+def _not_text(row: int, text: str, error: str) -> Malformed:
+    return Malformed(row=row, column="line", reason=f"the line is not UTF-8: {error}", text=text)

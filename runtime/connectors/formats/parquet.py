@@ -1,0 +1,83 @@
+"""Parquet files, row group by row group."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.connectors.formats.base import Chunk, MalformedFile
+
+_PARQUET_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True)
+class ParquetFormat:
+    """Parquet files.
+
+    Args:
+        schema: the columns wanted; None: all, as the first file has them.
+    """
+
+    schema: pa.Schema | None = None
+
+    def check(self) -> None:
+        """Nothing can be wrong before a file is there."""
+
+    def columns(self) -> pa.Schema | None:
+        return self.schema
+
+    def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
+        try:
+            with pq.ParquetFile(path) as file:
+                yield from self._chunks(file, first_row)
+        except (pa.ArrowException, OSError) as error:
+            if not _blames_the_file(error):
+                raise
+            raise MalformedFile(f"it is not a readable Parquet file: {error}") from error
+
+    def _chunks(self, file: Any, first_row: int) -> Iterator[Chunk]:
+        at = 0
+        names = self._names(file)
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if at + rows <= first_row:
+                at += rows
+                continue
+            for batch in file.iter_batches(_PARQUET_ROWS, row_groups=[group], columns=names):
+                stop = at + batch.num_rows
+                if stop > first_row:
+                    skipped = max(0, first_row - at)
+                    numbers = np.arange(at + skipped, stop)
+                    yield Chunk(batch=self._fitted(batch.slice(skipped)), rows=numbers, next_row=stop)
+                at = stop
+
+    def _names(self, file: Any) -> list[str] | None:
+        if self.schema is None:
+            return None
+        missing = [name for name in self.schema.names if name not in file.schema_arrow.names]
+        if missing:
+            raise MalformedFile(f"it has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+        return list(self.schema.names)
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without the metadata of whoever wrote the file, so that all files look alike."""
+        if self.schema is None:
+            return pa.RecordBatch.from_arrays(batch.columns, schema=plain_schema(batch.schema))
+        columns = [batch.column(item.name).cast(item.type) for item in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _blames_the_file(error: Exception) -> bool:
+    """Whether reading it again would fail again. What the system refuses (a full table of open files, a disk that does
+    not answer, memory that is short) carries its number or a type of its own; Arrow's verdicts on a file have none.
+    """
+    return getattr(error, "errno", None) is None and not isinstance(error, MemoryError | pa.ArrowCancelled)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Without metadata."""
+    return pa.schema([item.remove_metadata() for item in schema])

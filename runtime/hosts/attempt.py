@@ -157,12 +157,16 @@ class Attempt:
     def _turn(self) -> None:
         self.alive()
         try:
-            self._mail.get(timeout=TICK_S)()
+            self._mail.get(timeout=self._patience_s())()
             while self._outcome is None and not self._mail.empty():
                 self._mail.get()()
         except queue.Empty:
             pass
         self._look_around()
+
+    def _patience_s(self) -> float:
+        """Until the coordinator wants to be woken, at most a tick."""
+        return min([TICK_S, *(max(0, at - self._now()) / 1000 for at in self._wake_at)])
 
     def _look_around(self) -> None:
         now, at = self.clock.monotonic_ms(), self._now()

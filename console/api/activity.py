@@ -15,7 +15,7 @@ from console.accounts.middleware import request_id_of
 from console.api import serializers
 from console.api.base import OfJob, Strict, whole_number
 from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
-from console.api.pagination import NewestOperationFirst
+from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations import services
@@ -47,6 +47,7 @@ class Checkpoints(OfJob, generics.ListAPIView[Checkpoint]):
     queryset = Checkpoint.objects.all()
     serializer_class = serializers.CheckpointSerializer
     filterset_class = CheckpointFilter
+    pagination_class = NewestNumberFirst
 
 
 class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
@@ -55,6 +56,7 @@ class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
     queryset = Checkpoint.objects.all()
     serializer_class = serializers.CheckpointSerializer
     filterset_class = CheckpointFilter
+    pagination_class = NewestNumberFirst
 
     def get_queryset(self) -> QuerySet[Checkpoint]:
         if getattr(self, "swagger_fake_view", False):

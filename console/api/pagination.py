@@ -18,6 +18,12 @@ class NewestOperationFirst(NewestFirst):
     ordering = ("-created_at", "-id")  # type: ignore[assignment]
 
 
+class NewestNumberFirst(NewestFirst):
+    """Checkpoints are numbered within their job, and a long history is indexed by these numbers."""
+
+    ordering = "-number"
+
+
 class ByName(NewestFirst):
     """Pipelines have names for ids."""
 

@@ -79,6 +79,21 @@ class Checkpoint(models.Model):
             models.Index(
                 fields=("run",), condition=Q(status=Status.IN_PROGRESS.value), name="weir_checkpoint_in_progress"
             ),
+            # A job has millions of rows after a year. Those that are asked for again and again are few.
+            models.Index(
+                fields=("job", "-number"),
+                condition=Q(status=Status.COMPLETED.value, discarded_at=None),
+                name="weir_checkpoint_restorable",
+            ),
+            models.Index(
+                fields=("job", "-number"), condition=~Q(kind=Kind.CHECKPOINT.value), name="weir_checkpoint_savepoints"
+            ),
+            models.Index(
+                fields=("job", "run", "reason", "id"),
+                condition=Q(status=Status.FAILED.value),
+                name="weir_checkpoint_failures",
+            ),
+            models.Index(fields=("job", "run", "status"), name="weir_checkpoint_counts"),
         ]
         constraints = [
             models.UniqueConstraint(fields=("job", "number"), name="weir_checkpoint_number"),

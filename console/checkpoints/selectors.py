@@ -54,22 +54,22 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     if run is not None:
         rows, attempts = rows.filter(run=run), attempts.filter(run=run)
     restored = attempts.exclude(restored_checkpoint=None)
-    light = rows.defer("operators").order_by("-number")
-    completed = light.filter(status=Status.COMPLETED)
+    completed = rows.filter(status=Status.COMPLETED).order_by("-number")
     summed_up = summary(_measured(rows))  # before they are counted: another one may complete in between
+    failures = _failures(rows.filter(status=Status.FAILED))
     return Statistics(
         counts=_counts(rows, restored.count()),
         summary=summed_up,
-        failures=_failures(light.filter(status=Status.FAILED)),
+        failures=failures,
         latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
         latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),
-        latest_failed=light.filter(status=Status.FAILED).first(),
-        latest_restored=_with_checkpoint(restored).order_by("-token").first(),
+        latest_failed=max((one.newest for one in failures), key=lambda row: row.number, default=None),
+        latest_restored=restored.select_related("restored_checkpoint").order_by("-token").first(),
     )
 
 
 def _counts(rows: QuerySet[Checkpoint], restored: int) -> Counts:
-    found = dict(rows.order_by().values_list("status").annotate(Count("pk")))
+    found = dict(rows.order_by().values_list("status").annotate(rows=Count("*")))
     return Counts(
         in_progress=found.get(Status.IN_PROGRESS, 0),
         completed=found.get(Status.COMPLETED, 0),
@@ -104,7 +104,3 @@ def _failures(failed: QuerySet[Checkpoint]) -> tuple[Failures, ...]:
 def _is_counted(reason: str) -> bool:
     """A reason that this console does not know yet is taken for one that does not count."""
     return reason in list(FailureReason) and FailureReason(reason).counts
-
-
-def _with_checkpoint(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
-    return attempts.select_related("restored_checkpoint").defer("detail", "restored_checkpoint__operators")

@@ -59,6 +59,8 @@ def test_checkpoints_are_found_by_job_number_status_and_day(
     assert numbers(browser.get(LIST, {"q": "daily"})) == [8, 7]
     assert numbers(browser.get(LIST, {"q": "weekly"})) == []
     assert numbers(browser.get(LIST, {"status__exact": "failed"})) == [8]
+    assert numbers(browser.get(LIST, {"reason": "expired"})) == [7]
+    assert numbers(browser.get(LIST, {"reason": "subsumed"})) == []
     assert numbers(browser.get(LIST, {"review_state__exact": "reviewed"})) == []
     assert numbers(browser.get(LIST, {"triggered_at__year": "1999"})) == []
     page = browser.get(LIST).content.decode()

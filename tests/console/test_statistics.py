@@ -146,6 +146,16 @@ def test_the_api_gives_the_same_numbers(api: APIClient, run: Run, make_checkpoin
     assert failure["newest"]["detail"] == "no acknowledgement from sums/1"
 
 
+def test_the_api_costs_no_query_for_each_row_that_it_shows(
+    api: APIClient, run: Run, make_checkpoint: MakeCheckpoint, django_assert_max_num_queries: Any
+) -> None:
+    for number, reason in enumerate(("expired", "declined", "suspended", "async_failed"), 1):
+        make_checkpoint(run, number, status="failed", reason=reason)
+    Attempt.objects.create(run=run, token=2, restored_checkpoint=make_checkpoint(run, 5))
+    with django_assert_max_num_queries(11):
+        api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/")
+
+
 def test_the_api_tells_runs_apart_and_refuses_what_is_none(api: APIClient, run: Run, make_run: MakeRun) -> None:
     path = f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/"
     lengthy(run, 3)

@@ -1,0 +1,93 @@
+"""What is asked again and again, by pages that poll and by job masters, reads few rows of a long history."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
+
+from console.jobs.models import Run
+from console.operations import reconciler
+from runtime.core.lifecycle import RunState
+from runtime.core.statistics import REMEMBERED
+from runtime.io.queries import statement
+from tests.console.conftest import MakeRun
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROWS = 20_000
+FEW = 200  #: rows of a page, of what is retained, of what the strip draws
+SUMMED_UP = REMEMBERED + FEW
+
+_MANY = """
+INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, completed_at, duration_ms,
+                             size_bytes, written_bytes, path, operators, discarded_at)
+SELECT job_id, id, 1, n, 'checkpoint', 'completed', now() - n * interval '5 s', now() - n * interval '5 s', 300, 9000,
+       2000, 'checkpoint-' || n || '-1', '[{"uid": "sums", "max_alignment_ms": 1.5}]',
+       CASE WHEN n <= %s THEN now() END
+FROM weir_run, generate_series(1, %s) n WHERE id = %s
+"""
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Run:
+    """Of days: no savepoint, no failure, and all but the newest five discarded."""
+    made = make_run(RunState.RUNNING, token=1)
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")  # or the rows are not settled when they are looked through
+        cursor.execute(_MANY, [ROWS - 5, ROWS, made.pk])
+        cursor.execute("VACUUM (ANALYZE) weir_checkpoint")  # as Postgres does by itself, some time after
+    return made
+
+
+def rows_read(sql: str, given: Any = None) -> int:
+    """How many checkpoint rows a statement looks at; an index that answers alone looks at none."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", given)
+        return sum(_read(cursor.fetchone()[0][0]["Plan"]))
+
+
+def _read(plan: dict[str, Any]) -> Iterator[int]:
+    if plan.get("Relation Name") == "weir_checkpoint" and plan["Node Type"] not in ("Index Only Scan", "ModifyTable"):
+        removed = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+        yield (plan["Actual Rows"] + removed) * plan["Actual Loops"]
+    for below in plan.get("Plans", ()):
+        yield from _read(below)
+
+
+def read_by(act: Callable[[], Any]) -> int:
+    """How many checkpoint rows all statements of `act` look at."""
+    with CaptureQueriesContext(connection) as made:
+        act()
+    about = [query["sql"] for query in made.captured_queries if "weir_checkpoint" in query["sql"]]
+    assert about
+    return sum(rows_read(sql) for sql in about)
+
+
+def test_pages(browser: Client, run: Run) -> None:
+    for path in ("", "?before=10000", "checkpoints/", f"checkpoints/?run={run.pk}", "restore/", "stop/", "start/"):
+        bound = SUMMED_UP if path.startswith("checkpoints") else FEW
+        assert read_by(lambda path=path: browser.get(f"/jobs/{run.job_id}/{path}")) <= bound, path
+    assert read_by(lambda: browser.get("/jobs/")) <= FEW
+
+
+def test_the_api(api: APIClient, run: Run) -> None:
+    for of in (f"jobs/{run.job_id}", f"runs/{run.pk}"):
+        for query in ("", "?kind=savepoint", "?status=failed", "?status=in_progress", "?number=7"):
+            path = f"/api/v1/{of}/checkpoints/{query}"
+            assert read_by(lambda path=path: api.get(path)) <= FEW, path
+    assert read_by(lambda: api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/")) <= SUMMED_UP
+
+
+def test_the_reconciler(run: Run) -> None:
+    assert read_by(reconciler.reconcile) <= FEW
+
+
+def test_the_job_master(run: Run) -> None:
+    """Retention is asked for after each completed checkpoint."""
+    given = {"run": run.pk, "token": 1, "keep": 5, "number": ROWS - 3}
+    for name in ("retained", "discard_beyond", "committed_since", "final_savepoint"):
+        assert rows_read(statement(name), given) <= FEW, name

@@ -21,6 +21,7 @@ from runtime.core.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.functions import Row, RowCollector
 from runtime.operators.kept_rows import KeptRows, joined
+from runtime.operators.row_values import rows_of
 from runtime.ports import Collector, Operator, OperatorContext
 
 AsyncFunction = Callable[[Row], Awaitable[Iterable[Row]]]
@@ -153,7 +154,7 @@ class AsyncMap(Operator):
         while self._waiting and len(self._requests) < self._limits.capacity:
             waiting = self._waiting[0]
             asked = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
-            for number, row in enumerate(asked.to_pylist()):
+            for number, row in enumerate(rows_of(asked)):
                 self._request(row, asked.slice(number, 1), waiting.time)
             waiting.batch = waiting.batch.slice(asked.num_rows)
             if not waiting.batch.num_rows:

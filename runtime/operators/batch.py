@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.operators.row_values import rows_of
+from runtime.operators.row_values import batch_of, rows_of
 from runtime.ports import Collector, Operator
 
 ROWS_PER_BATCH: Final = 16_384  #: most rows that a flat map puts into one output batch
@@ -58,4 +58,4 @@ class FlatMapRows(Operator):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         rows = (made for row in rows_of(batch) for made in self._function(row))
         while chunk := list(islice(rows, ROWS_PER_BATCH)):
-            out.emit(pa.RecordBatch.from_pylist(chunk, schema=self._schema))
+            out.emit(batch_of(chunk, self._schema))

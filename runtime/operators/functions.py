@@ -7,13 +7,14 @@ emit; there is none in `snapshot` and `close`, and one that was kept refuses.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
 from runtime.core.checkpoint import CommitPermit
 from runtime.errors import WeirError
 from runtime.operators.batch import ROWS_PER_BATCH
+from runtime.operators.row_values import batch_of, rows_of
 from runtime.ports import Collector, Operator, OperatorContext
 
 Row = dict[str, Any]
@@ -21,13 +22,20 @@ Row = dict[str, Any]
 RULES: Final = 1  #: the input of broadcast rows
 
 
+class _Nowhere(list[Row]):
+    """In place of the rows while no hook that may emit is being called, so that `emit` need not ask each time."""
+
+    def append(self, row: Row) -> NoReturn:
+        raise WeirError("output is refused outside of the hooks that are given a collector: it would be lost")
+
+
 class RowCollector:
     """Where a function's rows go, as dicts; those of one call leave in batches, in their order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._rows: list[Row] = []
-        self._target: Collector | None = None
+        self._rows: list[Row] = _Nowhere()
+        self._target: Collector
 
     def emit(self, row: Row) -> None:
         """Gives out a row; columns that it lacks are null.
@@ -35,26 +43,25 @@ class RowCollector:
         Raises:
             WeirError: no hook that may emit is being called: it would be lost.
         """
-        if self._target is None:
-            raise WeirError("output is refused outside of the hooks that are given a collector: it would be lost")
-        self._rows.append(row)
-        if len(self._rows) >= ROWS_PER_BATCH:
-            self._flush(self._target)
+        rows = self._rows
+        rows.append(row)
+        if len(rows) >= ROWS_PER_BATCH:
+            self._flush()
 
     @contextmanager
     def into(self, target: Collector) -> Iterator[None]:
         """Accepts rows, and sends them to `target`."""
-        self._target = target
+        self._target, self._rows = target, []
         try:
             yield
-            self._flush(target)
+            self._flush()
         finally:
-            self._target = None
+            self._rows = _Nowhere()
 
-    def _flush(self, target: Collector) -> None:
+    def _flush(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            target.emit(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+            self._target.emit(batch_of(rows, self._schema))
 
 
 class FunctionContext:
@@ -249,5 +256,5 @@ class FunctionOperator(Operator, Generic[C]):
         function = self._function
         assert isinstance(function, HandlesBroadcast), "only functions that handle broadcast rows have a second input"
         with self._out.into(out), self._context.alike():
-            for row in batch.to_pylist():
+            for row in rows_of(batch):
                 function.process_broadcast(row, self._context, self._out)

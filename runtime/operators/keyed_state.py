@@ -12,43 +12,49 @@ copy, and the same before and after a restore: a tuple comes back as a list. A c
 
 A time to live is processing time since an element was last written. What has outlived it is not there to any read, and
 is removed at the next snapshot at the latest.
+
+Lists and maps are here, and what all kinds share; those that have one value per key are in `value_state`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from runtime.errors import JobRejected, WeirError
-from runtime.state.objects import Entry, ObjectTable, Place, Stored, is_plain, place_of
+from runtime.state.objects import Entry, ObjectTable, Place, Plain, Stored, is_plain, place_of
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
-_THE_VALUE: Final[Place] = None  #: the place of a state that has one
+
+At = tuple[int, bytes]  #: key group, key
 
 
-@dataclass(slots=True)
 class CurrentKey:
-    """The key whose row or timer is being handled; all states of an operator share it."""
+    """The key whose row or timer is being handled; all states of an operator share it.
 
-    _at: tuple[int, bytes] | None = None
+    It is a number: rows and timers are handled many at a time, and each time the keys that occur are numbered.
+    """
 
-    def enter(self, at: tuple[int, bytes]) -> None:
-        self._at = at
+    __slots__ = ("keys", "number")
 
-    def leave(self) -> None:
-        self._at = None
+    def __init__(self) -> None:
+        self.keys: list[At] = []
+        self.number = 0
 
-    def get(self) -> tuple[int, bytes]:
+    def get(self) -> At:
         """Key group and key.
 
         Raises:
             WeirError: no row and no timer is being handled.
         """
-        if self._at is None:
-            raise WeirError("there is no current key here: keyed state and timers belong to a row or a timer")
-        return self._at
+        if not self.keys:
+            raise no_key()
+        return self.keys[self.number]
+
+
+def no_key() -> WeirError:
+    return WeirError("there is no current key here: keyed state and timers belong to a row or a timer")
 
 
 class Cells:
@@ -62,14 +68,14 @@ class Cells:
         if ttl_ms is not None and ttl_ms <= 0:
             raise JobRejected("bad-ttl", table.schema.name, f"a time to live is at least 1 ms, not {ttl_ms}")
         self._table = table
-        self._current = current
+        self.current = current
         self._now_ms = now_ms
         self._ttl_ms = ttl_ms
         self._expiries = self._restored_expiries()  #: soonest first, since each write moves its entry to the end
 
     def read(self, place: Place) -> tuple[bool, Any]:
         """Whether there is a living element, and its value."""
-        group, key = self._current.get()
+        group, key = self.current.get()
         stored = self._table.under(group, key).get(place)
         if stored is None:
             return False, None
@@ -84,12 +90,9 @@ class Cells:
         Raises:
             TypeError: the value cannot be stored; the state is named.
         """
-        group, key = self._current.get()
-        entry: Entry = (group, key, place)
+        entry: Entry = (*self.current.get(), place)
         if self._ttl_ms is None and is_plain(value):
-            self._table.put(entry, value)
-            if self._expiries:  # restored from a version that had a time to live
-                self._expiries.pop(entry, None)
+            self.put_plain(entry, value)
             return
         expires = None if self._ttl_ms is None else self._now_ms() + self._ttl_ms
         try:
@@ -101,21 +104,36 @@ class Cells:
         if expires is not None:
             self._expiries[entry] = expires
 
+    def put_plain(self, entry: Entry, value: Plain) -> None:
+        """Sets an element for ever, of any key."""
+        self._table.put(entry, value)
+        if self._expiries:  # restored from a version that had a time to live
+            self._expiries.pop(entry, None)
+
     def remove(self, place: Place) -> None:
-        self._remove((*self._current.get(), place))
+        self.delete((*self.current.get(), place))
+
+    def delete(self, entry: Entry) -> None:
+        """Removes an element of any key."""
+        self._expiries.pop(entry, None)
+        self._table.delete(entry)
+
+    def stored(self, place: Place) -> Stored | None:
+        """What lies in the table, whether it lives or not."""
+        return self._table.under(*self.current.get()).get(place)
 
     def living(self) -> list[tuple[Any, Any]]:
         """Places and values of the current key, in the order in which they were written."""
-        found = ((place, *_opened(stored)) for place, stored in self._table.under(*self._current.get()).items())
+        found = ((place, *_opened(stored)) for place, stored in self._table.under(*self.current.get()).items())
         return [(place, value) for place, expires, value in found if not self._is_past(expires)]
 
     def next_place(self) -> int:
         """One behind the last place of a list."""
-        last = next(reversed(self._table.under(*self._current.get())), None)
+        last = next(reversed(self._table.under(*self.current.get())), None)
         return last + 1 if isinstance(last, int) else 0
 
     def clear(self) -> None:
-        for place in list(self._table.under(*self._current.get())):
+        for place in list(self._table.under(*self.current.get())):
             self.remove(place)
 
     def sweep(self) -> None:
@@ -126,11 +144,7 @@ class Cells:
                 break
             expired.append(entry)
         for entry in expired:
-            self._remove(entry)
-
-    def _remove(self, entry: Entry) -> None:
-        self._expiries.pop(entry, None)
-        self._table.delete(entry)
+            self.delete(entry)
 
     def _is_past(self, expires: int | None) -> bool:
         return expires is not None and expires <= self._now_ms()
@@ -146,23 +160,6 @@ def _opened(stored: Stored) -> tuple[int | None, Any]:
         return None, stored
     expires, value = _decode(stored)
     return expires, value
-
-
-class ValueState:
-    """One value per key."""
-
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-
-    def get(self, default: Any = None) -> Any:
-        there, value = self._cells.read(_THE_VALUE)
-        return value if there else default
-
-    def update(self, value: Any) -> None:
-        self._cells.write(_THE_VALUE, value)
-
-    def clear(self) -> None:
-        self._cells.clear()
 
 
 class KeyedListState:
@@ -213,47 +210,6 @@ class MapState(MutableMapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._cells.living())
-
-    def clear(self) -> None:
-        self._cells.clear()
-
-
-class AggregatingState:
-    """An accumulator per key: `create` makes it, `add` folds a value into it, `result` reads it."""
-
-    def __init__(
-        self, cells: Cells, create: Callable[[], Any], add: Callable[[Any, Any], Any], result: Callable[[Any], Any]
-    ) -> None:
-        self._cells = cells
-        self._create, self._add, self._result = create, add, result
-
-    def get(self) -> Any:
-        """The result so far; None before the first value."""
-        there, accumulator = self._cells.read(_THE_VALUE)
-        return self._result(accumulator) if there else None
-
-    def add(self, value: Any) -> None:
-        there, accumulator = self._cells.read(_THE_VALUE)
-        self._cells.write(_THE_VALUE, self._add(accumulator if there else self._create(), value))
-
-    def clear(self) -> None:
-        self._cells.clear()
-
-
-class ReducingState:
-    """All values of a key folded into one by a function of two."""
-
-    def __init__(self, cells: Cells, function: Callable[[Any, Any], Any]) -> None:
-        self._cells = cells
-        self._function = function
-
-    def get(self) -> Any:
-        """The value so far; None before the first."""
-        return self._cells.read(_THE_VALUE)[1]
-
-    def add(self, value: Any) -> None:
-        there, before = self._cells.read(_THE_VALUE)
-        self._cells.write(_THE_VALUE, self._function(before, value) if there else value)
 
     def clear(self) -> None:
         self._cells.clear()

@@ -25,6 +25,7 @@ subtask's loop, one thing at a time, so rows and timers of a key never meet.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -33,23 +34,17 @@ import pyarrow as pa
 from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
-from runtime.operators.keyed_state import (
-    AggregatingState,
-    Cells,
-    CurrentKey,
-    KeyedListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
-from runtime.operators.row_values import rows_of
+from runtime.operators.keyed_state import At, Cells, CurrentKey, KeyedListState, MapState
+from runtime.operators.row_values import rows_of, values_of
 from runtime.operators.timers import Timer, Timers
+from runtime.operators.value_state import AggregatingState, ExpiringValueState, ReducingState, ValueState
 from runtime.ports import Collector, OperatorContext
 from runtime.state.factorise import factorise
 from runtime.state.hashing import key_groups
 from runtime.state.keycodes import plain_type
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class ProcessContext(FunctionContext):
@@ -57,16 +52,24 @@ class ProcessContext(FunctionContext):
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
-        self._key = CurrentKey()
+        self.key = CurrentKey()
         self._cells: list[Cells] = []
-        self.event_timers = Timers(context.state.object_table("_event_timers"), self._key)
-        self.processing_timers = Timers(context.state.object_table("_processing_timers"), self._key)
-        self._timestamp: int | None = None
+        self._values: list[ValueState] = []
+        self._numbers: dict[At, int] = {}  #: of the keys of timers
+        self._read_keys: dict[int, Any] = {}  #: by number
+        self.event_timers = Timers(context.state.object_table("_event_timers"), self.key)
+        self.processing_timers = Timers(context.state.object_table("_processing_timers"), self.key)
+        #: Milliseconds: the event time of the row (None without a time column), or the time of the timer.
+        self.timestamp: int | None = None
 
     # ------------------------------------------------------------ states
 
     def value_state(self, name: str, *, ttl_ms: int | None = None) -> ValueState:
-        return ValueState(self._declare(name, ttl_ms))
+        cells = self._declare(name, ttl_ms)
+        if ttl_ms is not None:
+            return ExpiringValueState(cells)
+        self._values.append(state := ValueState(cells))
+        return state
 
     def list_state(self, name: str, *, ttl_ms: int | None = None) -> KeyedListState:
         """With a time to live, each element has its own."""
@@ -79,7 +82,7 @@ class ProcessContext(FunctionContext):
     def reducing_state(
         self, name: str, function: Callable[[Any, Any], Any], *, ttl_ms: int | None = None
     ) -> ReducingState:
-        return ReducingState(self._declare(name, ttl_ms), function)
+        return ReducingState(self.value_state(name, ttl_ms=ttl_ms), function)
 
     def aggregating_state(
         self,
@@ -91,20 +94,20 @@ class ProcessContext(FunctionContext):
         ttl_ms: int | None = None,
     ) -> AggregatingState:
         """Args: `create` makes an accumulator, `add` folds a value into it and returns it, `result` reads it."""
-        return AggregatingState(self._declare(name, ttl_ms), create, add, result)
+        return AggregatingState(self.value_state(name, ttl_ms=ttl_ms), create, add, result)
 
     # ------------------------------------------------------------ here and now
 
     @property
     def current_key(self) -> Any:
         """The value of the key column; a tuple when there are several."""
-        values = msgspec.msgpack.decode(self._key.get()[1])
-        return values[0] if len(values) == 1 else tuple(values)
-
-    @property
-    def timestamp(self) -> int | None:
-        """Milliseconds: the event time of the row (None without a time column), or the time of the timer."""
-        return self._timestamp
+        number = self.key.number
+        try:
+            return self._read_keys[number]
+        except KeyError:
+            values = _decode(self.key.get()[1])
+            key = self._read_keys[number] = values[0] if len(values) == 1 else tuple(values)
+            return key
 
     def register_event_timer(self, timestamp_ms: int) -> None:
         """`on_timer` is called when the watermark reaches it; if it is past already, at the next watermark."""
@@ -117,17 +120,27 @@ class ProcessContext(FunctionContext):
     # ------------------------------------------------------------ for the operator
 
     @contextmanager
-    def handling(self) -> Iterator[None]:
-        """While rows or timers are handled, one after the other; each is entered first."""
+    def handling(self, keys: list[At]) -> Iterator[None]:
+        """While rows or timers of these keys are handled, one after the other; each sets the key's number first."""
+        self.key.keys = keys
+        for state in self._values:
+            state.begin(len(keys))
         try:
             yield
         finally:
-            self._key.leave()
-            self._timestamp = None
+            for state in self._values:
+                state.end()
+            self.key.keys, self.timestamp = [], None
+            self._numbers, self._read_keys = {}, {}
 
-    def enter(self, at: tuple[int, bytes], timestamp: int | None) -> None:
-        self._key.enter(at)
-        self._timestamp = timestamp
+    def enter(self, at: At, timestamp: int) -> None:
+        """A timer comes, perhaps of a key that was not handled yet."""
+        number = self._numbers.setdefault(at, len(self._numbers))
+        if number == len(self.key.keys):
+            self.key.keys.append(at)
+            for state in self._values:
+                state.grow()
+        self.key.number, self.timestamp = number, timestamp
 
     def sweep(self) -> None:
         for cells in self._cells:
@@ -135,7 +148,7 @@ class ProcessContext(FunctionContext):
 
     def _declare(self, name: str, ttl_ms: int | None) -> Cells:
         table = self._context.state.object_table(name)
-        cells = Cells(table, self._key, self.now_ms, ttl_ms)
+        cells = Cells(table, self.key, self.now_ms, ttl_ms)
         self._cells.append(cells)
         return cells
 
@@ -176,20 +189,19 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         self._check_keys(batch.schema)
         keys, which = self._keys_of(batch)
-        times = [None] * batch.num_rows if self._time is None else event_times_ms(batch, self._time).tolist()
-        function, context, collector = self._function, self._context, self._out
-        with collector.into(out), context.handling():
-            for row, number, time in zip(rows_of(batch), which, times, strict=True):
-                context.enter(keys[number], time)
-                function.process(row, context, collector)
+        times = repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
+        process, context, collector, key = self._function.process, self._context, self._out, self._context.key
+        with collector.into(out), context.handling(keys):
+            for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # two are as long
+                process(row, context, collector)
 
-    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, bytes]], list[int]]:
+    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[At], list[int]]:
         """Key group and key of each distinct key, and which of them each row has."""
         columns = batch.select(list(self._keys))
         distinct = factorise(columns.columns)
         once = columns.take(pa.array(distinct.first))
         groups = key_groups(once, self._keys, self._groups).tolist()
-        keys = [_encode([row[name] for name in self._keys]) for row in rows_of(once)]
+        keys = map(_encode, zip(*map(values_of, once.columns), strict=True))
         return list(zip(groups, keys, strict=True)), distinct.which.tolist()
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
@@ -206,7 +218,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._context.sweep()
 
     def _fire(self, due: Iterator[Timer], out: Collector) -> None:
-        with self._out.into(out), self._context.handling():
+        with self._out.into(out), self._context.handling([]):
             for timestamp, group, key in due:
                 self._context.enter((group, key), timestamp)
                 self._function.on_timer(timestamp, self._context, self._out)

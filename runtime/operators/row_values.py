@@ -1,14 +1,15 @@
-"""The rows of a batch as dicts of Python values: what `RecordBatch.to_pylist` gives, several times as fast with times.
+"""Rows as dicts of Python values, from batches and back: as `to_pylist` and `from_pylist` do, several times as fast.
 
-It decides nothing: rows, order and values are Arrow's.
+It decides nothing: values, order and conversions are Arrow's. What it adds is the name of a column that cannot be made.
 """
 
-from collections.abc import Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Row = dict[str, Any]
 
@@ -20,19 +21,69 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     """Each row as a dict by column name. Made one by one: many dicts at once keep the garbage collector busy."""
     if not batch.num_columns:
         return iter(batch.to_pylist())
-    values = zip(*map(_values, batch.columns), strict=True)
-    return map(dict, map(zip, repeat(batch.schema.names), values))  # twice as fast as a comprehension
+    return _maker(tuple(batch.schema.names))([values_of(column) for column in batch.columns])
 
 
-def _values(column: pa.Array) -> list[Any]:
-    values: list[Any] = (column.to_numpy().astype(object) if _are_plain_times(column) else column).tolist()
+def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of these rows; columns that a row lacks are null, and what it has beside them is left out.
+
+    Raises:
+        TypeError: a value does not fit its column, which is named; or a row is no dict.
+    """
+    return pa.RecordBatch.from_arrays([_column(rows, field.name, field.type) for field in schema], schema=schema)
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """The values of one column."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    values: list[Any] = (_times(column) if _are_plain_times(column) else column).tolist()
     return values
+
+
+@lru_cache(maxsize=256)
+def _maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]:
+    """What makes rows of columns with these names: code that spells them, a third of the time of `dict(zip(...))`."""
+    values = [f"v{number}" for number in range(len(names))]
+    pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    code = f"lambda columns: ({{{pairs}}} for {', '.join(values)}, in zip(*columns, strict=True))"
+    made: Callable[[list[list[Any]]], Iterator[Row]] = eval(code)  # noqa: S307  # names stand in it as literals
+    return made
+
+
+def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
+    values = _under(rows, name)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"column {name!r} of the rows that come out is {kind}: {error}") from error
+
+
+def _under(rows: Sequence[Row], name: str) -> list[Any]:
+    try:
+        try:
+            return [row[name] for row in rows]
+        except KeyError:
+            return [row.get(name) for row in rows]
+    except (TypeError, AttributeError) as error:
+        kinds = ", ".join(sorted({type(row).__name__ for row in rows} - {"dict"}))
+        raise TypeError(f"the rows that come out are dicts by column name, not {kinds}") from error
+
+
+def _times(column: pa.Array) -> Any:
+    return column.to_numpy(zero_copy_only=False).astype(object)
 
 
 def _are_plain_times(column: pa.Array) -> bool:
     """Whether numpy makes the same values of them as Arrow does."""
     kind = column.type
-    if not pa.types.is_timestamp(kind) or kind.tz is not None or kind.unit not in _EXACT_UNITS or column.null_count:
+    if not (
+        pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.tz is None and kind.unit in _EXACT_UNITS)
+    ):
         return False
-    times = column.to_numpy()
-    return not len(times) or bool(times.min() >= _FIRST and times.max() <= _LAST)
+    unit, width = ("D", pa.int32()) if pa.types.is_date32(kind) else (kind.unit, pa.int64())
+    ends = pc.min_max(column.view(width)).as_py()
+    if ends["min"] is None:
+        return True
+    first, last = np.array([ends["min"], ends["max"]]).astype(f"datetime64[{unit}]")
+    return bool(first >= _FIRST and last <= _LAST)

@@ -31,7 +31,7 @@ _KEYS: Final = pa.schema([("key", _BINARY)])
 _VALUES: Final = pa.schema([("value", _BINARY)])
 _LAYOUT: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEYS, *_VALUES])
 _NOTHING: Final[dict[Place, Stored]] = {}  #: what is there of a key that is not; never written to
-_LEAST, _GREATEST = -(2**63), 2**63 - 1
+LEAST, GREATEST = -(2**63), 2**63 - 1  #: of plain integers
 _LONGEST_NUMBER: Final = 11  #: bytes of a number that lives for ever
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ROW_KEY: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Place])
@@ -168,7 +168,7 @@ def is_plain(value: Any) -> bool:
     """Whether a value may be put as it is: it cannot change, is certain to have a stored form, and comes back equal."""
     kind = type(value)
     if kind is int:
-        return bool(_LEAST <= value <= _GREATEST)
+        return bool(LEAST <= value <= GREATEST)
     return kind is float or kind is bool or (kind is str and value.isascii())
 
 

@@ -13,12 +13,13 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NoReturn
 
 from tqdm import tqdm
 
-from benchmarks import child, figures, protocol, results, table
+from benchmarks import child, figures, inputs, protocol, results, table
 from benchmarks.answers import differences
 from benchmarks.peers import PEERS
 from benchmarks.results import Figured, Measurement
@@ -47,14 +48,17 @@ class Plan:
     rounds: int | None = None  #: of each measurement of figures; None: as many as it needs
 
 
-def measure(workload: Workload, system: System, measured: Measurement, plan: Plan) -> None:
+def measure(workload: Workload, system: System, measured: Measurement, plan: Plan, inputs: Path) -> None:
     """One run of one system, added to `measured`."""
+    if system.name in workload.absent:
+        measured.state = f"missing: {workload.absent[system.name]}"
+        return
     python = python_of(system, PEERS, sys.executable)
     if python is None:
         measured.state = "missing"
         return
     folder = _empty_folder(f"{workload.name}-{system.name}")
-    task = workload.task(system.name, str(folder), plan.share)
+    task = workload.task(system.name, str(folder), plan.share, str(inputs))
     outcome = child.run(
         [python, "-m", system.module, task.to_json()],
         environment={"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "TZ": "UTC"},
@@ -70,9 +74,12 @@ def measure(workload: Workload, system: System, measured: Measurement, plan: Pla
 def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measured: Measurement) -> None:
     said = outcome.events[protocol.MEASURED]
     measured.add(rows=said["rows"], seconds=said["seconds"], cpu_seconds=outcome.cpu_seconds)
-    found = differences(workload, task, outcome.events[protocol.CHECKED])
-    if measured.differences is None or found is None or found > measured.differences:
-        measured.differences = found
+    checked = outcome.events[protocol.CHECKED]
+    found = [differences(workload, task.output, checked)]
+    if workload.files is not None:
+        found.append(differences(workload, task.measured_output, {**checked, "rows": task.rows}))
+    known = measured.differences or 0
+    measured.differences = None if None in found else max(known, *(number for number in found if number is not None))
     miscounted = workload.miscounted(said["rows"], said["details"])
     if miscounted is not None:
         measured.miscounted = (measured.miscounted or []) + miscounted
@@ -83,20 +90,23 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
     for workload in workloads:
         for _ in range(repeats):
             for name in systems:
-                if name in workload.rows:
+                if name in workload.rows or name in workload.absent:
                     yield workload, SYSTEMS[name]
 
 
 def run_rates(todo: Sequence[Step], plan: Plan, bar: "tqdm[NoReturn]") -> Rates:
     """Runs each step, and writes what is known after it."""
     found: Rates = {}
-    for workload, system in todo:
-        bar.set_description(f"{workload.name} {system.title}, load {results.load_average()}")
-        measured = found.setdefault(workload.name, {}).setdefault(system.name, Measurement(unit=workload.unit))
-        if measured.state != "did not finish":  # once is enough
-            measure(workload, system, measured, plan)
-        results.write(LATEST, {workload.name: results.entry(workload.title, found[workload.name])})
-        bar.update()
+    for workload, group in groupby(todo, key=lambda step: step[0]):
+        of_all = found[workload.name] = {}
+        with inputs.made(workload, BENCH / "inputs", plan.share) as files:
+            for _, system in group:
+                bar.set_description(f"{workload.name} {system.title}, load {results.load_average()}")
+                measured = of_all.setdefault(system.name, Measurement(unit=workload.unit))
+                if measured.state != "did not finish":  # once is enough
+                    measure(workload, system, measured, plan, files)
+                results.write(LATEST, {workload.name: results.entry(workload.title, of_all)})
+                bar.update()
     return found
 
 

@@ -1,10 +1,10 @@
 """Whether a system's output is right: DuckDB computes the answer from the sequence's formula and compares every row."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
-from benchmarks.protocol import Task
 from benchmarks.workload import Workload, key_sql
 
 _DIFFERENT: Final = """
@@ -14,13 +14,14 @@ _DIFFERENT: Final = """
 """
 
 
-def differences(workload: Workload, task: Task, checked: dict[str, Any]) -> int | None:
-    """How many rows differ between the output files of a small run and the answer; None when there is no output.
+def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> int | None:
+    """How many rows differ between the files of a run and the answer; None when there is no output.
 
     Args:
-        checked: the event that the system said.
+        output: the folder of the files.
+        checked: the event that the system said of its small run; "rows" are those of the run that is compared.
     """
-    files = [str(path) for path in sorted(task.output.glob(checked["pattern"])) if path.stat().st_size]
+    files = [str(path) for path in sorted(output.glob(checked["pattern"])) if path.stat().st_size]
     if not files:
         return None
     rows = int(checked["rows"])

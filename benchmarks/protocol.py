@@ -29,6 +29,8 @@ class Task:
     folder: str  #: durable: checkpoints and output go there
     parallelism: int = 2
     interval_ms: int = 1_000  #: between checkpoints
+    files: str | None = None  #: format of the files that rows come from; None: they are made, and output is discarded
+    inputs: str = ""  #: folder of those files, with one folder per phase
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -36,6 +38,14 @@ class Task:
     @property
     def output(self) -> Path:
         return Path(self.folder) / "output"
+
+    @property
+    def measured_output(self) -> Path:
+        """Where the output of the measured run goes, if it goes to files."""
+        return Path(self.folder) / "measured"
+
+    def input(self, phase: str) -> Path:
+        return Path(self.inputs) / phase
 
     def checkpoints(self, phase: str) -> Path:
         return Path(self.folder) / f"checkpoints-{phase}"

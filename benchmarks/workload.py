@@ -1,7 +1,7 @@
 """What a workload is: data, parameters, the answer that is right, and how many rows each system gets."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.protocol import Task
 
@@ -26,6 +26,9 @@ class Workload:
         expected: SQL over the view `sequence` (id, key), the input.
         target: the least ratio to the best peer; None: the ratio is told as it is.
         totals: what a sink that counts must have counted of so many rows; None: there is no closed form.
+        files: format of the files that the rows are in ("parquet", "json"), for all systems the same and all of them;
+            output then goes to files in the measured run too, and that is compared as well. None: an engine makes rows.
+        absent: by system, why it cannot take part although one might expect it to.
         beside: another workload, and the least ratio of Weir's rate here to its rate there.
     """
 
@@ -42,6 +45,8 @@ class Workload:
     unit: str = "rec/s"
     totals: Callable[[int], Mapping[str, int]] | None = None
     beside: tuple[str, float] | None = None
+    files: str | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def miscounted(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
         """What the sink of a run counted otherwise than it must; None where nothing was counted or is known."""
@@ -52,8 +57,8 @@ class Workload:
             f"{name} {details.get(name)}, not {value}" for name, value in right.items() if details.get(name) != value
         ]
 
-    def task(self, system: str, folder: str, share: float = 1.0) -> Task:
-        """What `system` is to do, with that share of its rows."""
+    def task(self, system: str, folder: str, share: float = 1.0, inputs: str = "") -> Task:
+        """What `system` is to do, with that share of its rows. `inputs`: the folder of the files, if it reads files."""
         return Task(
             workload=self.name,
             kind=self.kind,
@@ -62,6 +67,8 @@ class Workload:
             keys=self.keys,
             zipf=self.zipf,
             folder=folder,
+            files=self.files,
+            inputs=inputs,
         )
 
 

@@ -6,6 +6,7 @@ store is the default one, in memory with files of changes, the fastest of those 
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,8 @@ from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
+COLUMNS = "id bigint, key bigint, time timestamp"
+FILES_PER_BATCH = {"parquet": 2, "json": 2}
 MODES = {"window": "append", "running": "update"}
 
 
@@ -51,6 +54,8 @@ def session(task: Task) -> SparkSession:
 
 def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     """Runs until at least `rows` rows are done. Returns what each batch reported."""
+    if task.files is not None:
+        return _files(task, spark, phase)
     per_batch = min(ROWS_PER_BATCH, rows)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
     numbers = source.option("numPartitions", task.parallelism).option("startTimestamp", 0).load()
@@ -61,14 +66,28 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     if phase == "measure":
         query = writer.format("noop").outputMode(MODES[task.kind]).start()
     else:
-        query = _into_files(writer, task).start()
+        query = _into_files(writer, task, task.output).start()
     batches = _until(query, rows)
     query.stop()
     return batches
 
 
-def _into_files(writer: Any, task: Task) -> Any:
-    folder = str(task.output)
+def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
+    """Reads all files, some per batch, oldest first, into files. Returns what each batch reported."""
+    assert task.files is not None, "the rows are in files"
+    source = (
+        spark.readStream.format(task.files).schema(COLUMNS).option("maxFilesPerTrigger", FILES_PER_BATCH[task.files])
+    )
+    writer = KINDS[task.kind](source.load(str(task.input(phase)))).writeStream
+    checkpointed = writer.option("checkpointLocation", str(task.checkpoints(phase))).trigger(availableNow=True)
+    output = task.measured_output if phase == "measure" else task.output
+    query = _into_files(checkpointed, task, output).start()
+    query.awaitTermination()
+    return [batch for batch in query.recentProgress if batch.numInputRows]
+
+
+def _into_files(writer: Any, task: Task, output: Path) -> Any:
+    folder = str(output)
     if MODES[task.kind] == "append":
         return writer.format("parquet").option("path", folder)
     return writer.outputMode("update").foreachBatch(lambda batch, _: batch.write.mode("append").parquet(folder))

@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from benchmarks import protocol
 from benchmarks.protocol import Task
+from runtime.connectors.formats import Format, JsonLinesFormat, ParquetFormat
 from runtime.connectors.sinks.discard import STATE, DiscardSink, totals
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.sequence import SequenceSource
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.sequence import SCHEMA, SequenceSource
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.lifecycle import RunEvent, RunState
 from runtime.dataflow import Dataflow, Stream
@@ -26,7 +28,7 @@ from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
 from runtime.operators.functions import RowCollector
 from runtime.operators.process import KeyedProcessFunction, ProcessContext
-from runtime.ports import Sink
+from runtime.ports import Sink, Source
 from runtime.records import Completed
 
 TOTALS = {"count": Count(), "sum": Sum("id")}
@@ -73,14 +75,20 @@ def function(rows: Stream) -> Stream:
     return rows.key_by("key").process("totals", RunningTotal, schema)
 
 
+FORMATS: dict[str, Format] = {"parquet": ParquetFormat(SCHEMA), "json": JsonLinesFormat(SCHEMA)}
 KINDS: dict[str, Callable[[Stream], Stream]] = {"window": window, "running": running, "function": function}
+
+
+def source_of(task: Task, phase: str, rows: int) -> Source:
+    if task.files is None:
+        return SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf)
+    return DirectorySource(str(task.input(phase)), FORMATS[task.files], event_time="time", bounded=True)
 
 
 def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: Sink) -> TimedRecords:
     """Runs the job to its end."""
     flow = Dataflow(f"{task.workload}-{phase}")
-    source = SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf)
-    KINDS[task.kind](flow.source("numbers", source)).sink("out", sink)
+    KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows))).sink("out", sink)
     records, storage = TimedRecords(), str(task.checkpoints(phase))
     config = MasterConfig(
         job_id=flow.name,
@@ -112,9 +120,12 @@ def main() -> None:
         run(task, launcher, "check", task.check_rows, ParquetSink(str(task.output)))
         protocol.checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
         protocol.started()
-        records = run(task, launcher, "measure", task.rows, DiscardSink())
+        sink = DiscardSink() if task.files is None else ParquetSink(str(task.measured_output))
+        records = run(task, launcher, "measure", task.rows, sink)
         seconds = records.recorded_at - records.running_at
-        details = {"checkpoints": len(records.completed), **discarded(records)}
+        details = {"checkpoints": len(records.completed)}
+        if task.files is None:
+            details |= discarded(records)
         protocol.measured(rows=task.rows, seconds=seconds, **details)
     finally:
         launcher.close()

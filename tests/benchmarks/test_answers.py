@@ -28,7 +28,7 @@ def task(tmp_path: Path) -> Task:
 
 
 def differences(workload: Workload, task: Task, checked: dict[str, Any]) -> int | None:
-    return answers.differences(workload, task, {"columns": {}, "rows": ROWS, **checked})
+    return answers.differences(workload, task.output, {"columns": {}, "rows": ROWS, **checked})
 
 
 def windows(count: int = 1) -> dict[str, np.ndarray[Any, Any]]:

@@ -5,13 +5,14 @@ by first code. Finding costs one look-up, where a hash table costs several. What
 then moves the keys on to a hash table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from runtime.state.buckets import NOWHERE, CodeRows, Slots
+from runtime.state.growing import GrowingArray
 
 _MOST_BLOCKS: Final = 16
 _ALWAYS: Final = 1 << 18  #: entries that are never too many; one has 4 bytes
@@ -29,33 +30,43 @@ class Block:
         self.tail = tail  #: the other codes, shape (columns, 1)
         self.low = low
         self.count = 0
-        self.slots = np.zeros(high - low + 1, dtype=np.int32)  #: slot + 1
+        self._slots = GrowingArray(np.int32, high - low + 1)
+
+    @property
+    def slots(self) -> npt.NDArray[np.int32]:
+        """Slot + 1."""
+        return self._slots.data
+
+    @property
+    def entries(self) -> int:
+        return len(self._slots)
 
     def find(self, firsts: Codes) -> Slots:
-        offsets = firsts - self.low
-        outside = offsets.view(np.uint64) >= len(self.slots)  # also when the difference wrapped round
+        offsets, slots = firsts - self.low, self.slots
+        outside = offsets.view(np.uint64) >= len(slots)  # also when the difference wrapped round
         if not outside.any():
-            return self.slots[offsets].astype(np.intp) - 1
+            return slots[offsets].astype(np.intp) - 1
         offsets[outside] = 0
-        found = self.slots[offsets].astype(np.intp) - 1
+        found = slots[offsets].astype(np.intp) - 1
         found[outside] = NOWHERE
         return found
 
-    def wanted(self, firsts: Codes) -> tuple[int, int]:
+    def wanted(self, firsts: Codes, room: int) -> tuple[int, int]:
         """The bounds that hold these too; beyond what is needed where it grows, so that it seldom does."""
         low, high = _bounds(firsts)
-        more = len(self.slots) // 2
-        last = self.low + len(self.slots) - 1
+        more = min(self.entries // 2, room)
+        last = self.low + self.entries - 1
         return (
             self.low if low >= self.low else max(min(low, self.low - more), _LEAST),
             last if high <= last else min(max(high, last + more), _GREATEST),
         )
 
     def stretch(self, low: int, high: int) -> None:
-        if (low, high - low + 1) != (self.low, len(self.slots)):
-            slots = np.zeros(high - low + 1, dtype=np.int32)
-            slots[self.low - low :][: len(self.slots)] = self.slots
-            self.low, self.slots = low, slots
+        if low < self.low:
+            longer = GrowingArray(np.int32, high - low + 1)
+            longer.data[self.low - low :][: self.entries] = self.slots
+            self.low, self._slots = low, longer
+        self._slots.grow(high - low + 1)
 
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
@@ -69,16 +80,25 @@ class Blocks:
         self._blocks: list[Block] = []  #: the newest first: most rows are of the newest window
 
     @classmethod
-    def spanning(cls, codes: CodeRows) -> "Blocks | None":
-        """Empty blocks for these keys; None where they are not worth it."""
-        fresh, count = cls(), codes.shape[1]
-        if not count:
-            return fresh
-        low, high = _bounds(codes[0])
-        if high - low >= _most(count, _PER_KEY) or (tails := _tails(codes, np.arange(count))) is None:
-            return None
-        fresh._blocks = [Block(tail, *_bounds(codes[0, rows])) for tail, rows in tails]
-        return fresh if fresh._entries() <= _most(count, _PER_KEY) else None
+    def spanning(cls, pieces: Iterable[CodeRows], count: int) -> "Blocks | None":
+        """Empty blocks for `count` keys, which come in pieces; None where they are not worth it."""
+        spans = dict[bytes, tuple[CodeRows, int, int]]()
+        for codes in pieces:
+            tails = _tails(codes, np.arange(codes.shape[1]))
+            for tail, rows in tails or ():
+                low, high = _bounds(codes[0, rows])
+                _, least, greatest = spans.get(tail.tobytes(), (tail, low, high))
+                spans[tail.tobytes()] = tail, min(low, least), max(high, greatest)
+            entries = sum(high - low + 1 for _, low, high in spans.values())
+            if tails is None or len(spans) > _MOST_BLOCKS or entries > _most(count, _PER_KEY):
+                return None
+        fresh = cls()
+        fresh._blocks = [Block(*span) for span in spans.values()]
+        return fresh
+
+    def left(self, keys: int) -> int:
+        """How many keys may still come at most, where the index has `keys`."""
+        return _MOST - keys
 
     def takes(self, codes: CodeRows, keys: int) -> bool:
         """Whether these keys, with which the index has `keys`, may be placed: if so, there is room for them now."""
@@ -86,10 +106,12 @@ class Blocks:
         fresh = _tails(codes, rest)
         if fresh is None or len(self._blocks) + len(fresh) > _MOST_BLOCKS:
             return False
-        bounds = [(block, *block.wanted(codes[0, rows])) for block, rows in parts if len(rows)]
         more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
-        added = sum(high - low + 1 - len(block.slots) for block, low, high in bounds)
-        if self._entries() + added + sum(high - low + 1 for _, low, high in more) > _most(keys, _PER_KEY_STILL):
+        room = _most(keys, _PER_KEY_STILL) - self._entries() - sum(high - low + 1 for _, low, high in more)
+        touched = [(block, rows) for block, rows in parts if len(rows)]
+        spare = max(0, room) // max(1, len(touched))
+        bounds = [(block, *block.wanted(codes[0, rows], spare)) for block, rows in touched]
+        if sum(high - low + 1 - block.entries for block, low, high in bounds) > room:
             return False
         for block, low, high in bounds:
             block.stretch(low, high)
@@ -118,7 +140,7 @@ class Blocks:
             self._blocks = [block for block in self._blocks if block.count]
 
     def _entries(self) -> int:
-        return sum(len(block.slots) for block in self._blocks)
+        return sum(block.entries for block in self._blocks)
 
     def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots]], Slots]:
         """The rows of each block, and those of none."""

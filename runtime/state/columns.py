@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.state.growing import GrowingArray
 from runtime.state.index import Slots
 
 Mask = npt.NDArray[np.bool_]
@@ -48,34 +49,37 @@ class ValueColumn:
 
     def __init__(self, field: pa.Field, capacity: int) -> None:
         self.field = field
-        self.data: npt.NDArray[Any] = np.zeros(capacity, dtype=storage_dtype(field.type))
-        self.valid: Mask | None = np.zeros(capacity, dtype=bool) if field.nullable else None
+        self._values = GrowingArray(storage_dtype(field.type), capacity)
+        self._valid = GrowingArray(bool, capacity) if field.nullable else None
+
+    @property
+    def data(self) -> npt.NDArray[Any]:
+        return self._values.data
+
+    @property
+    def valid(self) -> Mask | None:
+        return None if self._valid is None else self._valid.data
 
     def grow(self, capacity: int) -> None:
-        self.data = grown(self.data, capacity)
-        if self.valid is not None:
-            self.valid = grown(self.valid, capacity)
+        self._values.grow(capacity)
+        if self._valid is not None:
+            self._valid.grow(capacity)
 
     def clear(self, slots: Slots) -> None:
         self.data[slots] = 0
-        if self.valid is not None:
-            self.valid[slots] = False
+        if (valid := self.valid) is not None:
+            valid[slots] = False
 
     def copy(self, slots: Slots) -> ColumnRows:
-        return ColumnRows(self.field, self.data[slots], None if self.valid is None else self.valid[slots])
+        valid = self.valid
+        return ColumnRows(self.field, self.data[slots], None if valid is None else valid[slots])
 
     def put(self, slots: Slots, values: pa.Array) -> None:
         """Writes restored values."""
+        data = self.data
         if pa.types.is_temporal(self.field.type):
-            values = values.view(pa.from_numpy_dtype(self.data.dtype))
-        if self.valid is not None:
-            self.valid[slots] = values.is_valid().to_numpy(zero_copy_only=False)
+            values = values.view(pa.from_numpy_dtype(data.dtype))
+        if (valid := self.valid) is not None:
+            valid[slots] = values.is_valid().to_numpy(zero_copy_only=False)
         filled = values.fill_null(pa.scalar(0).cast(values.type)) if values.null_count else values
-        self.data[slots] = filled.to_numpy(zero_copy_only=False)
-
-
-def grown(data: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
-    """A longer copy, with zeroes behind."""
-    longer = np.zeros(capacity, dtype=data.dtype)
-    longer[: len(data)] = data
-    return longer
+        data[slots] = filled.to_numpy(zero_copy_only=False)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.state.columns import grown
+from runtime.state.growing import GrowingArray
 from runtime.state.hashing import LONGEST_MIXED, WORD, first_bytes, hash_text, text_buffers, words_of
 from runtime.state.index import NOWHERE, KeyIndex
 
@@ -29,10 +29,10 @@ class InternedCodec:
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         self._index = KeyIndex(1)
-        self._number_of_slot = np.zeros(self._index.capacity, dtype=np.int64)
+        self._number_of_slot = GrowingArray(np.int64, self._index.capacity)
         self._twins: dict[bytes, int] = {}  #: values whose hash belongs to another value
-        self._data: Bytes = np.zeros(1024, dtype=np.uint8)
-        self._offsets: Codes = np.zeros(65, dtype=np.int64)
+        self._data = GrowingArray(np.uint8, 1024)
+        self._offsets = GrowingArray(np.int64, 65)
         self._count = 0
 
     def __len__(self) -> int:
@@ -70,21 +70,22 @@ class InternedCodec:
         slots = self._index.find(hashes[np.newaxis, :])
         found = np.flatnonzero(slots != NOWHERE)
         codes = np.full(len(hashes), UNKNOWN, dtype=np.int64)
-        numbers = self._number_of_slot[slots[found]]
+        numbers = self._number_of_slot.data[slots[found]]
         codes[found] = np.where(self._same(numbers, texts, found), numbers, _TWIN)
         return codes, np.flatnonzero(slots == NOWHERE)
 
     def _same(self, numbers: Codes, texts: Texts, rows: Codes) -> Mask:
         """Whether the stored values are those of the rows."""
         data, starts, lengths = texts
-        left, theirs, mine = lengths[rows], starts[rows], self._offsets[numbers]
-        same: Mask = left == self._offsets[numbers + 1] - mine
+        stored, offsets = self._data.data, self._offsets.data
+        left, theirs, mine = lengths[rows], starts[rows], offsets[numbers]
+        same: Mask = left == offsets[numbers + 1] - mine
         for position in np.flatnonzero(same & (left > LONGEST_MIXED)).tolist():
-            stored = self._data[mine[position] : mine[position] + left[position]].tobytes()
-            same[position] = stored == _value(texts, int(rows[position]))
+            value = stored[mine[position] : mine[position] + left[position]].tobytes()
+            same[position] = value == _value(texts, int(rows[position]))
         at = np.flatnonzero(same & (left > 0) & (left <= LONGEST_MIXED))
         left, theirs, mine = left[at], theirs[at], mine[at]
-        words, stored_words = words_of(data), words_of(self._data)
+        words, stored_words = words_of(data), words_of(stored)
         while len(at):
             alike = first_bytes(words[theirs], left) == first_bytes(stored_words[mine], left)
             same[at[~alike]] = False
@@ -98,22 +99,21 @@ class InternedCodec:
         """Takes in rows whose hashes are new and differ from each other."""
         numbers = self._append(texts, rows)
         slots = self._index.add(hashes[np.newaxis, rows])
-        if self._index.capacity > len(self._number_of_slot):
-            self._number_of_slot = grown(self._number_of_slot, self._index.capacity)
-        self._number_of_slot[slots] = numbers
+        self._number_of_slot.grow(self._index.capacity)
+        self._number_of_slot.data[slots] = numbers
 
     def _append(self, texts: Texts, rows: Codes) -> Codes:
         data, starts, lengths = texts[0], texts[1][rows], texts[2][rows]
-        end = int(self._offsets[self._count])
+        end = int(self._offsets.data[self._count])
         stops = end + np.cumsum(lengths)
         added = int(lengths.sum())
         if end + added + WORD > len(self._data):
-            self._data = grown(self._data, 2 * (end + added + WORD))
+            self._data.grow(2 * (end + added + WORD))
         inside = np.arange(added) - np.repeat(stops - lengths - end, lengths)
-        self._data[end : end + added] = data[np.repeat(starts, lengths) + inside]
+        self._data.data[end : end + added] = data[np.repeat(starts, lengths) + inside]
         if self._count + len(rows) >= len(self._offsets):
-            self._offsets = grown(self._offsets, 2 * (self._count + len(rows) + 1))
-        self._offsets[self._count + 1 : self._count + len(rows) + 1] = stops
+            self._offsets.grow(2 * (self._count + len(rows) + 1))
+        self._offsets.data[self._count + 1 : self._count + len(rows) + 1] = stops
         numbers = np.arange(self._count, self._count + len(rows))
         self._count += len(rows)  # last: whoever decodes meanwhile goes by this
         return numbers
@@ -127,7 +127,7 @@ class InternedCodec:
     def _values(self) -> pa.Array:
         """Everything interned so far, without a copy."""
         count = self._count  # first, then the offsets, then the data: each of which only grows
-        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._data)]
+        buffers = [None, pa.py_buffer(self._offsets.data), pa.py_buffer(self._data.data)]
         return pa.Array.from_buffers(pa.large_binary(), count, buffers)
 
 

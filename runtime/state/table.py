@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.columns import Mask, ValueColumn, grown
+from runtime.state.columns import Mask, ValueColumn
+from runtime.state.growing import GrowingArray
 from runtime.state.hashing import groups_of, hash_columns
 from runtime.state.index import NOWHERE, CodeRows, KeyIndex, Slots
 from runtime.state.interned import UNKNOWN, InternedCodec
@@ -41,9 +42,9 @@ class KeyedTable:
         self._index = KeyIndex(len(schema.keys) + 1)  # the last code of a key marks its nulls
         self._codecs: list[KeyCodec] = []
         self._columns: dict[str, ValueColumn] = {}
-        self._groups = np.zeros(self._index.capacity, dtype=np.int32)
-        self._dirty = np.zeros(self._index.capacity, dtype=bool)
-        self._captured = np.zeros(self._index.capacity, dtype=bool)  #: a base or delta has this key
+        self._groups = GrowingArray(np.int32, self._index.capacity)
+        self._dirty = GrowingArray(bool, self._index.capacity)
+        self._captured = GrowingArray(bool, self._index.capacity)  #: a base or delta has this key
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
         self.settle([field.type for field in schema.keys], [field.type for field in schema.values])
 
@@ -88,13 +89,13 @@ class KeyedTable:
 
     def key_codes(self, name: str) -> npt.NDArray[np.int64]:
         """By slot, the 64-bit form of a key column: for integers and times the value itself. Read only."""
-        return np.asarray(self._index.codes[self.schema.keys.get_field_index(name)])
+        return self._index.column(self.schema.keys.get_field_index(name))
 
     def key_column(self, name: str, slots: Slots) -> pa.Array:
         """The values of a key column."""
         position = self.schema.keys.get_field_index(name)
-        nulls = self._index.codes[-1, slots] & (1 << position) != 0
-        return self._codecs[position].decode(self._index.codes[position, slots], nulls)
+        nulls = self._index.column(-1)[slots] & (1 << position) != 0
+        return self._codecs[position].decode(self._index.column(position)[slots], nulls)
 
     # ------------------------------------------------------------ values
 
@@ -114,15 +115,15 @@ class KeyedTable:
 
     def touch(self, slots: Slots) -> None:
         """Marks rows as changed since the last capture."""
-        self._dirty[slots] = True
+        self._dirty.data[slots] = True
 
     def delete(self, slots: Slots) -> None:
         """Removes keys. The next delta says so."""
-        known = slots[self._captured[slots]]
+        known = slots[self._captured.data[slots]]
         if len(known):
-            self._tombstones.append((self._groups[known], self._index.codes[:, known]))
-        self._dirty[slots] = False
-        self._captured[slots] = False
+            self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
+        self._dirty.data[slots] = False
+        self._captured.data[slots] = False
         self._index.remove(slots)
 
     # ------------------------------------------------------------ snapshots
@@ -134,18 +135,18 @@ class KeyedTable:
     def capture_all(self) -> list[TableRows]:
         """A copy of every row, from which deltas count again."""
         self._compact()
-        self._dirty[:] = False
+        self._dirty.data[:] = False
         self._tombstones = []
         slots = self.slots()
-        self._captured[slots] = True
+        self._captured.data[slots] = True
         return [self._copy(slots)] if len(slots) else []
 
     def capture_changes(self) -> list[TableRows]:
         """What was deleted and, to be applied after that, copies of the rows that changed, since the last capture."""
         deleted, self._tombstones = self._tombstones, []
-        changed = np.flatnonzero(self._dirty[: self._index.used])
-        self._dirty[changed] = False
-        self._captured[changed] = True
+        changed = np.flatnonzero(self._dirty.data[: self._index.used])
+        self._dirty.data[changed] = False
+        self._captured.data[changed] = True
         rows = []
         if deleted:
             groups = np.concatenate([groups for groups, _ in deleted])
@@ -180,7 +181,8 @@ class KeyedTable:
 
     def _copy(self, slots: Slots) -> TableRows:
         values = tuple(column.copy(slots) for column in self._columns.values())
-        return TableRows(self.schema, self._groups[slots], self._index.codes[:, slots], tuple(self._codecs), values)
+        groups, codes = self._groups.data[slots], self._index.codes_of(slots)
+        return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
 
     def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
         if not self.settled:
@@ -200,29 +202,23 @@ class KeyedTable:
         self._grow()
         rows = pa.array(missing)
         hashes = hash_columns([keys[position].take(rows) for position in self.schema.partition_columns])
-        self._groups[slots] = groups_of(hashes, self._max_parallelism)
+        self._groups.data[slots] = groups_of(hashes, self._max_parallelism)
         for column in self._columns.values():
             column.clear(slots)
-        self._dirty[slots] = True
-        self._captured[slots] = False
+        self._dirty.data[slots] = True
+        self._captured.data[slots] = False
         return slots
 
     def _grow(self) -> None:
-        capacity = self._index.capacity
-        if capacity == len(self._dirty):
-            return
-        self._groups = grown(self._groups, capacity)
-        self._dirty = grown(self._dirty, capacity)
-        self._captured = grown(self._captured, capacity)
-        for column in self._columns.values():
-            column.grow(capacity)
+        for part in (self._groups, self._dirty, self._captured, *self._columns.values()):
+            part.grow(self._index.capacity)
 
     def _compact(self) -> None:
         """Forgets texts of keys that are gone. Copies taken earlier keep the codec that they were taken with."""
         for position, codec in enumerate(self._codecs):
             if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
                 slots = self.slots()
-                nulls = self._index.codes[-1, slots] & (1 << position) != 0
-                codes = np.where(nulls, UNKNOWN, self._index.codes[position, slots])
+                nulls = self._index.column(-1)[slots] & (1 << position) != 0
+                codes = np.where(nulls, UNKNOWN, self._index.column(position)[slots])
                 self._codecs[position], codes = codec.compacted(codes)
                 self._index.recode(position, slots, np.where(nulls, 0, codes))

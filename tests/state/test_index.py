@@ -1,6 +1,6 @@
 """The key index against a dictionary, through growth, removal and reuse of slots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -30,7 +30,9 @@ def formed(request: pytest.FixtureRequest) -> Iterator[None]:
                 patch.setattr(blocks, name, limit)
             patch.setattr(index, "_STEP", 1)
             patch.setattr(index, "_PER_KEY", 1)
+            patch.setattr(index, "_PREPARING", 0)
             patch.setattr("runtime.state.buckets._FEWEST", 8)
+            patch.setattr("runtime.state.growing._MAPPED_BYTES", 1024)
         if request.param == "buckets only":
             patch.setattr(blocks, "_MOST_BLOCKS", 0)
         yield
@@ -125,6 +127,38 @@ def test_no_single_batch_moves_all_keys(spread: int) -> None:
         assert (index.find(asked) == asked[0] // spread).all()
         assert (index.find(keys) == slots).all()
     assert max(moved) <= 4 * 4_000 + 4_096
+
+
+def forms_taken(index: KeyIndex, batches: Iterable[np.ndarray]) -> list[Blocks | Buckets]:
+    """The forms that the index has had, in order."""
+    taken = [index._form]
+    for keys in batches:
+        index.add(keys[np.newaxis, :])
+        if index._form is not taken[-1]:
+            taken.append(index._form)
+    return taken
+
+
+def test_keys_that_reach_the_most_entries_of_blocks_change_the_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with every batch, although a block that is nearly as large as it may be cannot grow by half."""
+    monkeypatch.setattr(blocks, "_ALWAYS", 1 << 10)
+    monkeypatch.setattr(blocks, "_MOST", 1 << 14)
+    batches = (np.arange(start, start + 64) for start in range(0, 1 << 15, 64))
+    assert [type(form) for form in forms_taken(KeyIndex(1), batches)] == [Blocks, Buckets]
+
+
+@pytest.mark.parametrize("spread", [1, 2**40])
+def test_the_memory_of_larger_buckets_is_touched_before_they_are_needed(
+    monkeypatch: pytest.MonkeyPatch, spread: int
+) -> None:
+    monkeypatch.setattr(index, "_PREPARING", 1 << 12)
+    monkeypatch.setattr(blocks, "_ALWAYS", 1 << 10)
+    monkeypatch.setattr(blocks, "_MOST", 1 << 14)
+    batches = (np.arange(start, start + 256) * spread for start in range(0, 1 << 17, 256))
+    taken = [form for form in forms_taken(KeyIndex(1), batches) if isinstance(form, Buckets)]
+    touched = [form._touched / len(form._buckets) for form in taken if len(form._buckets) >= 1 << 15]
+    assert len(touched) >= 3
+    assert min(touched) >= 1
 
 
 def test_a_block_into_which_keys_are_still_to_follow_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""Arrays that grow in place: what they hold, what was handed out before, and that nothing is copied."""
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runtime.state import growing
+from runtime.state.growing import GrowingArray
+from runtime.state.schema import TableSchema
+from runtime.state.table import KeyedTable
+
+LARGE = 1 << 18  #: int64: enough to lie in pages of its own
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("count", [3, LARGE])
+@pytest.mark.parametrize("held", [False, True], ids=["unseen", "looked at"])
+def test_it_keeps_what_it_holds_and_has_zeroes_behind(count: int, held: bool) -> None:
+    numbers = GrowingArray(np.int64, count)
+    numbers.data[:] = np.arange(1, count + 1)
+    view = numbers.data if held else None
+    numbers.grow(3 * count)
+    assert len(numbers) == 3 * count
+    assert (numbers.data[:count] == np.arange(1, count + 1)).all()
+    assert not numbers.data[count:].any()
+    if view is not None:
+        numbers.data[:] = 0
+        assert (view == np.arange(1, count + 1)).all(), "it has become another array, but it is still there"
+
+
+def test_growing_to_the_length_that_it_has_changes_nothing() -> None:
+    numbers = GrowingArray(np.int32, 5)
+    view = numbers.data
+    numbers.grow(5)
+    view[2] = 7
+    assert numbers.data.tolist() == [0, 0, 7, 0, 0]
+
+
+def test_arrow_may_look_at_it_while_it_grows() -> None:
+    """A capture decodes in another thread while new values come."""
+    numbers = GrowingArray(np.int64, LARGE)
+    numbers.data[:] = 5
+    array = pa.array(numbers.data[:10])
+    numbers.grow(4 * LARGE)
+    numbers.data[:] = 6
+    assert array.to_pylist() == [5] * 10
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="only Linux moves pages")
+def test_a_large_one_grows_without_a_copy() -> None:
+    numbers = GrowingArray(np.int64, 1 << 23)
+    numbers.data[:] = 1
+    before = resident_bytes()
+    numbers.grow(1 << 25)
+    assert resident_bytes() - before < (1 << 26) / 4, "a copy would be as large as what it holds"
+    assert numbers.data[-1] == 0
+
+
+def test_a_table_grows_while_its_columns_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "_MAPPED_BYTES", 1)
+    keys, values = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])
+    table = KeyedTable(TableSchema("t", keys, values), 128)
+    slots = table.upsert([pa.array(range(64))])
+    before, codes = table.column("n"), table.key_codes("k")
+    before[slots] = slots
+    table.upsert([pa.array(range(64, 100_000))])
+    table.column("n")[slots] += 1
+    assert (before[slots] == slots).all()
+    assert codes[slots].tolist() == list(range(64))
+    assert (table.column("n")[slots] == slots + 1).all()

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from runtime.state.buckets import NOWHERE, CodeRows, Slots
+from runtime.state.buckets import NOWHERE, CodeColumns, CodeRows, Slots
 from runtime.state.growing import GrowingArray
 
 _MOST_BLOCKS: Final = 16
@@ -118,7 +118,7 @@ class Blocks:
         self._blocks = [*(Block(*one) for one in reversed(more)), *self._blocks]
         return True
 
-    def find(self, wanted: CodeRows, codes: CodeRows) -> Slots:
+    def find(self, wanted: CodeRows, codes: CodeColumns) -> Slots:
         """The slot of each key, or `NOWHERE`."""
         found = np.full(wanted.shape[1], NOWHERE, dtype=np.intp)
         for block, rows in self._split(wanted)[0]:

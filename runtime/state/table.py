@@ -210,8 +210,10 @@ class KeyedTable:
         return slots
 
     def _grow(self) -> None:
-        for part in (self._groups, self._dirty, self._captured, *self._columns.values()):
+        for part in (self._groups, self._dirty, self._captured):
             part.grow(self._index.capacity)
+        for column in self._columns.values():
+            column.grow(self._index.capacity)
 
     def _compact(self) -> None:
         """Forgets texts of keys that are gone. Copies taken earlier keep the codec that they were taken with."""

@@ -219,7 +219,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["console.api.parsing.StorableJson"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
@@ -250,8 +250,10 @@ SPECTACULAR_SETTINGS = {
 
 CELERY_BROKER_URL = required("CELERY_BROKER_URL")
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_ACKS_LATE = True
-CELERY_TASK_REJECT_ON_WORKER_LOST = True
+# Acknowledged when it is taken up: rows bring a lost wake-up back. A worker that loses its broker while a message is not
+# acknowledged, which with late acknowledgement is as long as a run, fails at giving it back (kombu's `restore_unacked` on
+# a closed connection), and then waits for its runs to end without taking another.
+CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
 CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "housekeeping")]
 CELERY_TASK_ROUTES = {

@@ -267,17 +267,21 @@ def test_workers_with_room_take_what_busy_ones_cannot(place: World, workers: lis
 
 
 def test_an_outage_of_the_broker_costs_a_healthy_run_nothing(place: World, workers: list[Worker]) -> None:
-    run_id = place.new_run()
-    place.supervise(run_id)
-    token, master, _ = place.master(run_id)
+    """Nor does it make a worker deaf: each of the two holds a run, and one must still take the next."""
+    held = [place.new_run() for _ in range(3)]
+    for run_id in held:
+        place.supervise(run_id)
+    masters = [place.master(run_id) for run_id in held]
+    assert all(any(worker.holds(place.run(run_id)["lease_owner"]) for run_id in held) for worker in workers)
     place.stop_redis()
-    beat = place.run(run_id)["lease_beat"]
-    until(lambda: place.run(run_id)["lease_beat"] > beat + 3)
+    beat = place.run(held[0])["lease_beat"]
+    until(lambda: place.run(held[0])["lease_beat"] > beat + 3)
     place.start_redis()
     another = place.new_run()  # found by a reconciler and a worker that have both come back
     place.master(another, limit_s=90)
-    row = place.run(run_id)
-    assert (row["state"], row["token"], row["releases"]) == ("running", token, 0)
-    assert alive(master)
-    for ended_one in (run_id, another):
+    for run_id, (token, master, _) in zip(held, masters, strict=True):
+        row = place.run(run_id)
+        assert (row["state"], row["token"], row["releases"]) == ("running", token, 0)
+        assert alive(master)
+    for ended_one in (*held, another):
         finish(place, ended_one)

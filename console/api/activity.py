@@ -13,9 +13,10 @@ from rest_framework.reverse import reverse
 
 from console.accounts.middleware import request_id_of
 from console.api import serializers
-from console.api.base import OfJob, Strict, whole_number
+from console.api.base import OfJob, Strict
 from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
+from console.api.parsing import whole_number
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations import services

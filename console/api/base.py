@@ -8,7 +8,6 @@ from rest_framework import generics, serializers
 from rest_framework.request import Request
 
 from console.accounts.models import User
-from console.accounts.refusals import Refused
 from console.jobs.models import Job
 
 _PAGING = {"limit", "cursor"}
@@ -49,10 +48,3 @@ class OfJob(Strict):
         if getattr(self, "swagger_fake_view", False):
             return super().get_queryset().none()
         return super().get_queryset().filter(job=self.job())
-
-
-def whole_number(name: str, given: str, most: int) -> int:
-    """A query parameter as a number of units from 0 to `most`; more is cut to `most`."""
-    if not given.isascii() or not given.isdigit():
-        raise Refused("invalid-field", f"{name}: must be a whole number, not {given!r}.", field=name)
-    return min(int(given), most)

@@ -1,10 +1,17 @@
 """What lists may be filtered by. Whatever else a query holds is refused by `console.api.base`."""
 
+from django import forms
 from django_filters import rest_framework as filters
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
+
+
+class WholeNumber(filters.Filter):
+    """Django would take 1.5 for 1."""
+
+    field_class = forms.IntegerField
 
 
 class JobFilter(filters.FilterSet):
@@ -23,10 +30,11 @@ class VersionFilter(filters.FilterSet):
     """Versions by state or number."""
 
     state = filters.ChoiceFilter(choices=JobVersion._meta.get_field("state").choices)
+    number = WholeNumber()
 
     class Meta:
         model = JobVersion
-        fields = ("number",)
+        fields: tuple[str, ...] = ()
 
 
 class RunFilter(filters.FilterSet):
@@ -47,10 +55,11 @@ class CheckpointFilter(filters.FilterSet):
     review_state = filters.ChoiceFilter(choices=Checkpoint._meta.get_field("review_state").choices)
     triggered__gte = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="gte")
     triggered__lt = filters.IsoDateTimeFilter(field_name="triggered_at", lookup_expr="lt")
+    number = WholeNumber()
 
     class Meta:
         model = Checkpoint
-        fields = ("number", "run")
+        fields = ("run",)
 
 
 class OperationFilter(filters.FilterSet):

@@ -1,6 +1,15 @@
 """Lists by cursor: no counting, and no row twice while others are added."""
 
+from datetime import datetime
+from typing import Any
+
+from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+
+from console.accounts.refusals import Refused
+from console.accounts.storable import unfit_text
+from console.api.parsing import whole_number
 
 
 class NewestFirst(CursorPagination):
@@ -11,11 +20,34 @@ class NewestFirst(CursorPagination):
     page_size_query_param = "limit"
     max_page_size = 200
 
+    def get_page_size(self, request: Request) -> int:
+        given = request.query_params.get(self.page_size_query_param)
+        found = self.page_size if given is None else whole_number("limit", given, self.max_page_size)
+        if not found:
+            raise Refused("invalid-field", "limit: must be 1 or more.", field="limit")
+        return found
+
+    def key(self, position: str) -> object:
+        """Where a cursor stands; raises ValueError for what no page gave."""
+        return int(position)
+
+    def decode_cursor(self, request: Request) -> Any:
+        found = super().decode_cursor(request)
+        try:
+            if found is not None and found.position is not None:
+                self.key(str(found.position))
+        except ValueError as error:
+            raise NotFound(self.invalid_cursor_message) from error
+        return found
+
 
 class NewestOperationFirst(NewestFirst):
     """Operations have random ids, so they are ordered by time."""
 
     ordering = ("-created_at", "-id")  # type: ignore[assignment]
+
+    def key(self, position: str) -> object:
+        return datetime.fromisoformat(position)
 
 
 class NewestNumberFirst(NewestFirst):
@@ -28,3 +60,8 @@ class ByName(NewestFirst):
     """Pipelines have names for ids."""
 
     ordering = "name"
+
+    def key(self, position: str) -> object:
+        if why := unfit_text(position):
+            raise ValueError(why)
+        return position

@@ -8,7 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.api.base import OfJob, whole_number
+from console.api.base import OfJob
+from console.api.parsing import whole_number
 from console.api.serializers import AttemptSerializer, CheckpointSerializer, Problem
 from console.checkpoints import selectors
 from console.jobs.models import Run

@@ -30,7 +30,7 @@ class ReasonFilter(admin.SimpleListFilter):
         return [(reason.value, reason.value.replace("_", " ").capitalize()) for reason in FailureReason]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Checkpoint]) -> QuerySet[Checkpoint]:
-        return queryset.filter(reason=self.value()) if self.value() else queryset
+        return queryset.filter(reason=self.value()) if self.value() in list(FailureReason) else queryset
 
 
 @admin.register(Checkpoint)

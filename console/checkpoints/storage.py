@@ -6,6 +6,7 @@ operators.
 """
 
 from collections.abc import Iterable
+from errno import ENAMETOOLONG
 from http import HTTPStatus
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def _allowed(given: str) -> Path:
     path = Path(given)
     if not path.is_absolute() or "\0" in given:
         raise Refused("invalid-field", f"{PATH}: must be the absolute path of a folder, not {given!r}.", PATH)
-    folder = path.resolve()
+    folder = _resolved(path)
     roots = [Path(root).resolve() for root in settings.WEIR_SAVEPOINT_ROOTS]
     if not any(folder.is_relative_to(root) for root in roots):
         known = ", ".join(str(root) for root in roots)
@@ -89,10 +90,17 @@ def _allowed(given: str) -> Path:
 
 def _within(folder: Path, name: str) -> Path:
     """A file of a savepoint; a link out of its folder would read what nobody allowed."""
-    file = (folder / name).resolve()
+    file = _resolved(folder / name)
     if not file.is_relative_to(folder):
         raise Refused("path-not-allowed", f"{PATH}: {folder / name} leads out of its folder.", PATH)
     return file
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        raise _corrupt(f"{path}: its links lead round and round", PATH) from error
 
 
 def _manifest(file: Path, field: str) -> Manifest:
@@ -105,7 +113,7 @@ def _manifest(file: Path, field: str) -> Manifest:
     except JobRejected as error:
         raise Refused(error.code, f"{error}.", field) from error
     except OSError as error:
-        raise _away(error) from error
+        raise _unreadable(error, field) from error
 
 
 def _check_sizes(files: Iterable[tuple[Path, Segment]], field: str) -> None:
@@ -115,7 +123,7 @@ def _check_sizes(files: Iterable[tuple[Path, Segment]], field: str) -> None:
         except (FileNotFoundError, NotADirectoryError):
             raise _corrupt(f"{file}: there is no such file", field) from None
         except OSError as error:
-            raise _away(error) from error
+            raise _unreadable(error, field) from error
         if nbytes != segment.nbytes:
             raise _corrupt(f"{file}: it has {nbytes} bytes, and its manifest says {segment.nbytes}", field)
 
@@ -124,6 +132,9 @@ def _corrupt(detail: str, field: str) -> Refused:
     return Refused("corrupt-checkpoint", f"{detail}.", field)
 
 
-def _away(error: OSError) -> Refused:
+def _unreadable(error: OSError, field: str) -> Refused:
+    """An outage of the storage, unless no storage could have such a file."""
+    if error.errno == ENAMETOOLONG:
+        return _corrupt(f"{error.filename}: there is no such file", field)
     detail = f"Checkpoint storage cannot be read: {error}. Nothing was changed; try again."
     return Refused("storage-away", detail, status=HTTPStatus.SERVICE_UNAVAILABLE)

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_operate
+from console.accounts.storable import unfit_text
 from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import newest_ready
@@ -208,6 +209,8 @@ def _check_words(asked: Asked) -> None:
     if key is not None and not (0 < len(key) <= KEY_LENGTH_MAX and key.isprintable()):
         detail = f"Idempotency-Key: must be 1 to {KEY_LENGTH_MAX} printable characters."
         raise Refused("invalid-field", detail, field="Idempotency-Key")
+    if why := unfit_text(asked.reason):
+        raise Refused("invalid-field", f"reason: {why}.", field="reason")
     if len(asked.reason) > REASON_LENGTH_MAX:
         raise Refused("invalid-field", f"reason: at most {REASON_LENGTH_MAX} characters.", field="reason")
 

@@ -14,6 +14,9 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 
+from console.accounts.refusals import Refused
+from console.accounts.storable import must_be_storable
+
 Schema = Mapping[str, Any]
 
 _UNITS = ("ms", "s", "bytes", "rows")
@@ -30,11 +33,17 @@ class JsonField(forms.CharField):
         if not text:
             return None
         try:
-            return json.loads(text)
+            given = json.loads(text)
+            must_be_storable(given)
         except json.JSONDecodeError as error:
             raise ValidationError(
                 f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
             ) from error
+        except RecursionError as error:
+            raise ValidationError("This is nested too deeply.") from error
+        except Refused as refused:
+            raise ValidationError(f"This cannot be kept: {refused.detail}") from refused
+        return given
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) or value is None else json.dumps(value, indent=2, ensure_ascii=False)

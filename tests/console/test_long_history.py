@@ -1,6 +1,7 @@
 """What is asked again and again, by pages that poll and by job masters, reads few rows of a long history."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,16 +71,16 @@ def read_by(act: Callable[[], Any]) -> int:
 def test_pages(browser: Client, run: Run) -> None:
     for path in ("", "?before=10000", "checkpoints/", f"checkpoints/?run={run.pk}", "restore/", "stop/", "start/"):
         bound = SUMMED_UP if path.startswith("checkpoints") else FEW
-        assert read_by(lambda path=path: browser.get(f"/jobs/{run.job_id}/{path}")) <= bound, path
-    assert read_by(lambda: browser.get("/jobs/")) <= FEW
+        assert read_by(partial(browser.get, f"/jobs/{run.job_id}/{path}")) <= bound, path
+    assert read_by(partial(browser.get, "/jobs/")) <= FEW
 
 
 def test_the_api(api: APIClient, run: Run) -> None:
     for of in (f"jobs/{run.job_id}", f"runs/{run.pk}"):
         for query in ("", "?kind=savepoint", "?status=failed", "?status=in_progress", "?number=7"):
             path = f"/api/v1/{of}/checkpoints/{query}"
-            assert read_by(lambda path=path: api.get(path)) <= FEW, path
-    assert read_by(lambda: api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/")) <= SUMMED_UP
+            assert read_by(partial(api.get, path)) <= FEW, path
+    assert read_by(partial(api.get, f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/")) <= SUMMED_UP
 
 
 def test_the_reconciler(run: Run) -> None:

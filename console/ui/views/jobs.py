@@ -68,7 +68,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @signed_in
 def new_job(request: HttpRequest) -> HttpResponse:
     """First the pipeline, then its form: two pages, so that it works without scripts."""
-    name = request.POST.get("pipeline") or request.GET.get("pipeline")
+    name = text(request.POST.get("pipeline") or request.GET.get("pipeline"))
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
     if pipeline is None or reason:

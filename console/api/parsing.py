@@ -1,0 +1,33 @@
+"""What a request says, as values: its body, of which everything can be kept, and numbers in its query."""
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import JSONParser
+
+from console.accounts.refusals import Refused
+from console.accounts.storable import must_be_storable
+
+
+class StorableJson(JSONParser):
+    """Refuses by its field what no row could hold."""
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        try:
+            given = super().parse(stream, media_type, parser_context)
+        except RecursionError as error:
+            raise ParseError("The body is nested too deeply.") from error
+        except LookupError as error:
+            raise ParseError(f"The charset of the body is not known: {error}.") from error
+        must_be_storable(given)
+        return given
+
+
+def whole_number(name: str, given: str, most: int) -> int:
+    """A query parameter as a number of units from 0 to `most`; more is cut to `most`."""
+    if not given.isascii() or not given.isdigit():
+        raise Refused("invalid-field", f"{name}: must be a whole number, not {given!r}.", field=name)
+    return min(int(given.lstrip("0")[: len(str(most)) + 1] or "0"), most)  # Python reads no number of 4301 digits

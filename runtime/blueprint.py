@@ -13,8 +13,11 @@ from typing import Any
 from runtime.core.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.ids import OperatorId
 from runtime.errors import JobRejected
+from runtime.operators.combine import Combiner
 from runtime.operators.partition import Partitioner
 from runtime.ports import Operator, Sink, Source
+
+MakeCombiner = Callable[[], Combiner]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ class CompiledJob:
     operators: Mapping[OperatorId, Callable[[], Operator]]
     sinks: Mapping[OperatorId, Sink]
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
+    combiners: Mapping[int, MakeCombiner] = field(default_factory=dict)  #: by number of the edge; one for each subtask
 
 
 @dataclass
@@ -60,11 +64,16 @@ class Blueprint:
     edges: list[EdgeSpec] = field(default_factory=list)
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
+    combiners: dict[int, MakeCombiner] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: heads
 
-    def connect(self, edge: EdgeSpec, partitioner: Partitioner | None = None) -> None:
+    def connect(
+        self, edge: EdgeSpec, partitioner: Partitioner | None = None, combiner: MakeCombiner | None = None
+    ) -> None:
         if partitioner is not None:
             self.partitioners[len(self.edges)] = partitioner
+        if combiner is not None:
+            self.combiners[len(self.edges)] = combiner
         self.edges.append(edge)
 
     def feedback_into(self, head: OperatorId) -> int:
@@ -87,6 +96,7 @@ class Blueprint:
             operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
             sinks=dict(self.sinks),
             partitioners=dict(self.partitioners),
+            combiners=dict(self.combiners),
         )
 
     def _check_loops(self) -> None:

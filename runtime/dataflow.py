@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from runtime.blueprint import Blueprint, CompiledJob, Step
+from runtime.blueprint import Blueprint, CompiledJob, MakeCombiner, Step
 from runtime.core.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
@@ -26,6 +27,7 @@ from runtime.operators.aggregates import Aggregate
 from runtime.operators.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.batch import FlatMapRows, MapBatches
 from runtime.operators.batches import Batches, BatchLimits
+from runtime.operators.combine import WindowCombiner
 from runtime.operators.functions import RULES
 from runtime.operators.iterate import Iterate
 from runtime.operators.join import BroadcastJoin
@@ -100,6 +102,7 @@ class Dataflow:
         keys: tuple[str, ...] = (),
         build: bool = False,
         feedback: bool = False,
+        combiner: MakeCombiner | None = None,
     ) -> None:
         """FORWARD leaves it to the stream how its rows are dealt."""
         if not isinstance(stream, Stream):
@@ -121,7 +124,7 @@ class Dataflow:
             build=build,
             feedback=feedback,
         )
-        self._blueprint.connect(edge, partitioner)
+        self._blueprint.connect(edge, partitioner, combiner)
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -305,7 +308,8 @@ class KeyedStream:
         keys, wanted, size_ms = self.keys, dict(aggregates), int(size / timedelta(milliseconds=1))
         if size_ms <= 0:
             raise JobRejected("bad-window", uid, "the window size must be at least 1 ms")
-        return self._then(uid, lambda: TumblingWindow(keys, time, size_ms, wanted), parallelism)
+        combiner = partial(WindowCombiner, keys, time, size_ms, wanted)
+        return self._then(uid, lambda: TumblingWindow(keys, size_ms, wanted), parallelism, combiner)
 
     def aggregate(
         self,
@@ -367,8 +371,10 @@ class KeyedStream:
         self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined
 
-    def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
+    def _then(
+        self, uid: str, make: Callable[[], Operator], parallelism: int | None, combiner: MakeCombiner | None = None
+    ) -> Stream:
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
-        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys)
+        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, combiner=combiner)
         return after

@@ -1,6 +1,7 @@
 """The output side of one subtask: deals batches to channels by each edge's partitioning and spends credits.
 
-What leads back into a loop costs none, or the loop would wait for itself.
+What leads back into a loop costs none, or the loop would wait for itself. Where the receiver takes folded rows, an edge
+has a combiner; what that holds goes ahead of every control message that it must not come behind.
 
 It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
 """
@@ -8,23 +9,27 @@ It does not know where a channel leads (the slot's `send` does), nor when a subt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
 from runtime.core.flow import Credits
 from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
-from runtime.core.messages import Control, Message, Records
-from runtime.errors import WeirError
+from runtime.core.messages import Control, Message, Records, Watermark
+from runtime.errors import DataRejected, JobRejected, WeirError
+from runtime.operators.combine import Combiner, rows_of
 from runtime.operators.partition import Partitioner, by_function, by_key_group
 
 Send = Callable[[ChannelId, Message], None]
+Parts = list[pa.RecordBatch]
 
 
 @dataclass(slots=True)
 class _Edge:
     spec: EdgeSpec
     channels: tuple[ChannelId, ...]
+    combiner: Combiner | None
     turn: int = 0
 
 
@@ -36,6 +41,7 @@ class Outputs:
     subtask: SubtaskId
     send: Send
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
+    combiners: Mapping[int, Callable[[], Combiner]] = field(default_factory=dict)  #: likewise
     credits: Credits = field(init=False)
     records: int = 0
     schema: pa.Schema | None = None  #: of what was emitted first
@@ -44,7 +50,14 @@ class Outputs:
         channels = self.graph.outputs[self.subtask]
         self.credits = Credits(channel for channel in channels if not self.graph.is_feedback(channel))
         numbers = dict.fromkeys(channel.edge for channel in channels)
-        self._edges = [_Edge(self.graph.edges[n], tuple(c for c in channels if c.edge == n)) for n in numbers]
+        self._edges = [
+            _Edge(
+                spec=self.graph.edges[number],
+                channels=tuple(channel for channel in channels if channel.edge == number),
+                combiner=self.combiners[number]() if number in self.combiners else None,
+            )
+            for number in numbers
+        ]
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Sends `batch` on every edge. Empty batches are not sent.
@@ -57,11 +70,18 @@ class Outputs:
         self._check_alike(batch.schema)
         self.records += batch.num_rows
         for edge in self._edges:
-            self._deal(edge, batch)
+            if edge.combiner is None:
+                self._deal(edge, batch)
+            else:
+                self._deal_parts(edge, partial(edge.combiner.add, batch))
 
     def broadcast(self, message: Control) -> None:
         """Sends a control message on every channel; it is never charged."""
         for edge in self._edges:
+            if edge.combiner is not None:
+                time = message.time if isinstance(message, Watermark) else None
+                due = edge.combiner.flush if time is None else partial(edge.combiner.advance, time)
+                self._deal_parts(edge, due)
             for channel in edge.channels:
                 self.send(channel, message)
 
@@ -94,16 +114,30 @@ class Outputs:
                 self._put(edge.channels[edge.turn], batch)
                 edge.turn = (edge.turn + 1) % len(edge.channels)
 
+    def _deal_parts(self, edge: _Edge, due: Callable[[], Parts]) -> None:
+        """Sends what the combiner gives. They count as the rows that they stand for."""
+        try:
+            found = due()
+        except DataRejected as error:
+            raise DataRejected(f"operator {edge.spec.target!r}: {error}") from error
+        except JobRejected as error:
+            raise JobRejected(error.code, error.field, f"{error.detail} (operator {edge.spec.target!r})") from error
+        for parts in found:
+            dealt = by_key_group(parts, edge.spec.keys, self.graph.max_parallelism, len(edge.channels))
+            for channel, part in zip(edge.channels, dealt, strict=True):
+                if part is not None:
+                    self._put(channel, part, rows_of(part))
+
     def _put_parts(self, edge: _Edge, parts: Sequence[pa.RecordBatch | None]) -> None:
         for channel, part in zip(edge.channels, parts, strict=True):
             if part is not None:
                 self._put(channel, part)
 
-    def _put(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
+    def _put(self, channel: ChannelId, batch: pa.RecordBatch, rows: int | None = None) -> None:
         nbytes = batch.nbytes
         if not self.graph.is_feedback(channel):
             self.credits.spend(channel, nbytes)
-        self.send(channel, Records(batch, batch.num_rows, nbytes))
+        self.send(channel, Records(batch, batch.num_rows if rows is None else rows, nbytes))
 
 
 class Gatekeeper:

@@ -249,7 +249,7 @@ class Slot:
             operator=None if restored.finished else self._code(subtask),
             state=state,
             context=context,
-            outputs=Outputs(job.graph, subtask, self._send, job.partitioners),
+            outputs=Outputs(job.graph, subtask, self._send, job.partitioners, job.combiners),
             clock=self._clock,
             store=store,
             report=self._report,

@@ -1,12 +1,13 @@
 """What can be computed per key: counts, sums, extremes, means. As in SQL, nulls are ignored, and nulls alone give null.
 
-Each aggregate first reduces a batch to one value per distinct key, then folds those into the table, so the table is
-touched once per key and batch. Integer sums are exact and refuse to overflow; a mean is kept as sum and count.
+An aggregate keeps its state in columns, at one position per key. `fold` takes rows in; `merge` takes in what other rows
+were folded to elsewhere, so that folding parts and merging them is folding the whole. Integer sums are exact and refuse
+to overflow; a mean is kept as sum and count.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +15,23 @@ import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected
 from runtime.state.columns import storage_dtype
-from runtime.state.factorise import Distinct
-from runtime.state.index import Slots
-from runtime.state.table import KeyedTable
 
 _INT64_LIMIT: Final = 2**63
 _HIGH_LIMIT: Final = 2**31
 _LOW_HALF: Final = 2**32 - 1
+_SCANNED: Final = 8  #: so many numbers are looked at in a row in the time that one is fetched
 
 Values = npt.NDArray[Any]
-Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.intp]
+
+
+class Columns(Protocol):
+    """State columns by name: arrays to read and write, in which every key has a position."""
+
+    def column(self, name: str) -> Values: ...
+    def valid(self, name: str) -> Mask: ...
+    def value_column(self, name: str, slots: Positions) -> pa.Array: ...
 
 
 class Aggregate(ABC):
@@ -38,11 +46,15 @@ class Aggregate(ABC):
         """The types of the state columns for input of `schema`."""
 
     @abstractmethod
-    def fold(self, table: KeyedTable, name: str, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
-        """Takes a batch in; `slots` are those of its distinct keys."""
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
+        """Takes rows in; `at` has the position of each row's key."""
 
     @abstractmethod
-    def result(self, table: KeyedTable, name: str, slots: Slots) -> pa.Array:
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
+        """Takes state in: rows of state columns that lay elsewhere, with the position of each one's key."""
+
+    @abstractmethod
+    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
         """The values now."""
 
 
@@ -50,16 +62,19 @@ class Count(Aggregate):
     """The number of rows."""
 
     def fields(self, name: str) -> list[pa.Field]:
-        return [pa.field(f"{name}:count", pa.int64(), nullable=False)]
+        return [_count_field(name)]
 
     def kinds(self, schema: pa.Schema) -> list[Any]:
         return [pa.int64()]
 
-    def fold(self, table: KeyedTable, name: str, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
-        table.column(f"{name}:count")[slots] += np.bincount(distinct.which, minlength=len(distinct))
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
+        np.add.at(state.column(f"{name}:count"), at, 1)
 
-    def result(self, table: KeyedTable, name: str, slots: Slots) -> pa.Array:
-        return table.value_column(f"{name}:count", slots)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
+        _merge_counts(state, f"{name}:count", parts, at)
+
+    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
+        return state.value_column(f"{name}:count", slots)
 
 
 class CountIf(Count):
@@ -74,9 +89,9 @@ class CountIf(Count):
             raise JobRejected("bad-aggregate", self._column, f"count_if needs a boolean column, not {kind}")
         return [pa.int64()]
 
-    def fold(self, table: KeyedTable, name: str, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
         true = batch.column(self._column).fill_null(False).to_numpy(zero_copy_only=False)
-        table.column(f"{name}:count")[slots] += np.bincount(distinct.which[true], minlength=len(distinct))
+        np.add.at(state.column(f"{name}:count"), at[true], 1)
 
 
 class Sum(Aggregate):
@@ -96,33 +111,42 @@ class Sum(Aggregate):
             return [pa.float64()]
         raise JobRejected("bad-aggregate", self._column, f"a sum or mean needs a numeric column, not {kind}")
 
-    def fold(self, table: KeyedTable, name: str, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
-        values, rows = _present(batch.column(self._column), distinct.which)
-        sums = table.column(f"{name}:sum")
-        sums[slots] = _added(sums[slots], _sums(values, rows, len(distinct), sums.dtype, name), name)
-        table.valid(f"{name}:sum")[slots] |= _occurs(rows, len(distinct))
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
+        self._add(state, name, batch.column(self._column), at)
 
-    def result(self, table: KeyedTable, name: str, slots: Slots) -> pa.Array:
-        return table.value_column(f"{name}:sum", slots)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
+        self._add(state, name, parts.column(f"{name}:sum"), at)
+
+    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
+        return state.value_column(f"{name}:sum", slots)
+
+    def _add(self, state: Columns, name: str, column: pa.Array, at: Positions) -> None:
+        values, at = _present(column, at)
+        _add_at(state.column(f"{name}:sum"), at, values, name)
+        state.valid(f"{name}:sum")[at] = True
 
 
 class Mean(Sum):
     """The mean of a numeric column, as float64."""
 
     def fields(self, name: str) -> list[pa.Field]:
-        return [*super().fields(name), pa.field(f"{name}:count", pa.int64(), nullable=False)]
+        return [*super().fields(name), _count_field(name)]
 
     def kinds(self, schema: pa.Schema) -> list[Any]:
         return [*super().kinds(schema), pa.int64()]
 
-    def fold(self, table: KeyedTable, name: str, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
-        super().fold(table, name, batch, distinct, slots)
-        _, rows = _present(batch.column(self._column), distinct.which)
-        table.column(f"{name}:count")[slots] += np.bincount(rows, minlength=len(distinct))
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
+        super().fold(state, name, batch, at)
+        _, at = _present(batch.column(self._column), at)
+        np.add.at(state.column(f"{name}:count"), at, 1)
 
-    def result(self, table: KeyedTable, name: str, slots: Slots) -> pa.Array:
-        counts = table.column(f"{name}:count")[slots]
-        sums = table.column(f"{name}:sum")[slots]
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
+        super().merge(state, name, parts, at)
+        _merge_counts(state, f"{name}:count", parts, at)
+
+    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
+        counts = state.column(f"{name}:count")[slots]
+        sums = state.column(f"{name}:sum")[slots]
         return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
 
 
@@ -144,24 +168,24 @@ class _Extreme(Aggregate):
             raise JobRejected("bad-aggregate", self._column, f"min and max need a number or a time, not {kind}")
         return [kind]
 
-    def fold(self, table: KeyedTable, name: str, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
-        values, rows = _present(batch.column(self._column), distinct.which)
-        column, valid = table.column(f"{name}:{self._suffix}"), table.valid(f"{name}:{self._suffix}")
-        best, occurs = self._reduced(values.astype(column.dtype), rows, len(distinct))
-        before = np.where(valid[slots], column[slots], best)
-        with np.errstate(invalid="ignore"):  # comparing with NaN is meant
-            column[slots] = np.where(occurs, self._better(before, best), column[slots])
-        valid[slots] |= occurs
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
+        self._take(state, name, batch.column(self._column), at)
 
-    def result(self, table: KeyedTable, name: str, slots: Slots) -> pa.Array:
-        return table.value_column(f"{name}:{self._suffix}", slots)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
+        self._take(state, name, parts.column(f"{name}:{self._suffix}"), at)
 
-    def _reduced(self, values: Values, rows: Rows, count: int) -> tuple[Values, npt.NDArray[np.bool_]]:
-        best = np.zeros(count, dtype=values.dtype)
-        best[rows] = values  # any value of the key will do to start from
+    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
+        return state.value_column(f"{name}:{self._suffix}", slots)
+
+    def _take(self, state: Columns, name: str, column: pa.Array, at: Positions) -> None:
+        values, at = _present(column, at)
+        best, valid = state.column(f"{name}:{self._suffix}"), state.valid(f"{name}:{self._suffix}")
+        values = values.astype(best.dtype, copy=False)
+        fresh = np.flatnonzero(~valid[at])
+        best[at[fresh]] = values[fresh]  # any value of the key will do to start from
+        valid[at[fresh]] = True
         with np.errstate(invalid="ignore"):  # comparing with NaN is meant
-            self._better.at(best, rows, values)
-        return best, _occurs(rows, count)
+            self._better.at(best, at, values)
 
 
 class Min(_Extreme):
@@ -194,13 +218,28 @@ class AggregateSet:
     def kinds(self, schema: pa.Schema) -> list[Any]:
         return [kind for wanted in self._aggregates.values() for kind in wanted.kinds(schema)]
 
-    def fold(self, table: KeyedTable, batch: pa.RecordBatch, distinct: Distinct, slots: Slots) -> None:
-        for name, wanted in self._aggregates.items():
-            wanted.fold(table, name, batch, distinct, slots)
-        table.touch(slots)
+    def row_count(self) -> str:
+        """The state column that counts all rows; there must be one."""
+        return next(f"{name}:count" for name, wanted in self._aggregates.items() if type(wanted) is Count)
 
-    def results(self, table: KeyedTable, slots: Slots) -> list[pa.Array]:
-        return [wanted.result(table, name, slots) for name, wanted in self._aggregates.items()]
+    def fold(self, state: Columns, batch: pa.RecordBatch, at: Positions) -> None:
+        for name, wanted in self._aggregates.items():
+            wanted.fold(state, name, batch, at)
+
+    def merge(self, state: Columns, parts: pa.RecordBatch, at: Positions) -> None:
+        for name, wanted in self._aggregates.items():
+            wanted.merge(state, name, parts, at)
+
+    def results(self, state: Columns, slots: Positions) -> list[pa.Array]:
+        return [wanted.result(state, name, slots) for name, wanted in self._aggregates.items()]
+
+
+def _count_field(name: str) -> pa.Field:
+    return pa.field(f"{name}:count", pa.int64(), nullable=False)
+
+
+def _merge_counts(state: Columns, field: str, parts: pa.RecordBatch, at: Positions) -> None:
+    np.add.at(state.column(field), at, parts.column(field).to_numpy())
 
 
 def _kind(schema: pa.Schema, column: str) -> Any:
@@ -209,36 +248,39 @@ def _kind(schema: pa.Schema, column: str) -> Any:
     return schema.field(column).type
 
 
-def _present(column: pa.Array, which: Rows) -> tuple[Values, Rows]:
-    """The values that are not null, as stored, and the distinct key of each."""
+def _present(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
+    """The values that are not null, as stored, and the position of each."""
     if column.null_count:
-        which = which[column.is_valid().to_numpy(zero_copy_only=False)]
+        at = at[column.is_valid().to_numpy(zero_copy_only=False)]
         column = column.drop_null()
     if pa.types.is_temporal(column.type):
         column = column.view(pa.from_numpy_dtype(storage_dtype(column.type)))
-    return column.to_numpy(zero_copy_only=False), which
+    return column.to_numpy(zero_copy_only=False), at
 
 
-def _occurs(rows: Rows, count: int) -> npt.NDArray[np.bool_]:
-    occurs = np.zeros(count, dtype=bool)
-    occurs[rows] = True
-    return occurs
+def _add_at(sums: Values, at: Positions, values: Values, name: str) -> None:
+    if sums.dtype == np.int64 and len(values) and not _fits(sums, at, values):
+        _add_checked(sums, at, values, name)
+    else:
+        np.add.at(sums, at, values.astype(sums.dtype, copy=False))  # equal types: numpy has a fast loop for these only
 
 
-def _sums(values: Values, rows: Rows, count: int, dtype: np.dtype[Any], name: str) -> Values:
-    if dtype == np.int64 and len(values) and not _fits(values):
-        return _checked_sums(values, rows, count, name)
-    sums = np.zeros(count, dtype=dtype)
-    np.add.at(sums, rows, values.astype(dtype, copy=False))  # equal types: numpy has a fast loop for these only
-    return sums
+def _fits(sums: Values, at: Positions, values: Values) -> bool:
+    """Whether no sum can leave 64 bits with these values."""
+    concerned = sums if len(sums) <= _SCANNED * len(at) else sums[at]
+    return _magnitude(concerned) + _magnitude(values) * len(values) < _INT64_LIMIT
 
 
-def _fits(values: Values) -> bool:
-    """Whether no sum of these values can leave 64 bits."""
-    return max(int(values.max()), -int(values.min())) * len(values) < _INT64_LIMIT
+def _magnitude(values: Values) -> int:
+    return max(int(values.max()), -int(values.min()))
 
 
-def _checked_sums(values: Values, rows: Rows, count: int, name: str) -> Values:
+def _add_checked(sums: Values, at: Positions, values: Values, name: str) -> None:
+    slots, which = np.unique(at, return_inverse=True)
+    sums[slots] = _added(sums[slots], _checked_sums(values, which, len(slots), name), name)
+
+
+def _checked_sums(values: Values, rows: Positions, count: int, name: str) -> Values:
     """Sums of large integers, in two halves that cannot overflow."""
     high, low = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     np.add.at(high, rows, (values >> 32).astype(np.int64))
@@ -251,7 +293,7 @@ def _checked_sums(values: Values, rows: Rows, count: int, name: str) -> Values:
 
 def _added(before: Values, more: Values, name: str) -> Values:
     total = before + more
-    if total.dtype == np.int64 and (((before ^ total) & (more ^ total)) < 0).any():
+    if (((before ^ total) & (more ^ total)) < 0).any():
         raise _overflow(name)
     return np.asarray(total)
 

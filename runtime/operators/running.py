@@ -63,7 +63,8 @@ class RunningAggregate(Operator):
 
     def _folded(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         slots = self._table.upsert(keys)
-        self._aggregates.fold(self._table, batch, distinct, slots)
+        self._aggregates.fold(self._table, batch, slots[distinct.which])
+        self._table.touch(slots)
         return self._results(slots)
 
     def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:

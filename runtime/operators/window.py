@@ -1,4 +1,4 @@
-"""Event-time tumbling windows over keys.
+"""Event-time tumbling windows over keys. What comes in has been folded by `combine`, one pane to a window.
 
 A window [s, e) is complete when the watermark has reached e - 1: it fires once, and what comes later for it is late: it
 is counted, and dropped. A window is a key of the table (the author's keys, then its start), so it moves with its key
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.event_time import Times, event_times_ms
+from runtime.operators.combine import PANE, rows_of
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.factorise import factorise
 from runtime.state.index import Slots
@@ -32,14 +32,12 @@ class TumblingWindow(Operator):
 
     Args:
         keys: key columns.
-        time: column of event times.
         size_ms: length of a window; windows are aligned to the epoch.
         aggregates: by output column.
     """
 
-    def __init__(self, keys: Sequence[str], time: str, size_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+    def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
         self._keys = tuple(keys)
-        self._time = time
         self._size_ms = size_ms
         self._aggregates = AggregateSet(aggregates)
         names = [*self._keys, _START, _END, *self._aggregates.names]
@@ -58,17 +56,16 @@ class TumblingWindow(Operator):
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._settle(batch.schema)
-        windows = event_times_ms(batch, self._time) // self._size_ms
-        batch, windows = self._without_late(batch, windows)
-        if not batch.num_rows:
+        parts = self._without_late(batch)
+        if not parts.num_rows:
             return
-        keys = [batch.column(key) for key in self._keys]
-        distinct = factorise([*keys, pa.array(windows)])
-        starts = windows[distinct.first] * self._size_ms
+        columns = [parts.column(key) for key in (*self._keys, PANE)]
+        distinct = factorise(columns)
         first = pa.array(distinct.first)
-        slots = self._table.upsert([*(key.take(first) for key in keys), pa.array(starts)])
-        self._aggregates.fold(self._table, batch, distinct, slots)
-        self._first_end = min(self._first_end, int(starts.min()) + self._size_ms)
+        slots = self._table.upsert([column.take(first) for column in columns])
+        self._aggregates.merge(self._table, parts, slots[distinct.which])
+        self._table.touch(slots)
+        self._first_end = min(self._first_end, pc.min(parts.column(PANE)).as_py() + self._size_ms)
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._watermark = max(self._watermark, watermark)
@@ -83,17 +80,18 @@ class TumblingWindow(Operator):
     def _settle(self, schema: pa.Schema) -> None:
         if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
             return
-        kinds = [schema.field(key).type for key in self._keys]
-        self._table.settle([*kinds, pa.int64()], self._aggregates.kinds(schema))
+        kinds = [schema.field(name).type for name in (*self._keys, PANE)]
+        self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
         self._settled_for = schema
 
-    def _without_late(self, batch: pa.RecordBatch, windows: Times) -> tuple[pa.RecordBatch, Times]:
-        open_from = (self._watermark + 1) // self._size_ms  # the first window that has not fired
-        if not len(windows) or int(windows.min()) >= open_from:
-            return batch, windows
-        kept = windows >= open_from
-        self._context.count(LATE_RECORDS, int(len(kept) - kept.sum()))
-        return batch.filter(pa.array(kept)), windows[kept]
+    def _without_late(self, parts: pa.RecordBatch) -> pa.RecordBatch:
+        open_from = (self._watermark + 1) // self._size_ms * self._size_ms  # the first window that has not fired
+        starts = parts.column(PANE).to_numpy()
+        if not len(starts) or int(starts.min()) >= open_from:
+            return parts
+        late = pa.array(starts < open_from)
+        self._context.count(LATE_RECORDS, rows_of(parts.filter(late)))
+        return parts.filter(pc.invert(late))
 
     def _earliest_end(self) -> int:
         slots = self._table.slots()

@@ -1,13 +1,28 @@
-"""The output side of one subtask: one schema for everything that it emits."""
+"""The output side of one subtask: one schema for everything that it emits, and rows folded before they are sent."""
+
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
-from runtime.core.ids import ChannelId
-from runtime.core.messages import Message, Records
-from runtime.errors import WeirError
+from runtime.core.graph import JobGraph, Partitioning
+from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.messages import (
+    Barrier,
+    CheckpointKind,
+    Control,
+    EndOfData,
+    Idle,
+    Message,
+    Probe,
+    Records,
+    Watermark,
+)
+from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.hosts.outputs import Outputs
-from tests.core.builders import chain, subtask
+from runtime.operators.aggregates import Count
+from runtime.operators.combine import WindowCombiner
+from tests.core.builders import chain, edge, operator, sink, source, subtask
 
 FIRST = pa.record_batch({"key": [1], "value": [2]})
 
@@ -44,3 +59,50 @@ def test_what_is_no_matter_of_the_columns_may_change() -> None:
     for batch in (FIRST, FIRST.cast(strict), pa.record_batch({"other": pa.array([], pa.string())})):
         made.emit(batch)
     assert [message.rows for _, message in sent if isinstance(message, Records)] == [1, 1]
+
+
+TIMED = pa.record_batch({"key": [1, 1, 2], "time": [0, 5, 7]})
+
+
+def combining(sent: list[tuple[ChannelId, Message]]) -> Outputs:
+    """Windows of 10 ms behind operator b of two slots."""
+    edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), edge("w", "c"))
+    graph = JobGraph((source("a", 2), operator("b", 2), operator("w", 2), sink("c", 2)), edges, max_parallelism=8)
+    combiners = {1: partial(WindowCombiner, ["key"], "time", 10, {"n": Count()})}
+    return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), {}, combiners)
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        Watermark(9), Idle(), EndOfData(True), EndOfData(False), Probe(1, 1),
+        Barrier(CheckpointId(1), CheckpointKind.CHECKPOINT, 0),
+    ],
+)  # fmt: skip
+def test_what_is_held_back_goes_ahead_of_what_must_not_overtake_it(control: Control) -> None:
+    """S0-20: nothing is held while state is captured; the rows of a message are those that went into it."""
+    sent: list[tuple[ChannelId, Message]] = []
+    made = combining(sent)
+    made.emit(TIMED)
+    made.broadcast(Watermark(8))
+    assert [message for _, message in sent] == [Watermark(8)] * 2
+    made.broadcast(control)
+    messages = [message for _, message in sent[2:]]
+    records = [message for message in messages if isinstance(message, Records)]
+    assert sum(message.rows for message in records) == made.records == 3
+    assert messages == [*records, control, control]
+    assert made.credits.runnable
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        (TIMED.drop_columns("time"), JobRejected),
+        (pa.record_batch({"key": [1], "time": pa.array([None], pa.int64())}), DataRejected),
+    ],
+)
+def test_whom_rows_are_combined_for_is_named_where_they_cannot_be(
+    batch: pa.RecordBatch, error: type[WeirError]
+) -> None:
+    with pytest.raises(error, match="operator 'w'"):
+        combining([]).emit(batch)

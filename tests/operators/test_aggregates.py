@@ -3,15 +3,18 @@
 import datetime as dt
 import math
 from collections import defaultdict
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
+from runtime.operators.aggregates import Aggregate, AggregateSet, Count, CountIf, Max, Mean, Min, Sum
+from runtime.operators.cells import Cells
 from runtime.operators.running import RunningAggregate
 from tests.operators.harness import Harness
 
@@ -127,6 +130,52 @@ def test_a_sum_never_wraps_around(batches: list[list[int]]) -> None:
 def test_a_column_that_cannot_be_aggregated_is_named(aggregate: Aggregate, message: str) -> None:
     with pytest.raises(JobRejected, match=message):
         one(aggregate, pa.array([1]))
+
+
+FLOATS = st.none() | st.sampled_from([math.nan, math.inf, -0.5, 0.0, 2.0**40]) | st.integers(-99, 99).map(float)
+NUMBERS = st.none() | st.integers(-(2**40), 2**40)
+
+
+@given(st.data(), st.sampled_from([(NUMBERS, pa.int64()), (NUMBERS, pa.timestamp("us")), (FLOATS, pa.float64())]))
+def test_parts_that_are_merged_are_the_whole(data: st.DataObject, drawn: tuple[st.SearchStrategy[Any], Any]) -> None:
+    """Also of values that are null or no number, of keys that only some parts have, and of parts that are empty."""
+    values, kind = drawn
+    row = st.tuples(st.integers(0, 3), values, st.none() | st.booleans())
+    parts = data.draw(st.lists(st.lists(row, max_size=8), max_size=5))
+    wanted = ALL if not pa.types.is_temporal(kind) else {n: a for n, a in ALL.items() if n not in ("total", "mean")}
+    aggregates = AggregateSet(wanted)
+    whole, merged = cells(aggregates, kind, [*chain(*parts)]), cells(aggregates, kind, [])
+    for part in parts:
+        names = [field.name for field in aggregates.fields()]
+        found = cells(aggregates, kind, part)
+        state = pa.RecordBatch.from_arrays([found.value_column(name, EVERY) for name in names], names=names)
+        order = np.array(data.draw(st.permutations(EVERY.tolist())), dtype=np.intp)
+        aggregates.merge(merged, state.take(pa.array(order)), order)
+    for one, other in zip(aggregates.results(whole, EVERY), aggregates.results(merged, EVERY), strict=True):
+        assert str(one.to_pylist()) == str(other.to_pylist())  # as text, one NaN is another
+
+
+EVERY = np.arange(4)
+
+
+def cells(aggregates: AggregateSet, kind: Any, rows: list[Any]) -> Cells:
+    """What rows are folded to; their keys are positions."""
+    keys, values, flags = zip(*rows, strict=True) if rows else ((), (), ())
+    folded = batch(["-"] * len(rows), pa.array(values, kind), list(flags))
+    fields = [
+        field.with_type(kind) for field, kind in zip(aggregates.fields(), aggregates.kinds(folded.schema), strict=True)
+    ]
+    found = Cells(fields, len(EVERY))
+    aggregates.fold(found, folded, np.array(keys, dtype=np.intp))
+    return found
+
+
+def test_parts_that_do_not_fit_together_are_refused() -> None:
+    aggregates = AggregateSet({"total": Sum("v")})
+    whole = cells(aggregates, pa.int64(), [(0, 2**62, None)])
+    part = pa.RecordBatch.from_arrays([pa.array([2**62])], names=["total:sum"])
+    with pytest.raises(DataRejected, match="'total' leaves the range"):
+        aggregates.merge(whole, part, np.zeros(1, dtype=np.intp))
 
 
 def test_running_aggregates_go_on_after_a_rescale() -> None:

@@ -13,8 +13,10 @@ from runtime.errors import JobRejected
 from runtime.io.memory import MemorySnapshotStore
 from runtime.operators.aggregates import Count
 from runtime.operators.batches import BY_SIZE, BY_TIME, Batches, BatchLimits
+from runtime.operators.combine import WindowCombiner
 from runtime.operators.partition import by_key_group
 from runtime.operators.window import TumblingWindow
+from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 
 GROUPS = 16
@@ -105,7 +107,8 @@ def test_no_row_waits_longer_than_it_may(gaps_ms: list[int], max_rows: int) -> N
 
 def test_batches_of_many_keys_are_large_where_those_of_one_key_are_not() -> None:
     """S3-06: of 10,007 keys hardly any comes twice in a second, so a window per key gathers single rows."""
-    keys, window, bulk = 10_007, Harness(TumblingWindow(["k"], "at", 1_000, {"n": Count()})), Bulk()
+    keys, counts, bulk = 10_007, {"n": Count()}, Bulk()
+    window = Harness(Combined(WindowCombiner(["k"], "at", 1_000, counts), TumblingWindow(["k"], 1_000, counts)))
     batches = Harness(operator(bulk, max_rows=1_000, max_wait_ms=1_000))
     for second in range(5):
         numbers = [(second * 5_000 + number) * 7_919 % keys for number in range(5_000)]

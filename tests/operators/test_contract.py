@@ -11,12 +11,14 @@ from runtime.io.memory import MemorySnapshotStore
 from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
 from runtime.operators.batch import FlatMapRows, MapBatches
 from runtime.operators.batches import Batches, BatchLimits
+from runtime.operators.combine import WindowCombiner
 from runtime.operators.functions import RowCollector
 from runtime.operators.plain_process import Process, ProcessFunction, SubtaskContext
 from runtime.operators.process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from runtime.operators.running import RunningAggregate
 from runtime.operators.window import TumblingWindow
 from runtime.ports import Operator
+from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.int64())])
@@ -67,7 +69,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "keyed process": lambda: KeyedProcess(Latest(), ["k"], SCHEMA, "at"),
     "aggregate": lambda: RunningAggregate(["k"], AGGREGATES),
     "changelog": lambda: RunningAggregate(["k"], AGGREGATES, changelog=True),
-    "window": lambda: TumblingWindow(["k"], "at", 50, AGGREGATES),
+    "window": lambda: Combined(WindowCombiner(["k"], "at", 50, AGGREGATES), TumblingWindow(["k"], 50, AGGREGATES)),
 }
 
 

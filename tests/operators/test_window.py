@@ -14,9 +14,12 @@ from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from runtime.io.memory import MemorySnapshotStore
-from runtime.operators.aggregates import Count, Max, Mean, Sum
+from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
+from runtime.operators.combine import WindowCombiner
 from runtime.operators.partition import by_key_group
 from runtime.operators.window import LATE_RECORDS, TumblingWindow
+from runtime.ports import Operator
+from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 
 SIZE = 10
@@ -26,8 +29,15 @@ Event = tuple[str | None, int, int]
 Window = tuple[str | None, int]
 
 
-def operator() -> TumblingWindow:
-    return TumblingWindow(["k"], "t", SIZE, {"n": Count(), "total": Sum("v"), "high": Max("v"), "mean": Mean("v")})
+AGGREGATES: dict[str, Aggregate] = {"n": Count(), "total": Sum("v"), "high": Max("v"), "mean": Mean("v")}
+
+
+def window(keys: list[str], aggregates: dict[str, Aggregate]) -> Operator:
+    return Combined(WindowCombiner(keys, "t", SIZE, aggregates), TumblingWindow(keys, SIZE, aggregates))
+
+
+def operator() -> Operator:
+    return window(["k"], AGGREGATES)
 
 
 def batch(events: list[Event]) -> pa.RecordBatch:
@@ -173,7 +183,7 @@ def test_fired_windows_leave_tombstones_and_not_rows() -> None:
     ids=lambda value: str(getattr(value, "type", "")),
 )
 def test_times_of_every_unit_fall_into_the_window_of_their_millisecond(column: pa.Array, times: list[int]) -> None:
-    harness = Harness(TumblingWindow(["k"], "t", SIZE, {"n": Count()}))
+    harness = Harness(window(["k"], {"n": Count()}))
     harness.process(pa.RecordBatch.from_arrays([pa.array(["a", "b"]), column], names=["k", "t"]))
     starts = {row["k"]: row["window_start"] for row in harness.watermark(MAX_WATERMARK)}
     for key, time in zip("ab", times, strict=True):
@@ -191,11 +201,11 @@ def test_what_has_no_time_is_refused() -> None:
 
 def test_output_columns_must_differ() -> None:
     with pytest.raises(JobRejected, match="must differ"):
-        TumblingWindow(["window_start"], "t", SIZE, {"n": Count()})
+        TumblingWindow(["window_start"], SIZE, {"n": Count()})
 
 
 def test_output_has_one_schema_and_is_cut_into_batches() -> None:
-    harness = Harness(TumblingWindow(["k", "j"], "t", SIZE, {"n": Count()}))
+    harness = Harness(window(["k", "j"], {"n": Count()}))
     random.seed(1)
     keys = pa.array(range(70_000), pa.int32())
     columns = [keys, pa.array(["x"] * 70_000).dictionary_encode(), pa.array([5] * 70_000)]

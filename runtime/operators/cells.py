@@ -1,0 +1,43 @@
+"""State columns of aggregates that live in memory only: plain arrays, no keys, no snapshot."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.state.columns import ColumnRows, storage_dtype
+
+Positions = npt.NDArray[np.intp]
+
+
+class Cells:
+    """Columns of `fields` (settled ones) with `count` positions, empty at first. Implements `aggregates.Columns`."""
+
+    def __init__(self, fields: Sequence[pa.Field], count: int) -> None:
+        self._fields = {field.name: field for field in fields}
+        self._columns = {field.name: np.zeros(count, dtype=storage_dtype(field.type)) for field in fields}
+        self._valid = {field.name: np.zeros(count, dtype=bool) for field in fields if field.nullable}
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        return self._columns[name]
+
+    def valid(self, name: str) -> npt.NDArray[np.bool_]:
+        return self._valid[name]
+
+    def value_column(self, name: str, slots: Positions) -> pa.Array:
+        valid = self._valid.get(name)
+        chosen = None if valid is None else valid[slots]
+        return ColumnRows(self._fields[name], self._columns[name][slots], chosen).to_arrow()
+
+    def clear(self, slots: slice) -> None:
+        for part in (*self._columns.values(), *self._valid.values()):
+            part[slots] = 0
+
+    def put(self, at: slice, other: "Cells", there: slice) -> None:
+        """Takes over the values of `other`, which has the same columns."""
+        for name, column in self._columns.items():
+            column[at] = other._columns[name][there]
+        for name, valid in self._valid.items():
+            valid[at] = other._valid[name][there]

@@ -1,0 +1,200 @@
+"""What windows are sent instead of rows: rows folded per key and pane before the shuffle.
+
+A pane is a stretch of event time that no window cuts. What is held of it must go before event time has passed its end,
+and before anything else is said (a barrier, the end, a channel set aside, a probe): so nothing is held when state is
+captured, and whoever judges lateness judges as if rows had not been held. What does not pay is passed on row by row, in
+the same columns: the keys, `PANE` (ms), `ROWS`, and the state columns of the aggregates.
+
+Integer keys that lie close together go straight into arrays (`dense`), all others into a table.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.messages import MIN_WATERMARK
+from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count
+from runtime.operators.cells import Cells
+from runtime.operators.dense import DensePanes, Keys
+from runtime.operators.event_time import Times, panes
+from runtime.state.factorise import factorise
+from runtime.state.index import Slots
+from runtime.state.keycodes import plain, plain_type
+from runtime.state.schema import TableSchema, namespace_field
+from runtime.state.table import KeyedTable
+
+PANE: Final = ":pane"  #: when the pane begins
+ROWS: Final = ":count"  #: how many rows were folded to this one
+_MOST_HELD: Final = 1 << 19  #: entries in the table
+_BATCH_ROWS: Final = 65_536
+_WORTH_IT: Final = 1.5  #: rows to an entry
+_JUDGED: Final = 1 << 14  #: entries after which it is seen whether it pays
+_PAUSE: Final = 1 << 22  #: rows until it is tried again
+
+
+class Combiner(Protocol):
+    """On one edge of one subtask. Whatever it gives must be sent at once, ahead of what comes next."""
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]: ...
+    def advance(self, watermark: int) -> list[pa.RecordBatch]:
+        """What must go before the receiver is told of `watermark`."""
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """Everything."""
+
+
+def rows_of(parts: pa.RecordBatch) -> int:
+    """How many rows went into these."""
+    return int(pc.sum(parts.column(ROWS)).as_py())
+
+
+class WindowCombiner:
+    """Implements `Combiner` for windows.
+
+    Args:
+        keys: key columns.
+        time: column of event times.
+        pane_ms: length of a pane; panes are aligned to the epoch.
+        aggregates: by output column.
+    """
+
+    def __init__(self, keys: Sequence[str], time: str, pane_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._time = time
+        self._pane_ms = pane_ms
+        self._fields = AggregateSet(aggregates).fields()
+        counted = any(type(wanted) is Count for wanted in aggregates.values())
+        self._aggregates = AggregateSet(aggregates if counted else {**aggregates, "": Count()})
+        self._settled = False
+        self._watermark = MIN_WATERMARK
+        self._first_end: int | None = None  #: of the panes held
+        self._rows, self._entries = 0, 0  #: given out since it was last judged
+        self._paused = 0  #: rows that are still to be passed on as they are
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if not batch.num_rows:
+            return []
+        self._settle(batch.schema)
+        numbers = panes(batch, self._time, self._pane_ms)
+        if self._paused > 0:
+            self._paused -= batch.num_rows
+            return self._as_they_are(batch, numbers)
+        if not self._into_arrays(batch, numbers):
+            self._into_table(batch, numbers)
+        lowest = numbers if isinstance(numbers, int) else int(numbers.min())
+        end = (lowest + 1) * self._pane_ms
+        self._first_end = end if self._first_end is None else min(self._first_end, end)
+        return self.flush() if len(self._table) > _MOST_HELD else self.advance(self._watermark)
+
+    def advance(self, watermark: int) -> list[pa.RecordBatch]:
+        self._watermark = max(self._watermark, watermark)
+        if self._first_end is None or self._watermark < self._first_end - 1:
+            return []
+        return self._given_out((self._watermark + 1) // self._pane_ms)
+
+    def flush(self) -> list[pa.RecordBatch]:
+        return [] if self._first_end is None else self._given_out(None)
+
+    # ------------------------------------------------------------ taking in
+
+    def _settle(self, schema: pa.Schema) -> None:
+        """Takes over the types of the data, which are those of all batches of a stream."""
+        if self._settled:
+            return
+        kinds = self._aggregates.kinds(schema)
+        self._state = [field.with_type(kind) for field, kind in zip(self._aggregates.fields(), kinds, strict=True)]
+        keys = [pa.field(key, plain_type(schema.field(key).type)) for key in self._keys]
+        pane, rows = pa.field(PANE, pa.int64(), nullable=False), pa.field(ROWS, pa.int64(), nullable=False)
+        self._schema = pa.schema([*keys, pane, rows, *self._state[: len(self._fields)]])
+        self._dense = DensePanes(self._state, self._aggregates.row_count())
+        held = TableSchema("held", pa.schema([*keys, namespace_field(PANE, pa.int64())]), pa.schema(self._state))
+        self._table = KeyedTable(held, max_parallelism=1)
+        self._settled = True
+
+    def _into_arrays(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        keys = self._close_together(batch)
+        at = None if keys is None else self._dense.positions(keys, numbers)
+        if at is None:
+            return False
+        self._aggregates.fold(self._dense.cells, batch, at)
+        return True
+
+    def _close_together(self, batch: pa.RecordBatch) -> Keys | None:
+        """The keys as integers, if they are such."""
+        column = batch.column(self._keys[0])
+        kind = column.type
+        if len(self._keys) > 1 or not pa.types.is_integer(kind) or pa.types.is_uint64(kind) or column.null_count:
+            return None
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+
+    def _into_table(self, batch: pa.RecordBatch, numbers: Times | int) -> None:
+        columns = [*(batch.column(key) for key in self._keys), self._starts(numbers, batch.num_rows)]
+        distinct = factorise(columns)
+        first = pa.array(distinct.first)
+        slots = self._table.upsert([column.take(first) for column in columns])
+        self._aggregates.fold(self._table, batch, slots[distinct.which])
+
+    # ------------------------------------------------------------ giving out
+
+    def _as_they_are(self, batch: pa.RecordBatch, numbers: Times | int) -> list[pa.RecordBatch]:
+        cells, at = Cells(self._state, batch.num_rows), np.arange(batch.num_rows)
+        self._aggregates.fold(cells, batch, at)
+        keys = [plain(batch.column(key)) for key in self._keys]
+        return [self._parts(keys, self._starts(numbers, batch.num_rows), cells, at)]
+
+    def _starts(self, numbers: Times | int, rows: int) -> pa.Array:
+        starts = np.full(rows, numbers) if isinstance(numbers, int) else numbers
+        return pa.array(starts * self._pane_ms)
+
+    def _given_out(self, before: int | None) -> list[pa.RecordBatch]:
+        """What is held of the panes before this one, or of all."""
+        found = [*self._out_of_arrays(before), *self._out_of_table(before)]
+        self._first_end = self._earliest_end()
+        for parts in found:
+            self._rows += rows_of(parts)
+            self._entries += parts.num_rows
+        self._judge()
+        return [parts.slice(at, _BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _BATCH_ROWS)]
+
+    def _out_of_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        due = [pane for pane in self._dense.panes if before is None or pane < before]
+        if not due:
+            return
+        keys, numbers, slots = self._dense.held(due)
+        if len(slots):
+            key = pa.array(keys).cast(self._schema.field(0).type)
+            yield self._parts([key], pa.array(numbers * self._pane_ms), self._dense.cells, slots)
+        self._dense.drop(due)
+
+    def _out_of_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        slots = self._table.slots()
+        if before is not None:
+            slots = slots[self._table.key_codes(PANE)[slots] < before * self._pane_ms]
+        if not len(slots):
+            return
+        keys = [self._table.key_column(name, slots) for name in self._keys]
+        yield self._parts(keys, self._table.key_column(PANE, slots), self._table, slots)
+        self._table.delete(slots)
+
+    def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, slots: Slots) -> pa.RecordBatch:
+        names = [self._aggregates.row_count(), *self._fields.names]
+        columns = [state.value_column(name, slots) for name in names]
+        return pa.RecordBatch.from_arrays([*keys, starts, *columns], schema=self._schema)
+
+    def _earliest_end(self) -> int | None:
+        starts = [pane * self._pane_ms for pane in self._dense.panes[:1]]
+        slots = self._table.slots()
+        if len(slots):
+            starts.append(int(self._table.key_codes(PANE)[slots].min()))
+        return min(starts) + self._pane_ms if starts else None
+
+    def _judge(self) -> None:
+        """Stops for a while where most rows have an entry of their own."""
+        if self._entries < _JUDGED:
+            return
+        if self._rows < _WORTH_IT * self._entries:
+            self._paused = _PAUSE
+        self._rows, self._entries = 0, 0

@@ -1,0 +1,186 @@
+"""Rows folded before the shuffle: every form of keys, what must go when, and that nothing is lost or told twice."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.core.messages import MAX_WATERMARK
+from runtime.operators import combine, dense
+from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Min, Sum
+from runtime.operators.combine import PANE, ROWS, WindowCombiner, rows_of
+
+PANE_MS = 10
+AGGREGATES: dict[str, Aggregate] = {"total": Sum("v"), "low": Min("v"), "high": Max("v"), "mean": Mean("v")}
+FORMS: dict[str, Callable[[int], Any]] = {
+    "close": lambda number: number,
+    "small": lambda number: number,
+    "far": lambda number: number * 2**58,
+    "text": lambda number: f"key {number}",
+    "nulls": lambda number: number or None,
+    "floats": lambda number: number / 2,
+}
+KINDS = {"small": pa.int8(), "text": pa.string(), "floats": pa.float64()}
+
+Row = tuple[int, int, int | None]
+ROWS_ = st.lists(st.tuples(st.integers(-9, 9), st.integers(-60, 90), st.none() | st.integers(-99, 99)), max_size=20)
+
+
+def batch(form: str, rows: list[Row]) -> pa.RecordBatch:
+    keys, times, values = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = [pa.array(map(FORMS[form], keys), KINDS.get(form, pa.int64())), pa.array(times, pa.timestamp("ms"))]
+    return pa.RecordBatch.from_arrays([*columns, pa.array(values, pa.int64())], names=["k", "t", "v"])
+
+
+def combiner(aggregates: dict[str, Aggregate] = AGGREGATES, keys: tuple[str, ...] = ("k",)) -> WindowCombiner:
+    return WindowCombiner(keys, "t", PANE_MS, aggregates)
+
+
+def counted(parts: list[pa.RecordBatch]) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for row in (row for part in parts for row in part.to_pylist()):
+        found[row["k"], row[PANE]] += row[ROWS]
+    return found
+
+
+def totals(parts: list[pa.RecordBatch]) -> dict[Any, Any]:
+    """By key and pane: the sum, the extremes, and the sum and the number of what is not null."""
+    found: dict[Any, list[dict[str, Any]]] = {}
+    for row in (row for part in parts for row in part.to_pylist()):
+        found.setdefault((row["k"], row[PANE]), []).append(row)
+    return {where: (*_joined(rows), sum(row[ROWS] for row in rows)) for where, rows in found.items()}
+
+
+def _joined(rows: list[dict[str, Any]]) -> tuple[Any, ...]:
+    def present(name: str) -> list[Any]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    if not present("total:sum"):
+        return (None, None, None, 0)
+    counts = sum(row["mean:count"] for row in rows)
+    return sum(present("total:sum")), min(present("low:min")), max(present("high:max")), counts
+
+
+def expected(form: str, rows: list[Row]) -> dict[Any, Any]:
+    found: dict[Any, list[int | None]] = {}
+    for key, time, value in rows:
+        found.setdefault((FORMS[form](key), time // PANE_MS * PANE_MS), []).append(value)
+    return {where: _folded(values) for where, values in found.items()}
+
+
+def _folded(values: list[int | None]) -> tuple[Any, ...]:
+    known = [value for value in values if value is not None]
+    return (sum(known), min(known), max(known), len(known), len(values)) if known else (None,) * 3 + (0, len(values))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(steps=st.lists(ROWS_ | st.integers(-70, 100) | st.none(), max_size=15))
+def test_what_comes_out_is_what_went_in(form: str, steps: list[Any]) -> None:
+    """S0-65: a number is a watermark, None a barrier. What a watermark has passed is not held behind it."""
+    made, rows, out, watermark = combiner(), list[Row](), list[pa.RecordBatch](), -(2**63)
+    for step in [*steps, None]:
+        if isinstance(step, list):
+            rows += step
+            out += made.add(batch(form, step))
+        elif step is None:
+            out += made.flush()
+            assert totals(out) == expected(form, rows)
+        else:
+            out += made.advance(step)
+            watermark = max(watermark, step)
+        assert _passed(totals(out), watermark) == _passed(expected(form, rows), watermark)
+    assert len({part.schema for part in out}) <= 1
+
+
+def _passed(found: dict[Any, Any], watermark: int) -> dict[Any, Any]:
+    return {where: value for where, value in found.items() if where[1] + PANE_MS - 1 <= watermark}
+
+
+def test_a_pane_goes_when_its_end_is_reached_and_not_before() -> None:
+    made = combiner()
+    assert made.add(batch("close", [(1, 0, 1), (1, 9, 1), (2, 10, 1)])) == []
+    assert made.advance(8) == []
+    assert counted(made.advance(9)) == {(1, 0): 2}
+    assert made.advance(10) == []
+    assert counted(made.flush()) == {(2, 10): 1}
+    assert made.flush() == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_comes_after_its_pane_goes_on_at_once(form: str) -> None:
+    """Whoever judges lateness must see it, and with it the number of rows."""
+    made = combiner()
+    made.advance(19)
+    assert sum(map(rows_of, made.add(batch(form, [(1, 3, 1), (1, 5, 1), (1, 25, 1)])))) == 2
+    assert sum(map(rows_of, made.advance(MAX_WATERMARK))) == 1
+
+
+def test_several_key_columns_are_told_apart() -> None:
+    made, rows = combiner({"n": Count()}, ("k", "j")), batch("close", [(1, 0, 1), (1, 1, 1), (2, 1, 1)])
+    made.add(rows.append_column("j", pa.array(["a", "b", "a"]).dictionary_encode()))
+    (found,) = made.flush()
+    assert sorted(found.select(["k", "j", "n:count"]).to_pylist(), key=str) == [
+        {"k": 1, "j": "a", "n:count": 1}, {"k": 1, "j": "b", "n:count": 1}, {"k": 2, "j": "a", "n:count": 1},
+    ]  # fmt: skip
+
+
+def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combine, "_PAUSE", 100_000)
+    made, keys = combiner({"n": Count(), "low": Min("v")}), np.arange(50_000) * 2**40
+    first = made.add(rows_at(0, keys)) + made.advance(9)
+    assert sum(part.num_rows for part in first) == 50_000
+    passed = made.add(rows_at(10, keys))
+    assert (passed[0].num_rows, passed[0].schema) == (50_000, first[0].schema)
+    assert made.add(rows_at(10, keys))[0].num_rows == 50_000
+    assert made.add(rows_at(10, keys)) == made.add(rows_at(10, keys)) == []
+    assert sum(part.num_rows for part in made.flush()) == 50_000
+    assert made.add(rows_at(20, keys)) == []
+
+
+def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combine, "_MOST_HELD", 10_000)
+    made = combiner({"n": Count()})
+    given = [made.add(rows_at(0, np.arange(first, first + 4_000) * 2**40)) for first in range(0, 16_000, 4_000)]
+    assert [sum(map(rows_of, parts)) for parts in given] == [0, 0, 12_000, 0]
+
+
+def test_arrays_are_no_larger_than_what_is_in_them_is_worth() -> None:
+    """Keys or panes that lie far apart go into the table, those of before stay where they are."""
+    made = combiner({"n": Count()})
+    made.add(batch("close", [(1, 0, 1), (2, 0, 1)]))
+    made.add(batch("close", [(1, 0, 1), (10**7, 0, 1)]))
+    made.add(batch("close", [(1, 0, 1), (1, 10**9, 1)]))
+    assert counted(made.advance(9)) == {(1, 0): 3, (2, 0): 1, (10**7, 0): 1}
+    assert counted(made.flush()) == {(1, 10**9): 1}
+
+
+@pytest.mark.parametrize("low", [-(2**63), 2**63 - 5])
+def test_keys_at_the_ends_of_their_range(low: int) -> None:
+    made, keys = combiner({"n": Count()}), np.arange(5) + low
+    made.add(rows_at(0, keys))
+    assert counted(made.flush()) == {(key, 0): 1 for key in keys.tolist()}
+
+
+def test_dense_panes_keep_what_they_hold_when_they_move() -> None:
+    """More panes at a time, and keys above and below."""
+    found = dense.DensePanes([pa.field("n", pa.int64(), nullable=False)], "n")
+    given: list[tuple[list[int], Any]] = [([5, 6], 3), ([5, 900], 4), ([-900, 6], np.array([3, 9]))]
+    for numbers, pane in given:
+        at = found.positions(np.array(numbers), pane)
+        assert at is not None
+        np.add.at(found.cells.column("n"), at, 1)
+    keys, panes, slots = found.held(found.panes)
+    counts = found.cells.column("n")[slots]
+    assert dict(zip(zip(keys.tolist(), panes.tolist(), strict=True), counts.tolist(), strict=True)) == {
+        (5, 3): 1, (6, 3): 1, (5, 4): 1, (900, 4): 1, (-900, 3): 1, (6, 9): 1,
+    }  # fmt: skip
+
+
+def rows_at(time: int, keys: Any) -> pa.RecordBatch:
+    columns = [pa.array(keys, pa.int64()), pa.array([time] * len(keys), pa.timestamp("ms"))]
+    return pa.RecordBatch.from_arrays([*columns, pa.array(range(len(keys)))], names=["k", "t", "v"])

@@ -12,7 +12,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-intervals bench-peers bench-plots setup setup-browser setup-bench
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots setup setup-browser setup-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,14 +55,11 @@ fmt: setup ## format the code
 simulate: setup ## run the simulator (SEEDS=1000)
 	@exec $(BIN)/python -m runtime.testing --seeds $(SEEDS)
 
-bench: setup-bench ## measure Weir and its peers side by side; about an hour (QUICK=1: four workloads once, minutes)
-	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+bench: setup-bench ## measure Weir beside its peers, and what it promises of itself; hours (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
+	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask
 	@exec $(BIN)/python -m benchmarks.coordinator
-
-bench-intervals: setup ## measure what checkpoints cost, by interval
-	@exec $(BIN)/python -m benchmarks.intervals
 
 bench-peers: setup-bench ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers

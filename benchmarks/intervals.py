@@ -1,120 +1,102 @@
-"""What checkpoints cost: `python -m benchmarks.intervals` runs one job without them, and at ever shorter intervals.
+"""W8, the figure of the ABS paper (arXiv 1506.08603): run time against the checkpoint interval, for two protocols.
 
-Slots are threads of this process, state and manifests go to a real folder and are synced. See README.md for how the
-numbers are made.
+One job runs to its end without periodic checkpoints, then with them at an interval, aligned and with the world stopped;
+and so in turns. It decides how long runs are and which stand beside each other.
 """
 
-import argparse
-import json
-import statistics
-import sys
-import tempfile
-import time
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tqdm import tqdm
-
+from benchmarks import disk, slots
+from benchmarks.figures import Plan, Report
+from benchmarks.interval_report import ALIGNED, MODES, STOPPED, Sample, Setting, report
+from benchmarks.slots import Run
+from benchmarks.stop_the_world import StopTheWorld
+from benchmarks.systems.weir import window
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
-from runtime.operators.aggregates import Count, Sum
+from runtime.hosts.spark import SparkLauncher
+from runtime.hosts.standing import StandingLauncher
+from runtime.ports import Source
 
-RESULT: Final = Path("var/bench/intervals.json")
-INTERVALS_MS: Final = (None, 10_000, 3_000, 1_000, 300, 100)
+TITLE: Final = "run time against checkpoint interval, aligned and stop-the-world"
+TIME_BOX_S: Final = 3_600.0
+ROUNDS: Final = 10
+KEYS: Final = 100_003
 PARALLELISM: Final = 2
+WARM_UP_ROWS: Final = 20_000_000
+CALIBRATION_ROWS: Final = 50_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One job from start to end."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Intervals that are compared with one run without checkpoints, about so long."""
 
-    interval_ms: int | None
     seconds: float
-    processor_seconds: float
-    checkpoints: int
+    intervals_ms: tuple[int, ...]
 
 
-def job(rows: int, keys: int) -> Dataflow:
+#: Long intervals need long runs to have checkpoints in them; the others share short ones.
+GROUPS: Final = (Group(12.5, (10_000, 3_000)), Group(6.0, (1_000,)), Group(6.0, (300,)), Group(6.0, (100,)))
+
+
+def settings_of(group: Group, turn: int) -> list[Setting]:
+    """One run of each kind; each round begins with another, so that none is always the first."""
+    every: list[Setting] = [(None, ALIGNED), *((interval, mode) for interval in group.intervals_ms for mode in MODES)]
+    at = turn % len(every)
+    return every[at:] + every[:at]
+
+
+def job(rows: int, mode: str) -> Dataflow:
+    sequence: Source = SequenceSource(rows=rows, keys=KEYS)
+    source = StopTheWorld(sequence) if mode == STOPPED else sequence
     flow = Dataflow("intervals")
-    numbers = flow.source("numbers", SequenceSource(rows=rows, keys=keys))
-    windows = numbers.key_by("key").window(
-        "windows", timedelta(seconds=1), "time", {"count": Count(), "sum": Sum("id")}
-    )
-    windows.sink("out", DiscardSink())
+    window(flow.source("numbers", source)).sink("out", DiscardSink())
     return flow
 
 
-def timed(rows: int, keys: int, interval_ms: int | None, folder: Path) -> Run:
+def timed(rows: int, setting: Setting, folder: Path, launcher: StandingLauncher) -> Run:
+    interval_ms, mode = setting
+    shutil.rmtree(folder, ignore_errors=True)
     settings = CoordinatorSettings(interval_ms=interval_ms, min_pause_ms=0)
-    began, worked = time.monotonic(), time.process_time()
-    records = run_local(job(rows, keys), parallelism=PARALLELISM, storage=str(folder), settings=settings)
-    return Run(
-        interval_ms=interval_ms,
-        seconds=time.monotonic() - began,
-        processor_seconds=time.process_time() - worked,
-        checkpoints=len(records.completed),
-    )
+    return slots.run(job(rows, mode), PARALLELISM, launcher, str(folder), settings)
 
 
-def rounds(rows: int, keys: int, count: int) -> list[list[Run]]:
-    """`count` rounds of one run per interval, in turns; one round before them does not count."""
-    found = []
-    with tqdm(total=(count + 1) * len(INTERVALS_MS), unit="run", disable=None) as bar:
-        for _ in range(count + 1):
-            one = []
-            for interval_ms in INTERVALS_MS:
-                with tempfile.TemporaryDirectory() as folder:
-                    one.append(timed(rows, keys, interval_ms, Path(folder)))
-                bar.update()
-            found.append(one)
-    return found[1:]
+def rows_for(seconds: float, rate: float) -> int:
+    """Whole event seconds, at least three."""
+    return max(3, round(seconds * rate / 1e6)) * 1_000_000
 
 
-def summary(found: list[list[Run]]) -> list[dict[str, float | int | None]]:
-    """Per interval: median seconds, and the median over rounds of the ratio to the run without checkpoints."""
-    table: list[dict[str, float | int | None]] = []
-    for number, interval_ms in enumerate(INTERVALS_MS):
-        own = [one[number] for one in found]
-        table.append(
-            {
-                "interval_ms": interval_ms,
-                "checkpoints": statistics.median(run.checkpoints for run in own),
-                "seconds": statistics.median(run.seconds for run in own),
-                "processor_seconds": statistics.median(run.processor_seconds for run in own),
-                "time_to_none": statistics.median(one[number].seconds / one[0].seconds for one in found),
-                "processor_to_none": statistics.median(
-                    one[number].processor_seconds / one[0].processor_seconds for one in found
-                ),
-            }
-        )
-    return table
+def samples(plan: Plan, rate: float, folder: Path, launcher: StandingLauncher) -> Iterator[Sample]:
+    for turn in range(plan.rounds or ROUNDS):
+        for number, group in enumerate(GROUPS):
+            rows = rows_for(group.seconds, rate)
+            for interval_ms, mode in settings_of(group, turn):
+                run = timed(rows, (interval_ms, mode), folder, launcher)
+                name = "none" if interval_ms is None else f"{interval_ms:,} ms {mode}"
+                plan.step(f"round {turn + 1}, {name}")
+                yield Sample(round=turn, group=number, interval_ms=interval_ms, mode=mode, rows=rows, run=run)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.intervals", description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=100_000_000)
-    parser.add_argument("--keys", type=int, default=100_003)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--result", type=Path, default=RESULT)
-    chosen = parser.parse_args(arguments)
-    found = rounds(chosen.rows, chosen.keys, chosen.rounds)
-    table = summary(found)
-    sys.stdout.write("interval ms  checkpoints  seconds  processor s  time to none  processor to none\n")
-    for row in table:
-        sys.stdout.write(
-            f"{row['interval_ms'] or 'none':>11}  {row['checkpoints']:>11}  {row['seconds']:>7.2f}"
-            f"  {row['processor_seconds']:>11.2f}  {row['time_to_none']:>12.3f}  {row['processor_to_none']:>17.3f}\n"
-        )
-    chosen.result.parent.mkdir(parents=True, exist_ok=True)
-    everything = {"rows": chosen.rows, "intervals": table, "runs": [[asdict(run) for run in one] for one in found]}
-    chosen.result.write_text(json.dumps(everything, indent=2) + "\n")
-    return 0
+def steps(plan: Plan) -> int:
+    return 2 + (plan.rounds or ROUNDS) * sum(len(settings_of(group, 0)) for group in GROUPS)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(plan: Plan) -> Report:
+    costs = disk.costs(plan.folder)
+    launcher = SparkLauncher("weir-intervals", f"local[{PARALLELISM}]")
+    folder = plan.folder / "storage"
+    try:
+        timed(WARM_UP_ROWS, (None, ALIGNED), folder, launcher)
+        plan.step("warming up")
+        first = timed(CALIBRATION_ROWS, (None, ALIGNED), folder, launcher)
+        plan.step("warming up")
+        found = list(samples(plan, CALIBRATION_ROWS / first.seconds, folder, launcher))
+    finally:
+        launcher.close()
+    return report(found, costs, KEYS)

@@ -2,77 +2,139 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks import intervals
 from benchmarks.child import ROOT
+from benchmarks.interval_report import MODES, STOPPED
 from benchmarks.results import OWN
 from benchmarks.systems import SYSTEMS
 
 LATEST: Final = ROOT / "var" / "bench" / "latest.json"
 FOLDER: Final = ROOT / "docs" / "benchmarks"
-_OWN_COLOUR, _PEER_COLOUR = "#1f6f8b", "#b8bec4"
+_OWN_COLOUR, _PEER_COLOUR, _TARGET_COLOUR = "#1f6f8b", "#b8bec4", "#c8553d"
+_WIDTH: Final = 8.0  #: inches, at 100 dots each: what a page shows without shrinking it
+_BAR: Final = 0.42  #: inches
 
 
-def draw(name: str, workload: dict[str, Any], folder: Path) -> Path | None:
-    """Bars of rates, the fastest on top; None where nothing was measured."""
-    found = {system: entry for system, entry in workload["systems"].items() if entry["rate"]}
-    if not found:
+def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
+    """Draws what latest.json says of a workload. None where nothing was measured."""
+    if "systems" in entry:
+        figure = rates(entry)
+    elif "lines" in entry.get("details", {}):
+        figure = curves(entry["details"]["lines"])
+    else:
+        figure = bars([figure for figure in entry["figures"] if figure["value"] is not None])
+    if figure is None:
         return None
-    ordered = sorted(found, key=lambda system: float(found[system]["rate"]))
-    figure = Figure(figsize=(8, 1.2 + 0.45 * len(ordered)), layout="constrained")
-    axes = figure.subplots()
-    rates = [found[system]["rate"] / 1e6 for system in ordered]
-    colours = [_OWN_COLOUR if system == OWN else _PEER_COLOUR for system in ordered]
-    titles = [SYSTEMS[system].title if system in SYSTEMS else system for system in ordered]
-    bars = axes.barh(titles, rates, color=colours)
-    axes.bar_label(bars, labels=[f" {rate:,.2f}" for rate in rates])
-    axes.set_xlabel(f"million {found[ordered[0]]['unit']}, two cores")
-    axes.set_title(f"{name}: {workload.get('title', '')}", loc="left", fontsize=10)
-    axes.margins(x=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{name}: {entry.get('title', '')}", x=0.01, ha="left", fontsize=10)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.lower()}.svg"
     figure.savefig(path, metadata={"Date": None})
     return path
 
 
-def draw_intervals(measured: dict[str, Any], folder: Path) -> Path:
-    """Time and processor time over the checkpoint interval, as ratios to none."""
-    rows = measured["intervals"]
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+def rates(entry: dict[str, Any]) -> Figure | None:
+    """A bar per system, the fastest on top; what is not comparable says why."""
+    found = {system: told for system, told in entry["systems"].items() if told["rate"]}
+    if not found:
+        return None
+    ordered = sorted(found, key=lambda system: float(found[system]["rate"]))
+    figure, (axes,) = _rows([len(ordered)])
+    values = [found[system]["rate"] / 1e6 for system in ordered]
+    colours = [_OWN_COLOUR if system == OWN else _PEER_COLOUR for system in ordered]
+    titles = [SYSTEMS[system].title if system in SYSTEMS else system for system in ordered]
+    drawn = axes.barh(titles, values, color=colours, height=0.7)
+    marks = ["" if found[system].get("verified", True) else ", wrong output" for system in ordered]
+    labels = [f" {value:,.2f}{mark}" for value, mark in zip(values, marks, strict=True)]
+    axes.bar_label(drawn, labels=labels, fontsize=9)
+    ratio = entry.get("ratio_to_best_peer")
+    beside = "" if ratio is None else f"; Weir is {ratio:.1f} times the best peer"
+    axes.set_xlabel(f"million {found[ordered[0]]['unit']} on two cores{beside}", fontsize=9)
+    return figure
+
+
+def curves(lines: Sequence[dict[str, Any]]) -> Figure:
+    """Run time over the checkpoint interval for both protocols, with their 95 % intervals; none is 1."""
+    figure = Figure(figsize=(_WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
-    places = range(len(rows))
-    axes.plot(places, [row["time_to_none"] for row in rows], marker="o", color=_PEER_COLOUR, label="time")
-    axes.plot(places, [row["processor_to_none"] for row in rows], marker="o", color=_OWN_COLOUR, label="processor time")
-    axes.set_xticks(places, [f"{row['interval_ms']:,} ms" if row["interval_ms"] else "none" for row in rows])
-    axes.set_ylim(bottom=0)
-    axes.set_title("Run time over the checkpoint interval, to none", loc="left", fontsize=10)
-    axes.legend(frameon=False)
+    intervals = sorted({line["interval_ms"] for line in lines}, reverse=True)
+    for mode in MODES:
+        own = {line["interval_ms"]: line for line in lines if line["mode"] == mode}
+        there = [interval for interval in intervals if interval in own]
+        times = [own[interval]["time"]["median"] for interval in there]
+        ends = [(own[interval]["time"]["low"], own[interval]["time"]["high"]) for interval in there]
+        below = [0 if low is None else time - low for time, (low, _) in zip(times, ends, strict=True)]
+        above = [0 if high is None else high - time for time, (_, high) in zip(times, ends, strict=True)]
+        colour = _PEER_COLOUR if mode == STOPPED else _OWN_COLOUR
+        places = [1 + intervals.index(interval) for interval in there]
+        axes.errorbar([0, *places], [1.0, *times], yerr=[[0, *below], [0, *above]], marker="o", capsize=3, color=colour)
+        text, beside = f"{mode} {times[-1]:.2f}", (places[-1], times[-1])
+        axes.annotate(text, beside, (8, 0), textcoords="offset points", fontsize=9, va="center")
+    axes.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
+    axes.set_xticks(range(len(intervals) + 1), ["none", *map(_interval, intervals)])
+    axes.set_xlim(-0.3, len(intervals) + 1.3)
+    axes.set_xlabel("checkpoint interval", fontsize=9)
+    axes.set_ylabel("run time, as a multiple of none", fontsize=9)
+    _plain(axes)
+    return figure
+
+
+def bars(figures: Sequence[dict[str, Any]]) -> Figure | None:
+    """A bar per figure, those of one unit over one axis, each with a mark where its target lies."""
+    if not figures:
+        return None
+    units = list(dict.fromkeys(figure["unit"] for figure in figures))
+    grouped = [[figure for figure in reversed(figures) if figure["unit"] == unit] for unit in units]
+    drawing, every = _rows([len(group) for group in grouped])
+    for unit, group, axes in zip(units, grouped, every, strict=True):
+        names, values = [figure["name"] for figure in group], [figure["value"] for figure in group]
+        drawn = axes.barh(names, values, color=_OWN_COLOUR, height=0.7)
+        axes.bar_label(drawn, labels=[f" {figure['value']:,.{figure['digits']}f}" for figure in group], fontsize=9)
+        for at, figure in enumerate(group):
+            for word in ("at_most", "at_least"):
+                if figure[word] is not None:
+                    axes.plot([figure[word]] * 2, [at - 0.42, at + 0.42], color=_TARGET_COLOUR, linewidth=2)
+        axes.set_xlabel(f"{unit or 'ratio'}; target in red" if any(map(_has_target, group)) else unit, fontsize=9)
+    return drawing
+
+
+def _has_target(figure: dict[str, Any]) -> bool:
+    return figure["at_most"] is not None or figure["at_least"] is not None
+
+
+def _rows(counts: Sequence[int]) -> tuple[Figure, list[Axes]]:
+    """Axes below each other, as high as their bars need."""
+    figure = Figure(figsize=(_WIDTH, 0.4 + sum(0.7 + _BAR * count for count in counts)), layout="constrained")
+    every = figure.subplots(len(counts), 1, squeeze=False, gridspec_kw={"height_ratios": counts})[:, 0]
+    for axes in every:
+        axes.margins(x=0.16)
+        _plain(axes)
+    return figure, list(every)
+
+
+def _plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "intervals.svg"
-    figure.savefig(path, metadata={"Date": None})
-    return path
+    axes.tick_params(labelsize=9)
+
+
+def _interval(interval_ms: int) -> str:
+    return f"{interval_ms // 1000} s" if interval_ms % 1000 == 0 else f"{interval_ms} ms"
 
 
 def main() -> int:
-    own = ROOT / intervals.RESULT
-    if not LATEST.exists() and not own.exists():
-        sys.stderr.write("there is nothing to draw yet: run `make bench` or `make bench-intervals`\n")
+    if not LATEST.exists():
+        sys.stderr.write("there is nothing to draw yet: run `make bench`\n")
         return 1
     mpl.rcParams["svg.hashsalt"] = "weir"  # the same numbers give the same file
-    workloads = json.loads(LATEST.read_text(encoding="utf-8")) if LATEST.exists() else {}
-    for name, workload in workloads.items():
-        path = draw(name, workload, FOLDER)
+    for name, entry in json.loads(LATEST.read_text(encoding="utf-8")).items():
+        path = draw(name, entry, FOLDER)
         sys.stdout.write(f"{name}: {path.relative_to(ROOT) if path else 'nothing was measured'}\n")
-    if own.exists():
-        path = draw_intervals(json.loads(own.read_text(encoding="utf-8")), FOLDER)
-        sys.stdout.write(f"intervals: {path.relative_to(ROOT)}\n")
     return 0
 
 

@@ -1,9 +1,11 @@
-"""The plots: one SVG per workload, with every system that has a rate."""
+"""The plots: one SVG per workload, with every system that has a rate, or with its figures and their targets."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import draw, draw_intervals
+from benchmarks.figures import Figure
+from benchmarks.plots import draw
 
 
 def entry(rate: float | None) -> dict[str, Any]:
@@ -11,26 +13,49 @@ def entry(rate: float | None) -> dict[str, Any]:
 
 
 def test_a_workload_becomes_an_svg_that_names_its_systems(tmp_path: Path) -> None:
-    systems = {"weir": entry(40e6), "spark": entry(2e6), "pyflink": entry(None)}
-    path = draw("W1", {"title": "windows", "systems": systems}, tmp_path / "plots")
+    systems = {"weir": entry(40e6), "spark": entry(2e6) | {"verified": False}, "pyflink": entry(None)}
+    path = draw("W1", {"title": "windows", "systems": systems, "ratio_to_best_peer": 20.0}, tmp_path / "plots")
     assert path == tmp_path / "plots" / "w1.svg"
     text = path.read_text()
     assert "<svg" in text
-    for shown in ("Weir", "Structured Streaming", "40.00", "W1: windows"):
+    for shown in ("Weir", "Structured Streaming", "40.00", "wrong output", "W1: windows", "20.0 times the best peer"):
         assert shown in text
     assert "PyFlink" not in text
 
 
 def test_nothing_measured_draws_nothing(tmp_path: Path) -> None:
     assert draw("W1", {"systems": {"weir": entry(None)}}, tmp_path) is None
+    assert draw("W9", {"title": "state", "state": "did not finish", "figures": []}, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_cost_of_checkpoints_is_drawn_over_their_interval(tmp_path: Path) -> None:
-    rows = [
-        {"interval_ms": None, "time_to_none": 1.0, "processor_to_none": 1.0},
-        {"interval_ms": 1000, "time_to_none": 1.25, "processor_to_none": 1.5},
+def test_the_cost_of_checkpoints_is_drawn_over_their_interval_for_both_protocols(tmp_path: Path) -> None:
+    lines = [
+        {"interval_ms": interval_ms, "mode": mode, "time": {"median": time, "low": None, "high": None}}
+        for interval_ms, mode, time in [
+            (10_000, "aligned", 1.0),
+            (10_000, "stop-the-world", 1.01),
+            (100, "aligned", 1.05),
+            (100, "stop-the-world", 2.5),
+        ]
     ]
-    drawn = draw_intervals({"intervals": rows}, tmp_path / "plots").read_text()
-    assert "1,000 ms" in drawn
-    assert "none" in drawn
+    lines[0]["time"] = {"median": 1.0, "low": 0.99, "high": 1.02}
+    path = draw("W8", {"title": "intervals", "details": {"lines": lines}}, tmp_path)
+    assert path is not None
+    drawn = path.read_text()
+    for shown in ("none", "10 s", "100 ms", "aligned 1.05", "stop-the-world 2.50", "checkpoint interval"):
+        assert shown in drawn
+
+
+def test_figures_are_drawn_with_their_targets(tmp_path: Path) -> None:
+    figures = [
+        asdict(Figure(name="slots", value=1.7, unit="x", at_least=1.6)),
+        asdict(Figure(name="noticed", value=0.3, unit="s", digits=1)),
+        asdict(Figure(name="never came", value=None)),
+    ]
+    path = draw("W14", {"title": "scaling", "figures": figures, "details": {}}, tmp_path)
+    assert path is not None
+    drawn = path.read_text()
+    for shown in ("slots", "1.70", "x; target in red", "noticed", "0.3", "W14: scaling"):
+        assert shown in drawn
+    assert "never came" not in drawn

@@ -1,0 +1,55 @@
+"""What it costs to make bytes durable on the disk of a folder: the part of a checkpoint that no code can save."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+TIMES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one act, over many, in milliseconds."""
+
+    act: str
+    median_ms: float
+    p99_ms: float
+
+
+def costs(folder: Path, times: int = TIMES) -> list[Cost]:
+    """Writes and syncs files of the size of a small and of a larger segment, and renames files in a synced folder."""
+    return [
+        _cost("write and fsync 4 KB", lambda number: _write(folder / f"small-{number}", 4 << 10), times),
+        _cost("write and fsync 1 MB", lambda number: _write(folder / f"large-{number}", 1 << 20), times),
+        _cost("rename and fsync the folder", lambda number: _rename(folder, number), times),
+    ]
+
+
+def _cost(act: str, do: Callable[[int], None], times: int) -> Cost:
+    took_ms = []
+    for number in range(times):
+        began = time.perf_counter()
+        do(number)
+        took_ms.append(1000 * (time.perf_counter() - began))
+    return Cost(act=act, median_ms=float(np.median(took_ms)), p99_ms=float(np.percentile(took_ms, 99)))
+
+
+def _write(path: Path, nbytes: int) -> None:
+    with path.open("xb") as file:
+        file.write(bytes(nbytes))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rename(folder: Path, number: int) -> None:
+    (folder / f"small-{number}").rename(folder / f"renamed-{number}")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""Jobs on Spark slots, one after another: the session and its worker processes serve all of them.
+
+The rows that a console would keep in Postgres are kept in memory. Timed is what lies between "running" and the record of
+the last checkpoint; processor time is that of this process and of all below it, the JVM and the workers, from "running"
+to the job's end.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.child import cpu_seconds
+from runtime.connectors.sinks.discard import STATE, totals
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import OperatorId
+from runtime.core.lifecycle import RunEvent, RunState
+from runtime.dataflow import Dataflow
+from runtime.errors import WeirError
+from runtime.hosts.driver import JobMaster, MasterConfig
+from runtime.hosts.standing import StandingLauncher
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.records import Completed
+
+PHASES: Final = ("start_delay", "alignment", "sync", "async")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One job from start to end."""
+
+    seconds: float
+    cpu_seconds: float
+    checkpoints: int
+    failed: int  #: checkpoints that were given up
+    checkpoint_ms: float  #: from the trigger to the manifest, median
+    phases_ms: dict[str, float]  #: the longest of each phase over all subtasks, median over checkpoints
+    counted: dict[str, int]  #: what the sink has counted; nothing if it does not count
+
+
+class _Records(MemoryRecords):
+    """Notes when the job was running, what processor time it had taken until then, and when the last record was."""
+
+    running_at = recorded_at = cpu_before = 0.0
+
+    def change_state(
+        self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
+    ) -> RunState | None:
+        if event is RunEvent.DEPLOYED:
+            self.cpu_before = cpu_seconds(os.getpid())
+            self.running_at = time.monotonic()
+        return super().change_state(event, failure, savepoint)
+
+    def record_completed(self, completed: Completed) -> bool:
+        self.recorded_at = time.monotonic()
+        return super().record_completed(completed)
+
+
+def run(
+    flow: Dataflow, parallelism: int, launcher: StandingLauncher, storage: str, settings: CoordinatorSettings
+) -> Run:
+    """Runs the job to its end. Its sink is named "out".
+
+    Raises:
+        WeirError: it did not come to its end.
+    """
+    records = _Records()
+    config = MasterConfig(
+        job_id=flow.name,
+        token=records.token,
+        job=flow.compile(parallelism),
+        storage=storage,
+        host=launcher.host,
+        coordinator=settings,
+    )
+    JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run()
+    used = cpu_seconds(os.getpid()) - records.cpu_before
+    if records.state is not RunState.FINISHED:
+        raise WeirError(f"the job ended as {records.state}: {records.failure}")
+    return Run(
+        seconds=records.recorded_at - records.running_at,
+        cpu_seconds=used,
+        checkpoints=len(records.completed),
+        failed=sum(report.reason is not None for report in records.reports),
+        checkpoint_ms=statistics.median(each.at - each.manifest.triggered_at for each in records.completed),
+        phases_ms={phase: statistics.median(_longest(c, phase) for c in records.completed) for phase in PHASES},
+        counted=_counted(records.completed),
+    )
+
+
+def _counted(every: Sequence[Completed]) -> dict[str, int]:
+    """What the sink discarded in all, from the manifests."""
+    last: dict[int, SubtaskSnapshot] = {}
+    for completed in every:
+        last |= completed.manifest.operators[OperatorId("out")].subtasks
+    entries = [entry for snapshot in last.values() for entry in snapshot.lists.get(STATE, ())]
+    rows, sums = totals(entries)
+    return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}} if entries else {}
+
+
+def _longest(completed: Completed, phase: str) -> float:
+    return max(float(operator[f"max_{phase}_ms"]) for operator in completed.operators)

@@ -1,0 +1,72 @@
+"""The snapshot protocol that the paper of asynchronous barrier snapshots compares with: the world stops for each.
+
+A source in this wrapper gives nothing from its snapshot on until that checkpoint is completed. What is in flight
+drains meanwhile, and no row is processed before the whole snapshot is durable everywhere. It is made of the product's
+own hooks and exists for the benchmark only.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import CommitPermit
+from runtime.ports import OperatorContext, Source, SourceReader
+
+
+@dataclass(frozen=True)
+class StopTheWorld:
+    """`source`, standing still during each checkpoint.
+
+    A reader is not told of a checkpoint that was given up: then it stands still until the next one is completed.
+    """
+
+    source: Source
+
+    @property
+    def bounded(self) -> bool:
+        return self.source.bounded
+
+    @property
+    def guarantee(self) -> str:
+        return self.source.guarantee
+
+    def reader(self) -> "StandingReader":
+        return StandingReader(self.source.reader())
+
+    def check(self) -> None:
+        self.source.check()
+
+
+class StandingReader(SourceReader):
+    def __init__(self, reader: SourceReader) -> None:
+        self._reader = reader
+        self._stopped_for: int | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._reader.open(context)
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        return self._reader.poll(max_rows) if self._stopped_for is None else None
+
+    @property
+    def exhausted(self) -> bool:
+        return self._stopped_for is None and self._reader.exhausted
+
+    @property
+    def idle(self) -> bool:
+        return self._stopped_for is None and self._reader.idle
+
+    def watermark(self) -> int | None:
+        return self._reader.watermark()
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._reader.snapshot(checkpoint)
+        self._stopped_for = checkpoint
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        self._reader.checkpoint_completed(permit)
+        if self._stopped_for is not None and permit.checkpoint >= self._stopped_for:
+            self._stopped_for = None
+
+    def close(self) -> None:
+        self._reader.close()

@@ -22,6 +22,7 @@ LIVE = (
 )  # fmt: skip
 
 
+_NUMBER_MAX = 10**12  # of a checkpoint: 3000 years of ten a second
 _TOKENS_MAX = 100_000  # that a savepoint may be ahead of this installation
 
 #: Nobody's, and not yet seen by the reconciler.
@@ -48,8 +49,11 @@ def go_on_above(job: Job, number: int, token: int) -> None:
     """Hand out checkpoint numbers and attempt tokens above those of a savepoint that this database may not know.
 
     Raises:
-        Refused: the token is not one that an installation like this one comes to.
+        Refused: a job does not come to such a number, or an installation like this one to such a token.
     """
+    if number > _NUMBER_MAX:
+        detail = f"The savepoint has the number {number}; a job comes to {_NUMBER_MAX} at most."
+        raise Refused("unlikely-number", detail, "params.path")
     Job.objects.filter(pk=job.pk).update(last_checkpoint_id=Greatest("last_checkpoint_id", number))
     with connection.cursor() as cursor:
         cursor.execute("SELECT last_value FROM weir_token_seq")

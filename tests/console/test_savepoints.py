@@ -15,7 +15,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
-from runtime.core.checkpoint import FORMAT_VERSION
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest
 from runtime.core.envelope import FILE_NAME, opened, sealed
 from runtime.core.lifecycle import RunState
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
@@ -221,6 +221,23 @@ def test_a_savepoint_that_no_row_knows_is_restored_and_numbers_go_on_above_it(
         cursor.execute("SELECT nextval('weir_token_seq')")
         assert cursor.fetchone()[0] > token
     assert run_before.pk != run.pk
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"), [({"token": 10**9}, "unlikely-attempt"), ({"checkpoint": 2**63}, "unlikely-number")]
+)
+def test_numbers_that_no_job_comes_to_are_not_gone_on_above(
+    api: APIClient, savepoint: Checkpoint, elsewhere: Path, changes: dict[str, int], code: str
+) -> None:
+    """They would use up what is left of the numbers for good."""
+    manifest = msgspec.structs.replace(opened((elsewhere / FILE_NAME).read_bytes(), ""), **changes)
+    home = f"savepoint-{manifest.checkpoint}-{manifest.token}/".encode()
+    text = msgspec.json.encode(manifest).replace(b"savepoint-7-1/", home)
+    (elsewhere / FILE_NAME).write_bytes(sealed(msgspec.json.decode(text, type=Manifest)))
+    check_problem(restore(api, savepoint.job, path=str(elsewhere)), 422, code, "/params/path")
+    assert nothing_started()
+    savepoint.job.refresh_from_db()
+    assert savepoint.job.last_checkpoint_id < 100
 
 
 def test_a_folder_in_its_place_is_named_as_the_job_master_knows_it(api: APIClient, savepoint: Checkpoint) -> None:

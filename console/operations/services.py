@@ -69,10 +69,12 @@ def request(asked: Asked, job: Job, kind: str, params: dict[str, Any] | None = N
     try:
         with transaction.atomic():
             return Accepted(_accept(row, typed))
-    except IntegrityError:
+    except (IntegrityError, Refused) as error:
         # Somebody was faster by a moment: with the same key, with another run, or with another stop or drain.
         if earlier := _earlier(row):
             return earlier
+        if isinstance(error, Refused):
+            raise
         raise _in_the_way(job, "Another request was faster.") from None
 
 

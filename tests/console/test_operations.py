@@ -174,6 +174,29 @@ def test_a_replay_is_answered_even_where_the_act_is_no_longer_legal(
     assert ask(operator, job, "start", idempotency_key="k").operation.pk == first.operation.pk
 
 
+@pytest.mark.parametrize("kind", ["start", "cancel"])
+def test_a_second_click_that_comes_while_the_first_is_accepted_is_a_replay(
+    operator: User, job: Job, version: JobVersion, make_run: MakeRun, kind: str
+) -> None:
+    """Between the look at the key and the look at the run the act has become illegal, by the same request."""
+    if kind == "cancel":
+        make_run(RunState.QUEUED)
+    first: list[Accepted] = []
+
+    def overtaken(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        found = execute(sql, params, many, context)
+        if "idempotency_key" in sql and not first:
+            first.append(Accepted(Operation()))
+            first[0] = ask(operator, job, kind, idempotency_key="k")
+        return found
+
+    with connection.execute_wrapper(overtaken):
+        again = ask(operator, job, kind, idempotency_key="k")
+    assert again.replayed
+    assert again.operation.pk == first[0].operation.pk
+    assert Operation.objects.count() == 1
+
+
 def test_a_key_used_for_another_request_is_refused(operator: User, job: Job, make_run: MakeRun) -> None:
     make_run(RunState.RUNNING)
     ask(operator, job, "savepoint", idempotency_key="k")

@@ -14,7 +14,7 @@ from console.accounts.middleware import request_id_of
 from console.accounts.refusals import Refused
 from console.jobs.models import Job
 from console.operations import selectors
-from console.operations.models import Operation, OperationKind
+from console.operations.models import OperationKind
 from console.operations.restore import committed_of
 from console.operations.services import Asked
 from console.operations.services import request as ask
@@ -30,10 +30,11 @@ SAID = {
     OperationKind.DRAIN: "Drain is asked for.",
     OperationKind.CANCEL: "Cancel is asked for.",
 }
+AGAIN = "It was asked for already, from the same page."
 
 
-def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> Operation:
-    """The operation that the service accepted.
+def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> None:
+    """Ask the service for an act, and say that it was asked for.
 
     Raises:
         Refused: with the sentence to show.
@@ -44,7 +45,8 @@ def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] 
         request_id=request_id_of(request),
         idempotency_key=request.POST.get("key") or None,
     )
-    return ask(asked, job, kind, params or {}).operation
+    accepted = ask(asked, job, kind, params or {})
+    messages.info(request, AGAIN if accepted.replayed else SAID[OperationKind(kind)])
 
 
 @require_POST
@@ -90,6 +92,4 @@ def _act(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | Non
         if refused.code == "repeats-output":  # committed since the button was drawn
             return redirect("ui:start", job.pk)
         messages.error(request, refused.detail)
-    else:
-        messages.info(request, SAID[OperationKind(kind)])
     return redirect("ui:job", job.pk)

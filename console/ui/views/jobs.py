@@ -1,7 +1,6 @@
 """The list of jobs, the page of one, and new definitions."""
 
 from typing import Any
-from uuid import uuid4
 
 from django.contrib import messages
 from django.db import transaction
@@ -57,7 +56,6 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         "job": job,
         "view": view,
         "picture": view.picture,
-        "once": uuid4().hex,  # a second click on the same page is the same request
         "picture_title": f"Job graph of {job.name}",
         "define_reason": define_refusal(request.user),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
+from uuid import uuid4
 
 from django.contrib.auth.decorators import login_required
 from django.db import InterfaceError, OperationalError
@@ -49,8 +50,12 @@ def user_of(request: HttpRequest) -> User:
 
 
 def page(request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
-    """A whole page. Back and forward must not show a fragment from the cache, hence Vary."""
-    response = render(request, template, {"now": timezone.now(), **context}, status=status)
+    """A whole page. Back and forward must not show a fragment from the cache, hence Vary.
+
+    `once` is the page's own: what is sent from it a second time, by a double click, is the same request.
+    """
+    given = {"now": timezone.now(), "once": uuid4().hex, **context}
+    response = render(request, template, given, status=status)
     patch_vary_headers(response, ["HX-Request"])
     return response
 

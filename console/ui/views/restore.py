@@ -7,7 +7,6 @@ shown. So nobody restores what they have not seen described.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods
@@ -21,7 +20,7 @@ from console.operations.origin import Origin
 from console.operations.restore import RestoreReport, report
 from console.ui.forms import RestoreForm, put
 from console.ui.paging import Paged, by_number, whole_number
-from console.ui.views.acts import SAID, requested
+from console.ui.views.acts import requested
 from console.ui.views.page import page, signed_in
 
 _OFFERED = 8
@@ -52,7 +51,6 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
             refused = error
             put(form, (error.field or "").removeprefix("params."), error)
         else:
-            messages.info(request, SAID[OperationKind.RESTORE])
             return redirect("ui:job", job.pk)
     return _page(request, job, form, refused)
 

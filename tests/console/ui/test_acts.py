@@ -1,6 +1,7 @@
 """Buttons and what they do: offered when legal, disabled with a reason when not, asked where nothing can be undone."""
 
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -136,6 +137,32 @@ def test_a_double_click_takes_one_savepoint_and_another_page_another(at_console:
         assert at_console.post(f"/jobs/{run.job_id}/savepoint/", {"key": given}).status_code == 302
     assert {found.idempotency_key for found in Operation.objects.all()} == {first, second}
     assert Operation.objects.count() == 2
+
+
+def key_of(page: Any, act: str) -> str:
+    """What makes a second click on the same page the same request."""
+    form = re.findall(rf'<form[^>]*action="[^"]*/{act}/".*?</form>|<form class="form" method="post">.*?</form>',
+                      page.content.decode(), re.DOTALL)  # fmt: skip
+    return str(re.findall(r'name="key" value="([\w-]+)"', form[0])[0])
+
+
+@pytest.mark.parametrize("act", ["start", *ENDS])
+def test_a_double_click_is_one_request(at_console: Client, act: str) -> None:
+    job = rows.job()
+    if act != "start":
+        rows.run(job)
+    page = at_console.get(f"/jobs/{job.pk}/" if act == "start" else f"/jobs/{job.pk}/{act}/")
+    given = {"key": key_of(page, act)}
+    at_console.post(f"/jobs/{job.pk}/{act}/", given)
+    said = blocks.text(at_console.post(f"/jobs/{job.pk}/{act}/", given, follow=True))
+    assert "It was asked for already, from the same page." in said
+    assert Operation.objects.count() == 1
+
+
+def test_a_savepoint_from_a_page_that_has_started_the_job_is_another_request(at_console: Client) -> None:
+    job = rows.job()
+    page = at_console.get(f"/jobs/{job.pk}/")
+    assert key_of(page, "start") != key_of(page, "savepoint")
 
 
 @pytest.mark.parametrize("act", ["start", "savepoint", *ENDS])

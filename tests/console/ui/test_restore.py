@@ -224,3 +224,20 @@ def test_a_reader_is_told_why_not(reading: Client, stopped: Run) -> None:
     refused = reading.post(f"/jobs/{stopped.job_id}/restore/", choice(12, stopped.version))
     assert refused.status_code == 403
     assert not Operation.objects.exists()
+
+
+def test_a_double_click_restores_once(at_console: Client, stopped: Run) -> None:
+    page = at_console.get(f"/jobs/{stopped.job_id}/restore/").content.decode()
+    key = re.findall(r'name="key" value="([\w-]+)"', page)[0]
+    given = choice(12, stopped.version, key=key)
+    at_console.post(f"/jobs/{stopped.job_id}/restore/", given)
+    said = blocks.text(at_console.post(f"/jobs/{stopped.job_id}/restore/", given, follow=True))
+    assert "It was asked for already, from the same page." in said
+    assert Operation.objects.count() == 1
+
+
+def test_a_run_that_was_restored_by_folder_did_not_begin_from_empty_state(at_console: Client) -> None:
+    run = rows.run(rows.job(), restore_path="/savepoints/of-another-place")
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "savepoint in /savepoints/of-another-place" in said
+    assert "empty state" not in said

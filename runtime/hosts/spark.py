@@ -154,7 +154,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterator[pa.RecordBat
             pass
         from pyspark import TaskContext, cloudpickle
 
-        from runtime.hosts import logs
+        from runtime.hosts import collector, logs
         from runtime.hosts.standing import Assignment, stand_ready
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
 
@@ -170,6 +170,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterator[pa.RecordBat
                 master=given.master,
                 job=cloudpickle.loads(job),
             )
+            collector.settle()
             run_slot(config, exchange, FileStore)
 
         logs.configure()

@@ -124,6 +124,7 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
         "run": run,
         "runs": runs,
         "version": version,
+        "tolerated": version.settings.get("tolerable_failed_checkpoints") if version else None,
         "promise": promise_of(version) if version else None,
         "statistics": found,
         "spreads": spread_lines(found.summary) if found.summary else (),

@@ -1,8 +1,8 @@
 """Jobs on Spark slots, one after another: the session and its worker processes serve all of them.
 
-The rows that a console would keep in Postgres are kept in memory. Timed is what lies between "running" and the record of
-the last checkpoint; processor time is that of this process and of all below it, the JVM and the workers, from "running"
-to the job's end.
+The rows that a console would keep in Postgres are kept in memory. Timed is what lies between "running" and the record
+of the last checkpoint; processor time is that of this process and of all below it, the JVM and the workers, from
+"running" to the job's end.
 """
 
 import os

@@ -1,0 +1,124 @@
+"""The operators of W2 with no runtime around them: what the machine gives when nothing else is done.
+
+`python -m benchmarks.kernels INDEX PARALLELISM ROWS` drives subtask INDEX of each operator by direct calls: polls the
+source, combines and partitions as the job would, and hands each batch on. It says when it is ready, waits for a line,
+and says the seconds and the processor seconds. There are no channels, barriers, snapshots or threads; of two processes
+neither hears of the other.
+
+What would come from the other process is replaced: its share of each batch is as large as this one's and has keys of
+the same range, so the own share is handed on once per process instead.
+"""
+
+import sys
+import time
+from typing import Final
+
+from benchmarks.systems.weir import window
+from runtime.blueprint import CompiledJob
+from runtime.connectors.sinks.discard import STATE, DiscardSink, totals
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.graph import Partitioning
+from runtime.core.ids import ChannelId, OperatorId, SubtaskId, Token
+from runtime.core.messages import MAX_WATERMARK, Message, Records, Watermark
+from runtime.dataflow import Dataflow
+from runtime.hosts.outputs import Outputs
+from runtime.ports import OperatorContext
+from runtime.state.store import SubtaskState
+
+KEYS: Final = 100_003
+READY: Final = "ready"
+_SOURCE, _SINK = OperatorId("numbers"), OperatorId("out")
+_POLL_ROWS: Final = 65_536
+_WARM_UP_ROWS: Final = 3_000_000
+
+
+def job(rows: int) -> Dataflow:
+    flow = Dataflow("kernels")
+    window(flow.source(_SOURCE, SequenceSource(rows=rows, keys=KEYS))).sink(_SINK, DiscardSink())
+    return flow
+
+
+class Driven:
+    """One subtask of each operator."""
+
+    def __init__(self, job: CompiledJob, index: int) -> None:
+        self._job, self._index = job, index
+        self._states: dict[OperatorId, SubtaskState] = {}
+        self._outputs = {uid: self._outputs_of(uid) for uid in job.graph.by_uid}
+        self._reader = job.sources[_SOURCE].reader()
+        self._reader.open(self._context(_SOURCE))
+        self._operators = {uid: make() for uid, make in job.operators.items()}
+        for uid, operator in self._operators.items():
+            operator.open(self._context(uid))
+
+    def run(self) -> None:
+        """From the first poll to the last window."""
+        reader, outputs, reached = self._reader, self._outputs[_SOURCE], -1
+        while not reader.exhausted:
+            batch = reader.poll(_POLL_ROWS)
+            if batch is not None:
+                outputs.emit(batch)
+            watermark = reader.watermark()
+            if watermark is not None and watermark > reached:
+                reached = watermark
+                outputs.broadcast(Watermark(watermark))
+        outputs.broadcast(Watermark(MAX_WATERMARK))
+
+    def counted(self) -> dict[str, int]:
+        """What the sink has discarded."""
+        sink = self._operators[_SINK]
+        sink.prepare_snapshot_pre_barrier(1, self._outputs[_SINK])
+        sink.snapshot(1)
+        rows, sums = totals(self._states[_SINK].capture(full=True).lists[STATE])
+        return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}}
+
+    def _send(self, channel: ChannelId, message: Message) -> None:
+        if channel.target != self._index:
+            return
+        edge = self._job.graph.edges[channel.edge]
+        operator, outputs = self._operators[edge.target], self._outputs[edge.target]
+        if isinstance(message, Records):
+            for _ in range(self._job.graph.parallelism if edge.partitioning is Partitioning.HASH else 1):
+                operator.process(edge.input, message.payload, outputs)
+        elif isinstance(message, Watermark):
+            operator.on_watermark(message.time, outputs)
+            outputs.broadcast(message)
+
+    def _outputs_of(self, uid: OperatorId) -> Outputs:
+        job = self._job
+        return Outputs(job.graph, SubtaskId(uid, self._index), self._send, job.partitioners, job.combiners)
+
+    def _context(self, uid: OperatorId) -> OperatorContext:
+        graph, nothing_yet = self._job.graph, None
+        context = OperatorContext(
+            job=self._job.name,
+            uid=uid,
+            index=self._index,
+            parallelism=graph.by_uid[uid].parallelism,
+            max_parallelism=graph.max_parallelism,
+            token=Token(1),
+            state=nothing_yet,  # type: ignore[arg-type]  # the next line: state needs the context's key groups
+            now_ms=lambda: 0,
+        )
+        context.state = self._states[uid] = SubtaskState(context.key_groups, graph.max_parallelism, None)
+        return context
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    index, parallelism, rows = map(int, sys.argv[1:])
+    Driven(job(_WARM_UP_ROWS).compile(parallelism), index).run()
+    driven = Driven(job(rows).compile(parallelism), index)
+    say(READY)
+    sys.stdin.readline()
+    began, worked = time.perf_counter(), time.process_time()
+    driven.run()
+    say(f"{time.perf_counter() - began} {time.process_time() - worked}")
+
+
+if __name__ == "__main__":
+    main()

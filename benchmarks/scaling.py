@@ -1,0 +1,154 @@
+"""W14: what a second slot gains on W2, and how much of what the bare operators gain from the second core that is.
+
+One slot, two slots, one process of bare operators (`kernels`), and two at once, in turns.
+"""
+
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks import kernels, slots
+from benchmarks.figures import Figure, Plan, Report
+from benchmarks.ratios import Ratio, ratio
+from benchmarks.workloads.windows import totals
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.hosts.spark import SparkLauncher
+from runtime.hosts.standing import StandingLauncher
+
+TITLE: Final = "one slot against two on W2, beside its bare operators"
+TIME_BOX_S: Final = 1_200.0
+ROUNDS: Final = 5
+CORES: Final = 2
+CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
+WARM_UP_ROWS: Final = 20_000_000
+SECONDS: Final = 10.0  #: about how long one slot is to take
+GAIN: Final = 1.6
+SHARE: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """One run."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The same rows, by number of slots or processes."""
+
+    weir: dict[int, Took]
+    bare: dict[int, Took]
+
+
+def bare(parallelism: int, rows: int) -> Took:
+    """Until the last of so many processes is done, which begin at once."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.kernels", str(index), str(parallelism), str(rows)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(parallelism)
+    ]
+    for process in processes:
+        assert _line(process) == kernels.READY, "it says nothing before"
+    for process in processes:
+        assert process.stdin is not None, "stdin is a pipe"
+        process.stdin.write("\n")
+        process.stdin.flush()
+    told = [tuple(map(float, _line(process).split())) for process in processes]
+    for process in processes:
+        process.wait()
+    return Took(seconds=max(seconds for seconds, _ in told), cpu_seconds=sum(used for _, used in told))
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None, "stdout is a pipe"
+    return process.stdout.readline().strip()
+
+
+class Slots:
+    """W2 on Spark slots; what it counts is compared with what it must."""
+
+    def __init__(self, folder: Path, launcher: StandingLauncher) -> None:
+        self._folder, self._launcher = folder, launcher
+        self.wrong: list[str] = []
+
+    def took(self, parallelism: int, rows: int) -> Took:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        run = slots.run(kernels.job(rows), parallelism, self._launcher, str(self._folder), CHECKPOINTS)
+        right = totals(rows, kernels.KEYS)
+        for name, value in right.items():
+            if run.counted.get(name) != value:
+                self.wrong.append(f"{parallelism} slots: {name} is {run.counted.get(name)}, not {value}")
+        return Took(seconds=run.seconds, cpu_seconds=run.cpu_seconds)
+
+
+def steps(plan: Plan) -> int:
+    return 2 + 4 * (plan.rounds or ROUNDS)
+
+
+def run(plan: Plan) -> Report:
+    launcher = SparkLauncher("weir-scaling", f"local[{CORES}]")
+    weir = Slots(plan.folder / "storage", launcher)
+    try:
+        for parallelism in (CORES, 1):
+            warm = weir.took(parallelism, WARM_UP_ROWS)
+            plan.step("warming up")
+        rows = max(3, round(SECONDS * WARM_UP_ROWS / warm.seconds / 1e6)) * 1_000_000
+        found = [measured(turn, rows, weir.took, bare, plan.step) for turn in range(plan.rounds or ROUNDS)]
+    finally:
+        launcher.close()
+    return report(found, rows, weir.wrong)
+
+
+Run = Callable[[int, int], Took]
+
+
+def measured(turn: int, rows: int, weir: Run, bare: Run, step: Callable[[str], None]) -> Round:
+    """Each once; the next round goes the other way round, so that no one always comes first."""
+    found = Round(weir={}, bare={})
+    order = [(found.weir, weir, 1), (found.weir, weir, CORES), (found.bare, bare, 1), (found.bare, bare, CORES)]
+    for took, run, parallelism in order if turn % 2 == 0 else reversed(order):
+        took[parallelism] = run(parallelism, rows)
+        step(f"round {turn + 1}, {'slots' if run is weir else 'bare operators'}, {parallelism}")
+    return found
+
+
+def report(found: Sequence[Round], rows: int, wrong: Sequence[str]) -> Report:
+    weir, bare = [one.weir for one in found], [one.bare for one in found]
+    gains, bare_gains = ([(took[1].seconds, took[CORES].seconds) for took in each] for each in (weir, bare))
+    share = ratio([(one / two, alone / both) for (one, two), (alone, both) in zip(gains, bare_gains, strict=True)])
+    return Report(
+        figures=(
+            _figure("two slots to one", ratio(gains), GAIN),
+            _figure("two processes of bare operators to one", ratio(bare_gains)),
+            _figure("gain of the slots to that of the bare operators", share, SHARE),
+        ),
+        lines=(_rates("slots", weir, rows), _rates("bare operators", bare, rows)),
+        wrong=tuple(wrong),
+        details={"rows": rows, "rounds": [asdict(one) for one in found]},
+    )
+
+
+def _figure(name: str, found: Ratio, at_least: float | None = None) -> Figure:
+    return Figure(
+        name=name, value=found.median, unit="x", at_least=at_least, low=found.low, high=found.high, runs=found.runs
+    )
+
+
+def _rates(name: str, every: Sequence[dict[int, Took]], rows: int) -> str:
+    told = []
+    for count in (1, CORES):
+        rate = rows / statistics.median(took[count].seconds for took in every) / 1e6
+        used = 1e9 * statistics.median(took[count].cpu_seconds for took in every) / rows
+        told.append(f"{count}: {rate:.1f} M rec/s, {used:.0f} ns of a processor per record")
+    return f"{name}, {'; '.join(told)} (medians)"

@@ -234,9 +234,18 @@ def test_a_lost_console_is_said_and_old_numbers_grow_old(signed_in: Open, runnin
         page.goto(f"/jobs/{running.job_id}/")
         page.route("**/jobs/**", lambda route: route.fulfill(status=503, body="away"))
         expect(page.locator("#lost")).to_contain_text("The console answered with an error (503)", timeout=POLL_MS)
+        expect(page.locator("#lost")).to_be_visible()
         expect(page.locator("#live-asof time.stale")).to_be_visible(timeout=20_000)
         page.unroute("**/jobs/**")
         expect(page.locator("#lost")).to_be_hidden(timeout=POLL_MS)
+
+
+def test_a_tab_that_was_signed_out_says_so(signed_in: Open, running: Run) -> None:
+    with signed_in(forgive="401") as page:
+        page.goto(f"/jobs/{running.job_id}/")
+        page.context.clear_cookies()
+        expect(page.locator("#lost")).to_contain_text("You are signed out.", timeout=POLL_MS)
+        expect(page.locator("#lost")).to_be_visible()
 
 
 def test_the_colours_change_without_a_reload_and_are_kept(signed_in: Open, running: Run) -> None:

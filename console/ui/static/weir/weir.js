@@ -102,4 +102,5 @@ document.addEventListener("htmx:responseError", (event) => {
   if (status === 401 || status === 403) say("You are signed out. Reload the page to sign in again.");
   else say(`The console answered with an error (${status}). What you see is from before; trying again.`);
 });
-document.addEventListener("htmx:afterOnLoad", () => say(""));
+// An answer with an error is loaded too: it must not take back what was just said of it.
+document.addEventListener("htmx:afterOnLoad", (event) => { if (event.detail.successful) say(""); });

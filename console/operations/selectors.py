@@ -163,7 +163,7 @@ def _start_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
     if not JobVersion.objects.filter(job=job, state=VersionState.READY).exists():
         return "The job has no version that is ready."
     if kind is OperationKind.RESTORE and not restorable(job).exists():
-        return "The job has no completed checkpoint."
+        return "The job has no completed checkpoint; a savepoint that lies elsewhere is restored over REST."
     return None
 
 

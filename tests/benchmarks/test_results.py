@@ -87,6 +87,12 @@ def test_a_last_window_that_is_not_full_counts_too() -> None:
     assert WORKLOADS["W1"].miscounted(1_000_003, right | {"sum_of_sum": 1_000_003 * 1_000_002 // 2}) == []
 
 
+def test_of_functions_rows_and_keys_are_known() -> None:
+    keys = sum(number * 2_654_435_761 % 1_000 for number in range(2_345))
+    assert WORKLOADS["W6"].miscounted(2_345, {"rows_out": 2_345, "sum_of_key": keys, "sum_of_total": 7}) == []
+    assert WORKLOADS["W6"].miscounted(2_345, {"rows_out": 2_345, "sum_of_key": keys + 1}) != []
+
+
 FIGURES = (
     Figure(name="time to none at 1 s", value=1.0123, digits=3, at_most=1.02, low=1.008, high=1.0161, runs=(1.01, 1.02)),
     Figure(name="gain", value=1.4, unit="x", at_least=1.6),

@@ -217,7 +217,9 @@ def test_a_drained_savepoint_warns(at_console: Client) -> None:
 
 def test_a_job_without_checkpoints_has_nothing_to_restore(at_console: Client) -> None:
     assert "There is nothing to restore from." in blocks.text(at_console.get(f"/jobs/{rows.job().pk}/restore/"))
-    assert "restored by its folder, over REST" in blocks.text(at_console.get(f"/jobs/{rows.job('another').pk}/restore/"))
+    assert "restored by its folder, over REST" in blocks.text(
+        at_console.get(f"/jobs/{rows.job('another').pk}/restore/")
+    )
 
 
 def test_a_reader_is_told_why_not(reading: Client, stopped: Run) -> None:

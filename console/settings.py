@@ -250,9 +250,9 @@ SPECTACULAR_SETTINGS = {
 
 CELERY_BROKER_URL = required("CELERY_BROKER_URL")
 CELERY_TASK_IGNORE_RESULT = True
-# Acknowledged when it is taken up: rows bring a lost wake-up back. A worker that loses its broker while a message is not
-# acknowledged, which with late acknowledgement is as long as a run, fails at giving it back (kombu's `restore_unacked` on
-# a closed connection), and then waits for its runs to end without taking another.
+# Acknowledged when it is taken up: rows bring a lost wake-up back. A worker that loses its broker while a message is
+# not acknowledged, with late acknowledgement as long as a run lasts, fails at giving it back (kombu's
+# `restore_unacked` on a closed connection), and then waits for its runs to end without taking another.
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
 CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "housekeeping")]

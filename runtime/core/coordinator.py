@@ -100,8 +100,8 @@ class Coordinator:
                 return self._tick(at)
             case CheckpointDeclined():
                 return self._declined(event)
-            case JobStarted(at):
-                return self._start(at)
+            case JobStarted(at, resumed):
+                return self._start(at, resumed)
             case CheckpointRequested(at, kind, operation):
                 return self._requested(Request(at, kind, operation))
             case IdIssued(at, checkpoint):
@@ -128,15 +128,16 @@ class Coordinator:
 
     # ------------------------------------------------------------ starting checkpoints
 
-    def _start(self, at: int) -> Effects:
+    def _start(self, at: int, resumed: bool) -> Effects:
         assert not self._running, "a coordinator starts once"
         if self._over:  # the last slot reported itself while the attempt was being given up
             return []
         self._running = True
-        return self._schedule(at) + self._final_checkpoint(at)  # subtasks may have finished before the last one started
+        begun = self._schedule(at, resumed)
+        return begun + self._final_checkpoint(at)  # subtasks may have finished before the last one started
 
-    def _schedule(self, at: int) -> Effects:
-        first = self._pacing.start(at)
+    def _schedule(self, at: int, resumed: bool = False) -> Effects:
+        first = self._pacing.start(at, resumed)
         return [] if first is None else [WakeAt(first)]
 
     def _tick(self, at: int) -> Effects:

@@ -115,9 +115,10 @@ SubtaskEvent = (
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """Every subtask runs."""
+    """Every subtask runs. `resumed`: from a checkpoint, not from nothing."""
 
     at: int
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ checkpoint fails, and ids must not be burnt in a loop. (Flink's `CheckpointCoord
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+SOON_MS: Final = 250  #: time for something to be committed
 
 
 @dataclass(slots=True)
@@ -18,9 +21,17 @@ class Pacing:
     _last_completed_at: int | None = None
     _retried: bool = False  #: in this period
 
-    def start(self, at: int) -> int | None:
-        """Begins to ask, one interval from now. Whatever was planned before is dropped."""
-        self.next_at = None if self.interval_ms is None else at + self.interval_ms
+    def start(self, at: int, resumed: bool = False) -> int | None:
+        """Begins to ask, one interval from now. Whatever was planned before is dropped.
+
+        For a job that was resumed sooner: what it commits is late already.
+        """
+        if self.interval_ms is None:
+            self.next_at = None
+        elif resumed:
+            self.next_at = at + min(self.interval_ms, max(self.min_pause_ms, SOON_MS))
+        else:
+            self.next_at = at + self.interval_ms
         return self.next_at
 
     def stop(self) -> None:

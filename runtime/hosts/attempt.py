@@ -208,6 +208,8 @@ class Attempt:
         return replace(outcome, savepoint=savepoint, progressed=self._progressed, ran_ms=ran_ms)
 
     def _end(self, outcome: Outcome) -> None:
+        if self._outcome is None and outcome.kind is OutcomeKind.FAILED:
+            log.warning("attempt fails", token=self.config.token, detail=outcome.detail)
         self._outcome = self._outcome or outcome
 
     def _fail(self, detail: str) -> None:
@@ -226,6 +228,7 @@ class Attempt:
         self._addresses[slot] = hello.address
         config = self.config
         if len(self._addresses) == self._graph.parallelism:
+            log.info("every slot is there", token=config.token)
             for each in self._addresses:
                 restored = [r for subtask, r in config.restored.items() if subtask.index == each]
                 deploy = Deploy(config.job_id, config.storage, self._addresses, restored, config.settings.mode)
@@ -254,9 +257,10 @@ class Attempt:
         if len(self._deployed) < self._graph.parallelism or self._outcome is not None:
             return
         self._running_since = self.clock.monotonic_ms()
+        log.info("every slot is deployed", token=self.config.token)
         for each in self._deployed:
             self._control.send(each, Go())
-        self._decide(JobStarted(at))
+        self._decide(JobStarted(at, resumed=any(restored.snapshots for restored in self.config.restored.values())))
         self._change_state(RunEvent.DEPLOYED)
         self._take_operations()
 

@@ -110,8 +110,9 @@ class JobMaster:
 
     def run(self) -> Exit:
         """Blocks until the run has ended, was released, or this master has been superseded."""
-        self._patiently(self._records.requeue_operations)
         try:
+            self._launcher.prepare(self._config.job, self._token)
+            self._patiently(self._records.requeue_operations)
             while True:
                 outcome = self._one_attempt()
                 log.info("attempt ended", token=self._token, outcome=str(outcome.kind), detail=outcome.detail)
@@ -342,6 +343,7 @@ class JobMaster:
             return Exit.SUPERSEDED
         self._token = token
         self._restarts += 1
+        self._launcher.prepare(self._config.job, token)
         self._patiently(partial(self._records.change_state, RunEvent.ATTEMPT_FAILED))
         self._patiently(self._records.requeue_operations)
         return self._pause(delay_ms)

@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from runtime.blueprint import CompiledJob
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
@@ -26,6 +28,8 @@ from runtime.io.memory_records import MemoryRecords
 from runtime.ports import Exchange, ExchangeListener
 
 STOP_S: Final = 10.0
+
+log = structlog.get_logger()
 
 
 class LocalLauncher(StandingLauncher):
@@ -64,7 +68,11 @@ class LocalLauncher(StandingLauncher):
             )
             run_slot(config, self._exchange, FileStore)
 
-        stand_ready(stage.stand, index, run)
+        try:
+            stand_ready(stage.stand, index, run)
+        except Exception as error:
+            log.exception("a place broke", slot=index)
+            stage.lost(index, repr(error))
 
     def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
         return MemoryExchange(self._hub, slot, token, listener, secret)

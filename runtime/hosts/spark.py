@@ -2,7 +2,8 @@
 
 Slots live in the tasks of one barrier-mode stage, which stands across attempts. Spark places them, isolates them, ships
 the code and notices lost ones; rendezvous, barriers and heartbeats go over our own connections, because Spark's
-`allGather` polls once a second. The process ends when its stdin does: no master outlives its supervisor.
+`allGather` polls once a second. The stage is one of plain RDDs: nothing is planned or compiled, so it starts at once
+(docs/decisions/0008). The process ends when its stdin does: no master outlives its supervisor.
 """
 
 import argparse
@@ -11,16 +12,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-import pyarrow as pa
 import structlog
-from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.blueprint import CompiledJob
 from runtime.core.ids import Token
@@ -49,12 +48,12 @@ log = structlog.get_logger()
 
 
 class SparkLauncher(StandingLauncher):
-    """Implements `terms.Launcher` with a barrier-mode stage, on one session for the master's life."""
+    """Implements `terms.Launcher` with a barrier-mode stage, on one Spark context for the master's life."""
 
     def __init__(self, name: str, spark_master: str) -> None:
         super().__init__()
         self._name, self._spark_master = name, spark_master
-        self._session: SparkSession | None = None
+        self._context: SparkContext | None = None
         self._thread: threading.Thread | None = None
         self._group = ""
 
@@ -66,17 +65,28 @@ class SparkLauncher(StandingLauncher):
 
     @property
     def usable(self) -> bool:
-        """Whether the session, once there, still lives: a JVM that was killed does not come back in this process."""
-        if self._session is None:
+        """Whether the context, once there, still lives: a JVM that was killed does not come back in this process."""
+        if self._context is None:
             return True
         try:
-            return not self._session.sparkContext._jsc.sc().isStopped()
+            return not self._context._jsc.sc().isStopped()
         except Exception:
             return False
 
+    def warm_up(self, slots: int) -> None:
+        """Starts the JVM ahead of the first stage, which meets again whatever goes wrong now."""
+
+        def warm() -> None:
+            try:
+                self._open(slots)
+            except Exception as error:
+                log.warning("no Spark context yet", error=_first_line(error))
+
+        threading.Thread(target=warm, name="warm-up", daemon=True).start()
+
     def close(self) -> None:
-        if self._session is not None:
-            self._session.stop()
+        if self._context is not None:
+            self._context.stop()
 
     def _start(self, stage: Stage, job: CompiledJob) -> None:
         self._group = f"{self._name}-{stage.stand.token}"
@@ -88,37 +98,30 @@ class SparkLauncher(StandingLauncher):
         if self._thread is None:
             return
         self._thread.join(1.0)  # places that were dismissed end by themselves
-        if self._thread.is_alive() and self._session is not None:
-            self._session.sparkContext.cancelJobGroup(self._group)
+        if self._thread.is_alive() and self._context is not None:
+            self._context.cancelJobGroup(self._group)
             self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                log.error("a Spark stage does not end, and keeps the tasks that it has", group=self._group)
 
     def _run(self, stage: Stage, job: CompiledJob, group: str) -> None:
         slots = job.graph.parallelism
         try:
-            session = self._open(slots)
-            session.sparkContext.setJobGroup(
-                group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True
-            )
-            rows = session.range(0, slots, 1, slots)
+            context = self._open(slots)
+            context.setJobGroup(group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True)
             place = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
-            rows.mapInArrow(place, "slot int", barrier=True).collect()
+            context.parallelize(range(slots), slots).barrier().mapPartitions(place).collect()
             stage.over(None)
         except Exception as error:
             stage.over(_first_line(error))
 
-    def _open(self, slots: int) -> SparkSession:
-        if self._session is None:
-            self._session = _session(self._name, self._spark_master or f"local[{slots + SPARE_SLOTS}]")
-        return self._session
-
-
-def _session(name: str, master: str) -> SparkSession:
-    builder = SparkSession.builder.appName(name).master(master)
-    for key, value in _SPARK_SETTINGS.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    def _open(self, slots: int) -> SparkContext:
+        if self._context is None:
+            settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
+            settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+            self._context = SparkContext.getOrCreate(settings)
+            self._context.setLogLevel("ERROR")
+        return self._context
 
 
 _SPARK_SETTINGS: Final = {
@@ -126,13 +129,15 @@ _SPARK_SETTINGS: Final = {
     "spark.stage.maxConsecutiveAttempts": "1",  # restarts are ours: from the last checkpoint
     "spark.task.maxFailures": "1",
     "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot go at once
-    "spark.python.worker.reuse": "true",
+    "spark.python.worker.reuse": "false",  # what a slot leaves behind, threads or memory, goes with its process
+    "spark.python.daemon.module": "runtime.hosts.forking",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.artifact.isolation.enabled": "false",
+    # The driver starts a stage and waits: what makes long work fast only makes its start slow.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -143,16 +148,15 @@ def _own_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _place_function(stand: Stand, job: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
     """What runs in each task. It captures plain values only and imports what executors need inside.
 
     Each attempt loads the job anew, so that it begins alike whether or not the stage was launched for it.
     """
 
-    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:  # Spark reuses a worker only if it has read its input to the end
-            pass
-        from pyspark import TaskContext, cloudpickle
+    def place(indices: Iterable[int]) -> Iterable[int]:
+        (index,) = indices
+        from pyspark import cloudpickle
 
         from runtime.hosts import collector, logs
         from runtime.hosts.standing import Assignment, stand_ready
@@ -174,11 +178,8 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterator[pa.RecordBat
             run_slot(config, exchange, FileStore)
 
         logs.configure()
-        context = TaskContext.get()
-        assert context is not None, "a slot runs inside a Spark task"
-        index = context.partitionId()
         stand_ready(stand, index, run)
-        yield pa.RecordBatch.from_pydict({"slot": pa.array([index], pa.int32())})
+        yield index
 
     return place
 
@@ -192,13 +193,12 @@ def _first_line(error: BaseException) -> str:
 # ---------------------------------------------------------------- the process
 
 
-def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRecords, SparkLauncher]:
+def _master(row: RunRow, run: int, token: Token, launcher: SparkLauncher) -> tuple[JobMaster, PostgresRecords]:
     """Compiles the run's version and puts the master together. Raises JobRejected."""
     settings = settings_of(row)
     job = _compile(row)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
     records = PostgresRecords(os.environ["DATABASE_URL"], run, token, row.max_parallelism)
-    launcher = SparkLauncher(row.job_name, os.environ.get("SPARK_MASTER", ""))
     config = MasterConfig(
         job_id=str(row.job_id),
         token=token,
@@ -213,7 +213,7 @@ def _master(row: RunRow, run: int, token: Token) -> tuple[JobMaster, PostgresRec
         allow_unmapped=row.allow_unmapped,
     )
     master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), _beat)
-    return master, records, launcher
+    return master, records
 
 
 def settings_of(row: RunRow) -> JobSettings:
@@ -259,8 +259,10 @@ def _end_with_stdin() -> None:
 def _run(run: int, token: Token) -> Exit:
     url = os.environ["DATABASE_URL"]
     row = _load(url, run)
+    launcher = SparkLauncher(row.job_name, os.environ.get("SPARK_MASTER", ""))
+    launcher.warm_up(row.parallelism)
     try:
-        master, records, launcher = _master(row, run, token)
+        master, records = _master(row, run, token, launcher)
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}
         PostgresRecords(url, run, token, row.max_parallelism).change_state(RunEvent.GAVE_UP, failure)
@@ -283,6 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("token", type=int)
     chosen: Any = parser.parse_args(arguments)
     logs.configure()
+    log.info("master begins", token=chosen.token)
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     structlog.contextvars.bind_contextvars(run=chosen.run)
     return int(_run(chosen.run, Token(chosen.token)))

@@ -23,6 +23,7 @@ from runtime.blueprint import CompiledJob
 from runtime.core.ids import Token
 from runtime.io.control import ControlClient, ControlServer, Hello
 
+_DETAIL_CHARACTERS: Final = 1_000
 EMPTY_S: Final = 5.0  #: how long slots that were told to end have for it; then their stage is given up
 
 log = structlog.get_logger()
@@ -38,10 +39,16 @@ class Assignment(msgspec.Struct, frozen=True):
     master: str
 
 
-class Vacant(msgspec.Struct, frozen=True):
+class Vacant(msgspec.Struct, frozen=True, tag=True):
     """From a place: the slot of attempt `token` is gone, with its connections and threads."""
 
     token: int
+
+
+class Broken(msgspec.Struct, frozen=True, tag=True):
+    """From a place: it ends by an error, and runs nothing any more."""
+
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,9 @@ def stand_ready(stand: Stand, index: int, run: Callable[[Assignment], None]) -> 
         while (assignment := inbox.get()) is not None:
             run(assignment)
             master.send(Vacant(assignment.token))
+    except Exception as error:
+        master.send(Broken(repr(error)[:_DETAIL_CHARACTERS]))
+        raise
     finally:
         master.close()
 
@@ -85,7 +95,7 @@ class Stage:
         self._error: str | None = None
         secret = secrets.token_hex(16)
         self._server = ControlServer(
-            token, secret, Vacant, on_hello=self._arrived, on_message=self._emptied, on_lost=self._lost, host=host
+            token, secret, Vacant | Broken, on_hello=self._arrived, on_message=self._heard, on_lost=self.lost, host=host
         )
         self.stand = Stand(token=token, secret=secret, master=self._server.address)
 
@@ -102,11 +112,11 @@ class Stage:
         with self._changed:
             self._assignment, self._ended = assignment, ended
             self._vacant.clear()
-            over = self._over
+            stands, error = self.stands, self._error or "a place was gone before it was needed"
             for place in self._there:
                 self._server.send(place, assignment)
-        if over:
-            ended(self._error)
+        if not stands:
+            ended(error)
 
     def is_empty(self, timeout_s: float) -> bool:
         """Waits until every slot of the last assignment is gone. False: some is not, or a place was lost."""
@@ -132,19 +142,28 @@ class Stage:
             if self._assignment is not None:
                 self._server.send(place, self._assignment)
 
-    def _emptied(self, place: int, message: Vacant) -> None:
+    def _heard(self, place: int, message: Vacant | Broken) -> None:
+        if isinstance(message, Broken):
+            self.lost(place, message.detail)
+        else:
+            self._emptied(place, message.token)
+
+    def _emptied(self, place: int, token: int) -> None:
         with self._changed:
-            if self._assignment is None or message.token != self._assignment.token:
+            if self._assignment is None or token != self._assignment.token:
                 return
             self._vacant.add(place)
             ended = self._ended
             self._changed.notify_all()
         ended(f"slot {place} has ended, or could not begin: its log tells")
 
-    def _lost(self, place: int, reason: str) -> None:
+    def lost(self, place: int, reason: str) -> None:
+        """A place is gone without being told to go; whoever launched it may know of one that never said hello."""
         with self._changed:
             self._broken = True
+            ended = self._ended
             self._changed.notify_all()
+        ended(f"the place of slot {place} is gone: {reason}")
 
 
 class StandingLauncher(ABC):
@@ -171,13 +190,20 @@ class StandingLauncher(ABC):
     def _end(self) -> None:
         """Returns when the places, which were dismissed, are gone or cannot be waited for."""
 
+    def prepare(self, job: CompiledJob, token: Token) -> None:
+        self._standing(job, token)
+
     def launch(self, job: CompiledJob, token: Token, secret: str, master: str, ended: Ended) -> None:
+        self._standing(job, token).assign(Assignment(token, secret, master), ended)
+
+    def _standing(self, job: CompiledJob, token: Token) -> Stage:
+        """The stage that stands, or a new one."""
         if self._stage is not None and not self._stage.stands:
             self.stop()
         if self._stage is None:
             self._stage = Stage(token, job.graph.parallelism, self.host)
             self._start(self._stage, job)
-        self._stage.assign(Assignment(token, secret, master), ended)
+        return self._stage
 
     def rest(self) -> None:
         if self._stage is not None and not self._stage.is_empty(EMPTY_S):

@@ -20,6 +20,12 @@ class Launcher(Protocol):
     def usable(self) -> bool:
         """False when this process can start no slots any more, and only a fresh one could."""
 
+    def prepare(self, job: CompiledJob, token: Token) -> None:
+        """Begins to start what slots of this attempt will run in, unless it rests; returns at once.
+
+        To start processes takes seconds, which need not be waited for where something else is waited for anyway.
+        """
+
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
     ) -> None:

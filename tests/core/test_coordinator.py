@@ -40,6 +40,7 @@ from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
 from runtime.core.messages import Barrier
 from runtime.core.messages import CheckpointKind as Kind
+from runtime.core.pacing import SOON_MS
 from runtime.core.requests import QUEUE_CAPACITY
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain
 
@@ -192,6 +193,13 @@ def test_a_coordinator_starts_once() -> None:
 
 
 # ---------------------------------------------------------------- when one starts
+
+
+def test_periodic_checkpoints_of_a_resumed_job_begin_soon() -> None:
+    job = Job(start=False, interval_ms=5_000)
+    soon = 100 + SOON_MS
+    assert job.machine.handle(JobStarted(100, resumed=True)) == [WakeAt(soon)]
+    assert job.tick(soon) == [WakeAt(soon + 5_000), IssueId()]
 
 
 def test_periodic_checkpoints_begin_one_interval_after_the_start() -> None:

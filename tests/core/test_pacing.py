@@ -1,6 +1,6 @@
 """When the clock asks."""
 
-from runtime.core.pacing import Pacing
+from runtime.core.pacing import SOON_MS, Pacing
 
 
 def started(min_pause_ms: int = 0, interval_ms: int | None = 50) -> Pacing:
@@ -14,6 +14,16 @@ def test_the_period_does_not_drift() -> None:
     pacing = started()
     assert pacing.next_at == 150
     assert [pacing.ask(at) for at in (149, 157, 199, 200)] == [None, 200, None, 250]
+
+
+def test_a_job_that_was_resumed_is_asked_soon() -> None:
+    """Not sooner than the pause, nor later than the period; from then on the period holds."""
+    pacing = Pacing(interval_ms=5_000, min_pause_ms=0)
+    assert pacing.start(100, resumed=True) == 100 + SOON_MS
+    assert pacing.ask(100 + SOON_MS) == 5_100 + SOON_MS
+    assert Pacing(interval_ms=5_000, min_pause_ms=700).start(100, resumed=True) == 800
+    assert Pacing(interval_ms=50, min_pause_ms=700).start(100, resumed=True) == 150
+    assert Pacing(interval_ms=None, min_pause_ms=0).start(100, resumed=True) is None
 
 
 def test_periods_that_were_slept_through_are_lost() -> None:

@@ -83,6 +83,9 @@ class Played:
     def __init__(self) -> None:
         self.attempts: list[list[PlayedSlot]] = []
 
+    def prepare(self, job: CompiledJob, token: Token) -> None:
+        """Slots that are played need nothing to run in."""
+
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
     ) -> None:

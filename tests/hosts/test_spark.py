@@ -100,8 +100,8 @@ class Running:
 
 def stages_of(launcher: SparkLauncher) -> list[int]:
     """The Spark jobs of the stage that stands now."""
-    assert launcher._session is not None
-    return list(launcher._session.sparkContext.statusTracker().getJobIdsForGroup(launcher._group))
+    assert launcher._context is not None
+    return list(launcher._context.statusTracker().getJobIdsForGroup(launcher._group))
 
 
 def test_a_killed_slot_leaves_the_output_exact(launcher: SparkLauncher, tmp_path: Path) -> None:
@@ -164,6 +164,28 @@ def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
     job.ask("drain")
     assert job.join() is Exit.DONE
     assert final_counts(job.output) == expected_counts(source)
+
+
+def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise ValueError("always")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "drain", "cancel", "its end", "a failure"])
+def test_slots_leave_their_tasks_however_a_run_ends(launcher: SparkLauncher, tmp_path: Path, how: str) -> None:
+    """A task that is left behind would be missing to the next stage, which would wait for it without a word."""
+    bounded, failing = how == "its end", how == "a failure"
+    source = Numbers(total=2_000, batch=50, unbounded=not bounded)
+    job = Running(launcher, tmp_path, source, 3, trouble=fails if failing else None, attempts=0 if failing else 3)
+    if how in ("stop", "drain", "cancel"):
+        job.wait_for(lambda: job.checkpoints(1) >= 1)
+        job.ask(how)
+    assert job.join() is Exit.DONE
+    assert launcher._context is not None
+    assert list(launcher._context.statusTracker().getActiveJobsIds()) == []
+    assert list(launcher._context.statusTracker().getActiveStageIds()) == []
+    pids = {int(slot["pid"]) for slot in job.records.live.get("slots", ())}
+    until(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids), PATIENCE_S)
 
 
 def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ from runtime.blueprint import CompiledJob
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
+from runtime.core.restart import FixedDelay, NoRestart
 from runtime.hosts import local, standing
+from runtime.hosts.attempt import HELLO_TIMEOUT_MS
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.local import LocalLauncher
 from runtime.hosts.standing import Assignment, Stage, stand_ready
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
+from runtime.ports import Exchange, ExchangeListener
 from runtime.records import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
@@ -94,13 +96,24 @@ def test_a_lost_place_is_known_at_once(stage: Stage) -> None:
         with suppress(Death):
             stand_ready(stage.stand, 1, die)
 
+    told: list[str | None] = []
     Place(stage, 0)
     threading.Thread(target=stand_and_die, daemon=True).start()
-    stage.assign(FIRST, lambda error: None)
+    stage.assign(FIRST, told.append)
     started = time.monotonic()
     assert not stage.is_empty(PATIENCE_S)
     assert time.monotonic() - started < PATIENCE_S, "nobody waits for the other one"
     assert not stage.stands
+    until(lambda: told != [], 10)
+    assert told[0] == "the place of slot 1 is gone: Death()", "it says why, and not only that it is gone"
+
+
+def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: Stage) -> None:
+    """Places are started ahead; who is given them must not wait for the one that is missing."""
+    told: list[str | None] = []
+    stage.lost(1, "it never spoke")
+    stage.assign(FIRST, told.append)
+    assert told == ["a place was gone before it was needed"]
 
 
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
@@ -210,6 +223,39 @@ class Running:
         assert self.exit is Exit.DONE
         assert self.records.state is RunState.FINISHED
         assert final_counts(self.output) == expected_counts(self.source)
+
+
+class NoExchange(LocalLauncher):
+    """Slot 1 raises before it has spoken to its master."""
+
+    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+        if slot == 1:
+            raise RuntimeError("no exchange for slot 1")
+        return super()._exchange(slot, token, secret, listener)
+
+
+def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) -> None:
+    """S1-04: the other one stands, so nothing but its own word tells of it."""
+    records, storage = MemoryRecords(), str(tmp_path / "state")
+    job = counts(Numbers(total=100), tmp_path / "out").compile(2)
+    config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())
+    master = JobMaster(config, records, FileStore(storage), NoExchange(), SystemClock())
+    thread = threading.Thread(target=master.run, daemon=True)
+    thread.start()
+    thread.join(HELLO_TIMEOUT_MS / 1000 / 2)
+    assert not thread.is_alive(), "it waits for a hello"
+    assert records.failure is not None
+    assert "no exchange for slot 1" in str(records.failure["message"])
+
+
+def test_what_was_prepared_is_what_the_attempt_runs_in(tmp_path: Path) -> None:
+    launcher, records, storage = CountingLauncher(), MemoryRecords(), str(tmp_path / "state")
+    job = counts(Numbers(total=100), tmp_path / "out").compile(2)
+    launcher.prepare(job, records.token)
+    config = MasterConfig(job_id="1", token=records.token, job=job, storage=storage, restart=NoRestart())
+    assert JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run() is Exit.DONE
+    assert records.state is RunState.FINISHED
+    assert launcher.starts == 1
 
 
 def test_an_exception_restarts_all_subtasks_where_they_ran(tmp_path: Path) -> None:

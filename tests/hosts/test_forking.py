@@ -1,0 +1,23 @@
+"""The process that Python workers are forked from: nothing in it may hold a lock when it forks."""
+
+import os
+import subprocess
+import sys
+
+#: What it is like once everything is imported, as Spark starts it: with one thread for numeric libraries.
+LOOK = """
+import sys, threading
+from pathlib import Path
+import runtime.hosts.forking
+print(threading.active_count(), "pyarrow.flight" in sys.modules, "grpc" in Path("/proc/self/maps").read_text())
+print(*(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+def test_nothing_is_imported_that_starts_threads() -> None:
+    """Those of jemalloc see to a fork themselves."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
+    first, threads = done.stdout.splitlines()
+    assert first == "1 False False"
+    assert [name for name in threads.split() if not name.startswith("jemalloc")] == ["python"]

@@ -144,6 +144,25 @@ def test_large_output_is_one_file_of_several_row_groups(tmp_path: Path) -> None:
     assert file.metadata.num_row_groups == 2
 
 
+def test_text_has_a_dictionary_and_numbers_have_none(tmp_path: Path) -> None:
+    texts = {"s": ["a", "b"], "d": pa.array(["a", "b"]).dictionary_encode(), "b": [b"a", b"b"]}
+    columns = {"n": [1, 2], "x": [0.5, 1.5], "at": pa.array([1, 2], pa.timestamp("us")), "ok": [True, False], **texts}
+    for number, table in enumerate((columns, {"n": [1, 2], "inside": [{"s": "a"}, {"s": "b"}]})):
+        sink = writer(tmp_path / str(number))
+        sink.write(pa.RecordBatch.from_pydict(table))
+        commit(tmp_path / str(number), sink.prepare(1))
+    (flat,), (nested,) = ([*folder.glob("part-*")] for folder in sorted(tmp_path.iterdir()))
+    assert pq.read_table(flat).to_pydict() == pa.table(columns).to_pydict()
+    assert with_dictionary(flat) == set(texts)
+    assert with_dictionary(nested) == {"n", "inside.s"}
+
+
+def with_dictionary(path: Path) -> set[str]:
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return {column.path_in_schema for column in columns if column.has_dictionary_page}
+
+
 # ---------------------------------------------------------------- crashes
 
 

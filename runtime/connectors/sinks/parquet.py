@@ -121,12 +121,19 @@ class ParquetWriter(SinkWriter):
         self._rows = 0
         self._path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
         self._file = self._path.open("xb")
-        self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd")
+        self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=_dictionaries(schema))
 
     def _write_group(self) -> None:
         if self._waiting:
             self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
         self._waiting, self._waiting_bytes = [], 0
+
+
+def _dictionaries(schema: pa.Schema) -> bool | list[str]:
+    """The columns worth a dictionary: text. Numbers take half as long again with one, and no less room after zstd."""
+    if any(pa.types.is_nested(item.type) for item in schema):
+        return True  # what lies inside has names of its own
+    return [item.name for item in schema if not pa.types.is_primitive(item.type)]
 
 
 class ParquetCommitter(SinkCommitter):

@@ -29,7 +29,7 @@ class Pacing:
         if self.interval_ms is None:
             self.next_at = None
         elif resumed:
-            self.next_at = at + min(self.interval_ms, max(self.min_pause_ms, SOON_MS))
+            self.next_at = at + min(self.interval_ms, SOON_MS)
         else:
             self.next_at = at + self.interval_ms
         return self.next_at

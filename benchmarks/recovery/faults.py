@@ -1,0 +1,51 @@
+"""The three faults. Each returns the wall clock's time at which it happened."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from benchmarks.recovery.job import RAISE, RAISED, RecoveryParams
+from benchmarks.recovery.place import Run, wait_for
+
+
+def kill_slot(run: Run, params: RecoveryParams) -> float:
+    """SIGKILL of the Python process of a slot."""
+    slots = run.row()["live"]["slots"]
+    victim = int(random.choice(slots)["pid"])  # noqa: S311 - it keeps no secret
+    at = time.time()
+    os.kill(victim, signal.SIGKILL)
+    return at
+
+
+def kill_master(run: Run, params: RecoveryParams) -> float:
+    """SIGKILL of the job master; its JVM and slots are left to themselves and to its supervisor."""
+    wanted = ["runtime.hosts.spark", "run", str(run.id)]
+    (victim,) = [process for process in psutil.process_iter(["cmdline"]) if _ends(process, wanted)]
+    at = time.time()
+    victim.kill()
+    return at
+
+
+def raise_in_subtask(run: Run, params: RecoveryParams) -> float:
+    """A function of the job raises: when it renames the order."""
+    order, raised = Path(params.orders_dir, RAISE), Path(params.orders_dir, RAISED)
+    raised.unlink(missing_ok=True)
+    order.touch()
+    wait_for("the exception", raised.exists)
+    return raised.stat().st_ctime
+
+
+def _ends(process: psutil.Process, wanted: list[str]) -> bool:
+    return list(process.info["cmdline"] or ())[-4:-1] == wanted
+
+
+FAULTS: dict[str, Callable[[Run, RecoveryParams], float]] = {
+    "exception": raise_in_subtask,
+    "slot killed": kill_slot,
+    "master killed": kill_master,
+}

@@ -1,0 +1,116 @@
+"""The job that is hurt: a running count and sum over many keys, fed at an even pace, that raises when it is told to.
+
+It is offered as a pipeline, so that the console starts it as it starts any other.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pyarrow as pa
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.dataflow import Dataflow
+from runtime.operators.aggregates import Count, Max, Min, Sum
+from runtime.pipelines import Pipeline, PipelineContext
+from runtime.ports import OperatorContext, SourceReader
+
+NAME = "recovery-benchmark"
+TOTALS = {"count": Count(), "sum": Sum("id"), "first": Min("id"), "last": Max("id")}
+RAISE, RAISED, HURRY = "raise", "raised", "hurry"  #: files of the orders folder
+
+
+class RecoveryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`began_ms` is when the pace begins; the first `keys` rows, one of each key, are due at once."""
+
+    output_dir: str
+    orders_dir: str
+    keys: int
+    rows: int
+    rows_per_second: int
+    began_ms: int
+
+    def due(self, now_ms: float) -> int:
+        """How many rows should have been read by then."""
+        return self.keys + int((now_ms - self.began_ms) * self.rows_per_second / 1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacedSequence:
+    """The sequence, as fast as a clock says, however often it is interrupted: what was missed is made up for."""
+
+    guarantee: ClassVar[str] = "exactly-once"
+    bounded: ClassVar[bool] = True
+
+    params: RecoveryParams
+
+    @property
+    def sequence(self) -> SequenceSource:
+        """Event time in milliseconds is the number of the row."""
+        return SequenceSource(rows=self.params.rows, keys=self.params.keys, microseconds_per_row=1000)
+
+    def reader(self) -> SourceReader:
+        return PacedReader(self)
+
+    def check(self) -> None:
+        self.sequence.check()
+
+
+class PacedReader(SourceReader):
+    def __init__(self, source: PacedSequence) -> None:
+        self._params = source.params
+        self._sequence = source.sequence.reader()
+        self._hurry = Path(source.params.orders_dir, HURRY)
+
+    def open(self, context: OperatorContext) -> None:
+        self._sequence.open(context)
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        position = (self._sequence.watermark() or 0) + 1
+        if position >= self._params.due(time.time() * 1000) and not self._hurry.exists():
+            return None
+        return self._sequence.poll(max_rows)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._sequence.exhausted
+
+    def watermark(self) -> int | None:
+        return self._sequence.watermark()
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._sequence.snapshot(checkpoint)
+
+
+def raises_on_order(orders_dir: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """One subtask raises, once for each order."""
+    told, raised = Path(orders_dir, RAISE), Path(orders_dir, RAISED)
+
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with contextlib.suppress(FileNotFoundError):
+            told.rename(raised)
+            raise ValueError("as ordered")
+        return batch
+
+    return step
+
+
+def build(params: RecoveryParams, context: PipelineContext) -> Dataflow:
+    flow = Dataflow(NAME)
+    rows = flow.source("numbers", PacedSequence(params=params)).map_batches("step", raises_on_order(params.orders_dir))
+    totals = rows.key_by("key").aggregate("totals", TOTALS)
+    totals.sink("out", ParquetSink(params.output_dir))
+    return flow
+
+
+PIPELINE = Pipeline(
+    name=NAME,
+    description="A running aggregate with much state, to be interrupted.",
+    params=RecoveryParams,
+    build=build,
+)

@@ -1,0 +1,140 @@
+"""Starts the job, hurts it in turns, lets it end, and compares what it has written with the answer."""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from benchmarks.figures import Figure, Plan, Report
+from benchmarks.recovery.faults import FAULTS
+from benchmarks.recovery.job import HURRY, RecoveryParams
+from benchmarks.recovery.place import PATIENCE_S, Run, stack, start, wait_for
+from benchmarks.recovery.watch import Recovery, Watch, settled
+from benchmarks.workload import EVEN_KEY
+
+TITLE: Final = "recovery with 100 MB of state, 1 s checkpoints"
+TIME_BOX_S: Final = 900.0
+
+ROUNDS: Final = 5
+INTERVAL_MS: Final = 1_000
+PARALLELISM: Final = 2
+#: The first row of each key makes the state: 48 bytes in columns, so 120 MB. What follows touches a small part of it.
+KEYS: Final = 2_500_000
+BYTES_PER_KEY: Final = 48
+ROWS_PER_SECOND: Final = 20_000
+PACED_S: Final = 800  #: for so long the job has something to read; then it ends by itself
+SETTLE_CHECKPOINTS: Final = 3
+
+#: Name, fault, what is waited for, within how many seconds.
+_FIGURES: Final = (
+    ("slot killed, noticed", "slot killed", "noticed", 1.0),
+    ("slot killed, next committed output", "slot killed", "committed", 12.0),
+    ("exception, next committed output", "exception", "committed", 3.0),
+    ("job master killed, next committed output", "master killed", "committed", None),
+)
+_WRONG: Final = """
+    with found as (from read_parquet('{output}/part-*.parquet')),
+    last as (select key, max(count) as count, max(sum) as sum, min(first) as first, max(last) as last
+        from found group by key),
+    rows as (select id, {key} as key from range({rows}) as t(id)),
+    expected as (select key, count(*) as count, sum(id)::bigint as sum, min(id) as first, max(id) as last
+        from rows group by key),
+    apart as ((from last except all from expected) union all (from expected except all from last))
+    select (select count(*) from apart), (select count(*) - count(distinct (key, count)) from found)
+"""
+
+
+def steps(plan: Plan) -> int:
+    return (plan.rounds or ROUNDS) * len(FAULTS) + 1
+
+
+def run(plan: Plan) -> Report:
+    """A few minutes; the shortest part is what is measured."""
+    params = _params(plan.folder)
+    with stack(plan.folder / "stack"):
+        job = start(plan.folder / "stack", params, PARALLELISM, INTERVAL_MS)
+        found = _hurt(job, params, plan)
+        stored_bytes = int(job.checkpoints(job.row()["token"])[-1]["size_bytes"])
+        _let_it_end(job, params)
+    plan.step("the answer")
+    return report(found, stored_bytes, wrong(params))
+
+
+def _params(folder: Path) -> RecoveryParams:
+    output, orders = folder / "out", folder / "orders"
+    for each in (output, orders):
+        each.mkdir()
+    return RecoveryParams(
+        output_dir=str(output),
+        orders_dir=str(orders),
+        keys=KEYS,
+        rows=KEYS + ROWS_PER_SECOND * PACED_S,
+        rows_per_second=ROWS_PER_SECOND,
+        began_ms=int(time.time() * 1000) + 30_000,  # the stack has to come up first
+    )
+
+
+def _hurt(job: Run, params: RecoveryParams, plan: Plan) -> list[Recovery]:
+    """Each fault in turn, at a moment anywhere between two checkpoints of a job that runs steadily."""
+    found = []
+    is_settled = settled(job, params, SETTLE_CHECKPOINTS)
+    for number in range(plan.rounds or ROUNDS):
+        for name, fault in FAULTS.items():
+            wait_for("a steady job", is_settled)
+            time.sleep(random.random() * INTERVAL_MS / 1000)  # noqa: S311 - it keeps no secret
+            watch = Watch(job, params)
+            found.append(watch.until_caught_up(name, fault(job, params)))
+            plan.step(f"{name}, round {number + 1}")
+    return found
+
+
+def _let_it_end(job: Run, params: RecoveryParams) -> None:
+    """The rest of the rows as fast as they come, so that the end is one whose answer is known."""
+    Path(params.orders_dir, HURRY).touch()
+    wait_for("the end", lambda: job.row()["state"] in ("finished", "failed"), PATIENCE_S)
+    row = job.row()
+    if row["state"] != "finished":
+        raise RuntimeError(f"the run is {row['state']}: {row['failure']}")
+
+
+def wrong(params: RecoveryParams) -> tuple[str, ...]:
+    """What is not as it should be in the committed files. Counts only rise: an update that stands twice is repeated."""
+    query = _WRONG.format(output=params.output_dir, rows=params.rows, key=EVEN_KEY.format(keys=params.keys))
+    with duckdb.connect(config={"threads": 2}) as database:
+        counted = database.execute(query).fetchone()
+    assert counted is not None, "a count has a row"
+    texts = ("keys have a wrong last update", "updates were written twice")
+    return tuple(f"{count} {text}" for count, text in zip(counted, texts, strict=True) if count)
+
+
+# ---------------------------------------------------------------- what it says
+
+
+def report(found: Sequence[Recovery], stored_bytes: int, wrong: tuple[str, ...]) -> Report:
+    by_fault = {name: [r for r in found if r.fault == name] for name in FAULTS}
+    return Report(
+        figures=tuple(_figure(name, by_fault[fault], what, target) for name, fault, what, target in _FIGURES),
+        lines=(
+            f"state: {KEYS * BYTES_PER_KEY / 1e6:.0f} MB in columns, {stored_bytes / 1e6:.0f} MB stored",
+            *(f"{name}: {_phases(recoveries)}" for name, recoveries in by_fault.items()),
+        ),
+        wrong=wrong,
+        details={"runs": [{"fault": recovery.fault, **recovery.seconds} for recovery in found]},
+    )
+
+
+def _figure(name: str, found: Sequence[Recovery], what: str, target: float | None) -> Figure:
+    runs = tuple(recovery.seconds[what] for recovery in found)
+    return Figure(name=name, value=statistics.median(runs), unit="s", at_most=target, runs=runs)
+
+
+def _phases(found: Sequence[Recovery]) -> str:
+    """Median and longest seconds after the fault, in the order in which things happened."""
+    names = dict.fromkeys(name for recovery in found for name in recovery.seconds)
+    table = {name: [r.seconds[name] for r in found if name in r.seconds] for name in names}
+    rows = sorted((statistics.median(seconds), max(seconds), name) for name, seconds in table.items())
+    return ", ".join(f"{name} {median:.2f} (at most {longest:.2f})" for median, longest, name in rows)

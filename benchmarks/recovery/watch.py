@@ -1,0 +1,131 @@
+"""What is seen of a recovery from outside: rows, files and log lines, each with the wall clock's time.
+
+One machine, one clock. It neither hurts the job nor judges what it sees.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.recovery.job import RecoveryParams
+from benchmarks.recovery.place import Run
+
+_LOOK_S: Final = 0.01
+_ROW_EVERY: Final = 5  #: files are looked at more often than the row
+LAG_S: Final = 2.0  #: a source this close to its pace has caught up; what it reports is up to 1.5 s old
+
+#: What a log line says, and what it means for a recovery. The first after the fault counts.
+_LINES: Final = {
+    "attempt fails": "noticed",
+    "job master ended": "noticed",
+    "attempt ended": "wound down",
+    "job master started": "master started",
+    "master begins": "master begins",
+    "restoring": "restoring",
+    "every slot is there": "slots there",
+    "every slot is deployed": "state restored",
+}
+
+
+@dataclass(kw_only=True)
+class Recovery:
+    """Seconds after a fault until each thing was seen first."""
+
+    fault: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def parts(output: Path) -> Iterator[tuple[int, int]]:
+    """Token and checkpoint of each committed file: `part-<job>-<token>-<operator>-<subtask>-<checkpoint>-<n>`."""
+    with os.scandir(output) as found:
+        for entry in found:
+            if entry.name.startswith("part-"):
+                _, _, token, _, _, checkpoint, _ = entry.name.split("-")
+                yield int(token), int(checkpoint)
+
+
+class Watch:
+    """Begins to look before the fault; `until_caught_up` blocks."""
+
+    def __init__(self, run: Run, params: RecoveryParams) -> None:
+        self._run, self._params, self._output = run, params, Path(params.output_dir)
+        self._token = int(run.row()["token"])
+        self._logs = {path: path.stat().st_size for path in (run.log, *run.supervisors)}
+
+    def until_caught_up(self, fault: str, at: float, patience_s: float = 120.0) -> Recovery:
+        """`at`: the wall clock's time of the fault."""
+        seen: dict[str, float] = {}
+        looks = 0
+        while not {"caught up", "committed"} <= seen.keys():
+            now = time.time()
+            if now - at > patience_s:
+                raise TimeoutError(f"{fault}: after {patience_s:g} s only {seen}")
+            if looks % _ROW_EVERY == 0:
+                self._look_at_row(seen, at)
+            if "running" in seen:
+                self._look_at_output(seen, at)
+            looks += 1
+            time.sleep(_LOOK_S)
+        return Recovery(fault=fault, seconds={**logged(self._logs, at), **seen})
+
+    def _look_at_row(self, seen: dict[str, float], at: float) -> None:
+        row = self._run.row()
+        if row["state"] not in ("running", "restarting", "starting"):
+            raise RuntimeError(f"the run is {row['state']}: {row['failure']}")
+        if int(row["token"]) == self._token:
+            return
+        seen.setdefault("new attempt", time.time() - at)
+        if row["state"] == "running":
+            seen.setdefault("running", time.time() - at)
+            if is_in_pace(row, self._params, since=at + seen["running"]):
+                seen.setdefault("caught up", time.time() - at)
+
+    def _look_at_output(self, seen: dict[str, float], at: float) -> None:
+        if "committed" not in seen and any(token > self._token for token, _ in parts(self._output)):
+            seen["committed"] = time.time() - at
+
+
+def logged(logs: Mapping[Path, int], at: float) -> dict[str, float]:
+    """What the logs say, from those bytes on, in seconds after `at`."""
+    found: dict[str, float] = {}
+    for path, start in logs.items():
+        with path.open("rb") as log:
+            log.seek(start)
+            for line in _records(log.read().splitlines()):
+                name = _LINES.get(line.get("event", ""))
+                moment = datetime.fromisoformat(line["timestamp"]).timestamp() if name else 0.0
+                if name and moment >= at:
+                    found[name] = min(moment - at, found.get(name, moment))
+    return found
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Those that are JSON: the JVM writes others."""
+    for line in lines:
+        if line.startswith(b"{"):
+            yield json.loads(line)
+
+
+def is_in_pace(row: dict[str, Any], params: RecoveryParams, since: float = 0.0) -> bool:
+    """Whether the live report, if it was written after `since`, shows the sources where the clock wants them."""
+    live, written = row["live"] or {}, row["live_at"]
+    watermark = live.get("operators", {}).get("numbers", {}).get("watermark")
+    if watermark is None or written is None or written.timestamp() < since:
+        return False
+    return int(watermark) + 1 >= params.due(written.timestamp() * 1000) - LAG_S * params.rows_per_second
+
+
+def settled(run: Run, params: RecoveryParams, checkpoints: int) -> Callable[[], bool]:
+    """Whether the attempt has run long enough to be hurt: in pace, with some checkpoints behind it."""
+
+    def is_settled() -> bool:
+        row = run.row()
+        ready = row["state"] == "running" and len((row["live"] or {}).get("slots", ())) > 0
+        return ready and is_in_pace(row, params) and len(run.checkpoints(row["token"])) >= checkpoints
+
+    return is_settled

@@ -1,0 +1,113 @@
+"""W11: the job that is hurt, what is read from logs and rows, and that wrong output is seen."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Thread
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.recovery.job import HURRY, PIPELINE, RAISE, RAISED, RecoveryParams
+from benchmarks.recovery.measure import report, wrong
+from benchmarks.recovery.watch import Recovery, is_in_pace, logged
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.lifecycle import RunState
+from runtime.core.restart import FixedDelay
+from runtime.hosts.local import local_master
+from runtime.io.memory_records import MemoryRecords
+from runtime.pipelines import PipelineContext
+from tests.waiting import until
+
+
+def params(folder: Path, rows: int = 3_000, rows_per_second: int = 1_000) -> RecoveryParams:
+    for name in ("out", "orders"):
+        (folder / name).mkdir()
+    return RecoveryParams(
+        output_dir=str(folder / "out"),
+        orders_dir=str(folder / "orders"),
+        keys=100,
+        rows=rows,
+        rows_per_second=rows_per_second,
+        began_ms=int(time.time() * 1000),
+    )
+
+
+def test_the_job_keeps_its_pace_raises_when_told_and_ends_exactly(tmp_path: Path) -> None:
+    told = params(tmp_path, rows=1_000_000)
+    records = MemoryRecords()
+    job = PIPELINE.build(told, PipelineContext("")).compile(2)
+    settings = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
+    master = local_master(job, str(tmp_path / "s"), records, settings, FixedDelay(delay_ms=10))
+    running = Thread(target=master.run, daemon=True)
+    running.start()
+    orders = Path(told.orders_dir)
+    until(lambda: records.completed)
+    (orders / RAISE).touch()
+    until(lambda: records.token == 2)
+    assert (orders / RAISED).exists()
+    assert "as ordered" in records.attempts[0][2]
+    until(lambda: any(completed.manifest.token == 2 for completed in records.completed))
+    assert records.state is RunState.RUNNING, "a million rows at once: it keeps no pace"
+    (orders / HURRY).touch()
+    running.join(60)
+    assert records.state is RunState.FINISHED
+    assert wrong(told) == ()
+
+
+def test_a_lost_and_a_repeated_update_are_seen(tmp_path: Path) -> None:
+    told = params(tmp_path, rows=200)
+    keys = [n * 2_654_435_761 % 100 for n in range(200)]
+    first = {key: n for n, key in reversed(list(enumerate(keys)))}
+    rows = [
+        {"key": key, "count": 1 + (n >= 100), "sum": n + first[key] * (n >= 100), "first": first[key], "last": n}
+        for n, key in enumerate(keys)
+    ]
+    part = Path(told.output_dir, "part-1-1-out-0-1-1.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), part)
+    assert wrong(told) == ()
+    pq.write_table(pa.Table.from_pylist([*rows, rows[-1]]), part)
+    assert wrong(told) == ("1 updates were written twice",)
+    pq.write_table(pa.Table.from_pylist(rows[:-1]), part)
+    assert len(wrong(told)) == 1
+    assert wrong(told)[0].endswith("keys have a wrong last update")
+
+
+def test_phases_are_read_from_log_lines_after_the_fault(tmp_path: Path) -> None:
+    def line(event: str, at: float) -> str:
+        return json.dumps({"event": event, "timestamp": datetime.fromtimestamp(at, UTC).isoformat()})
+
+    log = tmp_path / "run-1.log"
+    log.write_text("26/11/21 WARN of the JVM\n" + line("restoring", 90) + "\n")
+    start = log.stat().st_size
+    after = [line("restoring", 99), "at java.lang.Thread", line("attempt fails", 100.5), line("restoring", 102)]
+    with log.open("a") as sink:
+        sink.write("\n".join([*after, line("restoring", 103), line("something else", 104)]) + "\n")
+    assert logged({log: start}, 100.0) == {"noticed": 0.5, "restoring": 2.0}
+
+
+def test_a_report_counts_only_when_it_is_new_and_near_the_pace(tmp_path: Path) -> None:
+    told = params(tmp_path)
+    now = datetime.now(UTC)
+
+    def row(behind: int) -> dict[str, object]:
+        watermark = told.due(now.timestamp() * 1000) - behind
+        return {"live": {"operators": {"numbers": {"watermark": watermark}}}, "live_at": now}
+
+    assert is_in_pace(row(1_000), told)
+    assert not is_in_pace(row(3_000), told)
+    assert not is_in_pace(row(0), told, since=now.timestamp() + 1)
+    assert not is_in_pace({"live": None, "live_at": None}, told)
+
+
+def test_figures_are_medians_with_their_targets() -> None:
+    seconds = ((0.1, 4.0), (0.2, 13.0), (0.3, 14.0))
+    found = [Recovery(fault="slot killed", seconds={"noticed": a, "committed": b}) for a, b in seconds]
+    found += [Recovery(fault=name, seconds={"committed": 2.0}) for name in ("exception", "master killed")]
+    figures = {figure.name: figure for figure in report(found, 10_000_000, ()).figures}
+    assert (figures["slot killed, noticed"].value, figures["slot killed, noticed"].met) == (0.2, True)
+    assert (figures["slot killed, next committed output"].value) == 13.0
+    assert figures["slot killed, next committed output"].met is False
+    assert figures["exception, next committed output"].met is True
+    assert figures["job master killed, next committed output"].met is None

@@ -1,5 +1,6 @@
 """Runs one system as a child process: its events, its processor time, its time box. It knows no workload."""
 
+import contextlib
 import os
 import queue
 import signal
@@ -16,6 +17,7 @@ import psutil
 from benchmarks import protocol
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_LOOK_S: Final = 0.2  #: how often processor time is looked at; what a process uses after its last look is lost
 _GRACE_S: Final = 20.0  #: how long a child may take to go after it has told its result
 
 
@@ -70,11 +72,14 @@ def _listen(
     stepped: Callable[[str], None],
 ) -> None:
     """Takes events until the last one, the child's end, or the end of its time."""
-    cpu_before = 0.0
+    meter, cpu_before = Meter(child.pid), 0.0
     while protocol.MEASURED not in outcome.events:
         try:
-            line = lines.get(timeout=max(0.0, until - time.monotonic()))
+            line = lines.get(timeout=min(_LOOK_S, max(0.0, until - time.monotonic())))
         except queue.Empty:
+            meter.look()
+            if time.monotonic() < until:
+                continue
             outcome.state = "did not finish"
             return
         if line is None:
@@ -83,16 +88,19 @@ def _listen(
         assert said is not None, "the log does not come here"
         outcome.events[said["event"]] = said
         if said["event"] == protocol.STARTED:
-            cpu_before = cpu_seconds(child.pid)
+            cpu_before = meter.look()
         elif said["event"] == protocol.STEPPED:
             stepped(said["text"])
         elif said["event"] == protocol.MEASURED:
-            outcome.cpu_seconds = cpu_seconds(child.pid) - cpu_before
+            outcome.cpu_seconds = meter.look() - cpu_before
     outcome.state = "done"
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process and all below it, including those that have ended and were waited for."""
+    """Processor time of a process and all below it, including those that have ended and were waited for.
+
+    Where some may end unwaited for, use a `Meter`.
+    """
     total = 0.0
     try:
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -105,6 +113,30 @@ def cpu_seconds(pid: int) -> float:
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+class Meter:
+    """Processor time of a process and all below it, by looking now and then.
+
+    The system adds the time of an ended process to that of its parent only if the parent waited for it. PySpark's
+    daemon, for one, never waits for its workers, so what was seen last of each is what counts.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._seconds: dict[psutil.Process, float] = {}
+
+    def look(self) -> float:
+        """Returns the seconds so far."""
+        try:
+            processes = [psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            processes = []
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                self._seconds[process] = times.user + times.system
+        return sum(self._seconds.values())
 
 
 def _end(child: "subprocess.Popen[str]", grace_s: float) -> None:

@@ -18,6 +18,21 @@ while time.process_time() < until:
     pass
 protocol.measured(rows=7, seconds=0.5, more=1)
 """
+WAITS_FOR_NOBODY = """
+import os, signal, time
+from benchmarks import protocol
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+protocol.started()
+worker = os.fork()
+if worker == 0:
+    until = time.process_time() + 1
+    while time.process_time() < until:
+        pass
+    os._exit(0)
+while os.path.exists(f"/proc/{worker}"):
+    time.sleep(0.01)
+protocol.measured(rows=7, seconds=0.5)
+"""
 HANGS = """
 import subprocess, sys, time
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -34,6 +49,13 @@ def test_a_child_that_says_everything(tmp_path: Path) -> None:
     assert outcome.events[protocol.MEASURED]["details"] == {"more": 1}
     assert 0.2 < outcome.cpu_seconds < 30
     assert "a line of its log" in log.read_text()
+
+
+def test_processor_time_of_a_process_that_nobody_waited_for_counts(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WAITS_FOR_NOBODY]
+    outcome = child.run(command, environment={}, log=tmp_path / "child.log", time_box_s=60)
+    assert outcome.state == "done"
+    assert 0.3 < outcome.cpu_seconds < 30
 
 
 def test_a_child_that_fails_says_so(tmp_path: Path) -> None:

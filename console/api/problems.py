@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions
@@ -29,6 +30,9 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
         away = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database-away", detail, request_id)
         away["Retry-After"] = str(_AWAY_RETRY_S)
         return away
+    if isinstance(error, RequestDataTooBig):
+        detail = f"The body has more than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes."
+        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", detail, request_id)
     if isinstance(error, Http404):
         error = exceptions.NotFound(*error.args)
     elif isinstance(error, PermissionDenied):

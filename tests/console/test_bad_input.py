@@ -61,6 +61,14 @@ def test_a_number_that_is_none(api: APIClient, job: Job) -> None:
     check_problem(answer, 422, "invalid-field", "/params/window_ms")
 
 
+def test_a_body_beyond_the_limit(api: APIClient, job: Job, settings: Settings) -> None:
+    """Nobody has to sign in to send one."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+    for path in ("auth/token/", "jobs/"):
+        assert post(api, path, {"username": "x" * 900}).status_code == 400
+        check_problem(post(api, path, {"username": "x" * 1000}), 413, "too-large")
+
+
 @pytest.mark.parametrize("params", [{"path": f"/{HALF}"}, {HALF: 1}, {"checkpoint": HALF}])
 def test_an_operation_that_no_row_can_hold(api: APIClient, version: JobVersion, params: dict[str, Any]) -> None:
     answer = post(api, f"jobs/{version.job_id}/operations/", {"kind": "restore", "params": params})

@@ -4,16 +4,15 @@ It decides nothing about barriers; it owns the queues of its input channels, mea
 code the operator's name. All of it runs on the slot's loop, except the writing of captured state.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from runtime.core.checkpoint import CommitPermit, SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot, folder_of
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -48,44 +47,21 @@ from runtime.core.events import (
     SubtaskEvent,
     SubtaskStarted,
 )
+from runtime.core.flow import Grants
 from runtime.core.ids import ChannelId, SubtaskId
 from runtime.core.messages import EndOfData, Message, Probe, Records, Watermark
 from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure, WeirError
 from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log
+from runtime.hosts.inbox import Inbox
 from runtime.hosts.outputs import Gatekeeper, Outputs
 from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
 from runtime.hosts.restraint import Restraint
-from runtime.io.spool import Spool
+from runtime.hosts.sources import SourceOperator
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.store import SubtaskState
 
-POLL_ROWS: Final = 65_536  #: most rows that a source gives out in one step
-ROUNDS_FIRST: Final = 16  #: messages that come round are taken before one from outside, or a loop would fill up
-
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: run off the loop, deliver the event to the task on it
-
-
-class SourceOperator(Operator):
-    """Gives a source reader the shape of an operator."""
-
-    def __init__(self, reader: SourceReader) -> None:
-        self.reader = reader
-
-    def open(self, context: OperatorContext) -> None:
-        self.reader.open(context)
-
-    def process(self, input: int, batch: pa.RecordBatch, out: Any) -> None:
-        raise AssertionError("a source has no input")
-
-    def snapshot(self, checkpoint: int) -> None:
-        self.reader.snapshot(checkpoint)
-
-    def checkpoint_completed(self, permit: CommitPermit) -> None:
-        self.reader.checkpoint_completed(permit)
-
-    def close(self) -> None:
-        self.reader.close()
 
 
 @dataclass(kw_only=True)
@@ -106,7 +82,6 @@ class Task:
     records_in: int = 0
     busy_ms: float = 0.0
     blocked_ms: float = 0.0
-    _rounds: int = 0  #: messages taken in a row that came round
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _open: bool = False
@@ -115,8 +90,8 @@ class Task:
 
     def __post_init__(self) -> None:
         spec = self.machine.spec
-        self._queues = {channel: Spool() for channel in spec.inputs}
-        self._regular, self._back = deque(spec.regular), deque(sorted(spec.feedback))
+        self._inbox = Inbox(self.machine, self._may_handle)
+        self._grants = Grants(spec.regular)
         self._logs = FeedbackLogs()
         self._replays = iter(self.replays)
         self._gate = Gatekeeper(self.outputs)
@@ -142,8 +117,7 @@ class Task:
     def close(self) -> None:
         """Frees the operator's resources, once, however the subtask ends."""
         self._logs.close()
-        for queue in self._queues.values():
-            queue.close()
+        self._inbox.close()
         if self._closed or self.operator is None:
             return
         self._closed = True
@@ -152,7 +126,7 @@ class Task:
 
     def deliver(self, channel: ChannelId, message: Message) -> None:
         if not self.machine.ended:
-            self._queues[channel].push(message)
+            self._inbox.push(channel, message)
 
     # ------------------------------------------------------------ steps
 
@@ -174,9 +148,12 @@ class Task:
     def _poll(self) -> bool:
         if not self.wants_polling or not isinstance(self.operator, SourceOperator):
             return False
-        reader = self.operator.reader
-        batch = self._call("poll", reader.poll, POLL_ROWS)
-        if batch is not None:
+        reader, size = self.operator.reader, self.operator.size
+        batch = self._call("poll", reader.poll, size.rows)
+        if batch is None:
+            size.none_came()
+        else:
+            size.came(batch.num_rows, self.clock.monotonic_ms())
             if self.machine.idle:
                 self.handle(SourceResumed())
             self._call("poll", self.outputs.emit, batch)
@@ -201,37 +178,24 @@ class Task:
         return True
 
     def _take(self) -> bool:
-        """One message. What comes round goes first, but now and then one from outside: barriers come from there."""
+        """One message, or a piece of the restored log."""
         if self.machine.loop.replaying:
             return self._replay()
-        if self._rounds < ROUNDS_FIRST:
-            return self._take_round() or self._take_regular()
-        return self._take_regular() or self._take_round()
+        self._grants.reading(self.clock.monotonic_ms())
+        taken = self._inbox.take()
+        if taken is None:
+            if self._inbox.starved:
+                self._grants.starved()
+            return False
+        self._handle_message(*taken)
+        return True
 
-    def _take_round(self) -> bool:
-        message = self._next(self._back)
-        self._rounds += message is not None
-        return message is not None
-
-    def _take_regular(self) -> bool:
-        self._rounds = 0
-        message = self._next(self._regular)
-        if isinstance(message, Records):
-            self.consumed(self._regular[-1], message.nbytes)
-        return message is not None
-
-    def _next(self, turn: deque[ChannelId]) -> Message | None:
-        """Handles and returns the next message that may be, of these channels in turn; its channel is the last then."""
-        for _ in range(len(turn)):
-            channel = turn[0]
-            turn.rotate(-1)
-            queue = self._queues[channel]
-            if queue and self.machine.readable(channel) and self._may_handle(channel, queue.peek()):
-                message = queue.pop()
-                self._restraint.took(channel, message)
-                self.handle(MessageArrived(channel, message))
-                return message
-        return None
+    def _handle_message(self, channel: ChannelId, message: Message) -> None:
+        self._restraint.took(channel, message)
+        self.handle(MessageArrived(channel, message))
+        if isinstance(message, Records) and channel not in self.machine.spec.feedback:
+            for one, nbytes in self._grants.consumed(channel, message.nbytes, self.clock.monotonic_ms()):
+                self.consumed(one, nbytes)
 
     def _may_handle(self, channel: ChannelId, message: Message) -> bool:
         """What makes output waits for credit; barriers and the last words of a channel do not."""

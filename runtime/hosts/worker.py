@@ -43,7 +43,8 @@ from runtime.hosts.protocol import (
     ToSlot,
     Trigger,
 )
-from runtime.hosts.task import SourceOperator, Task
+from runtime.hosts.sources import SourceOperator
+from runtime.hosts.task import Task
 from runtime.io.clock import SystemClock
 from runtime.io.control import ControlClient, Hello
 from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore

@@ -9,6 +9,7 @@ from runtime.testing.invariants import ChannelWatch
 from runtime.testing.model import ROW_BYTES
 
 WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
+FIRST_BYTES: Final = 4 * ROW_BYTES
 
 
 class Channel:

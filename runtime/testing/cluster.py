@@ -44,7 +44,7 @@ from runtime.core.events import (
     SubtaskEvent,
     SubtaskStarted,
 )
-from runtime.core.flow import Credits
+from runtime.core.flow import Credits, Grants
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
@@ -54,7 +54,7 @@ from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
 from runtime.errors import EnvironmentFailure
 from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log, replayed
-from runtime.testing.channel import WINDOW_BYTES, Channel
+from runtime.testing.channel import FIRST_BYTES, WINDOW_BYTES, Channel
 from runtime.testing.invariants import check_subtask
 from runtime.testing.jobs import Job
 from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of, route
@@ -114,7 +114,8 @@ class Host:
         log = bool(restored.feedback)
         self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished, attempt.mode, log))
         self.charged = {channel for channel in graph.outputs[subtask] if not graph.is_feedback(channel)}
-        self.credits = Credits(self.charged, WINDOW_BYTES)
+        self.credits = Credits(self.charged, FIRST_BYTES)
+        self.grants = Grants(self.machine.spec.regular, FIRST_BYTES, WINDOW_BYTES, ROW_BYTES, 3, 2)
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.turn = 0
@@ -174,14 +175,17 @@ class Host:
         return True
 
     def _read_message(self) -> bool:
+        self.grants.reading(self.world.now)
         readable = [(c, queue) for c, queue in self.incoming if queue.queue and self.machine.readable(c)]
         if not readable:
+            self.grants.starved()
             return False
         channel, queue = self.world.rng.choice(readable)
         message = queue.pop()
         self.handle(MessageArrived(channel, message))
         if isinstance(message, Records) and not self.attempt.graph.is_feedback(channel):
-            self._repay(channel, message.nbytes)
+            for one, nbytes in self.grants.consumed(channel, message.nbytes, self.world.now):
+                self._repay(one, nbytes)
         return True
 
     def _repay(self, channel: ChannelId, nbytes: int) -> None:

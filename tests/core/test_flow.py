@@ -1,8 +1,10 @@
-"""Credits: who may run."""
+"""Credits: who may run. Grants: how much may be on its way."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from runtime.core.flow import Credits
+from runtime.core.flow import Credits, Grants
 from runtime.core.ids import ChannelId
 
 ONE, OTHER = ChannelId(0, 0, 0), ChannelId(0, 0, 1)
@@ -44,3 +46,106 @@ def test_a_subtask_without_outputs_may_always_run() -> None:
 def test_a_window_lets_something_through() -> None:
     with pytest.raises(AssertionError, match="window"):
         Credits([ONE], window_bytes=0)
+
+
+class Reader:
+    """A subtask that reads ONE and OTHER at a speed, and the credit that their senders have."""
+
+    def __init__(self, *channels: ChannelId) -> None:
+        self.grants = Grants(channels, 400, 1_000, 50, in_flight_ms=100, measured_ms=10)
+        self.credit = dict.fromkeys(channels, 400)
+        self.now = 0.0
+
+    def reads(self, channel: ChannelId, nbytes: int, takes_ms: float) -> None:
+        self.credit[channel] -= nbytes
+        self.grants.reading(self.now)
+        self.now += takes_ms
+        for one, credit in self.grants.consumed(channel, nbytes, self.now):
+            assert credit > 0
+            self.credit[one] += credit
+
+    def starves(self, for_ms: float) -> None:
+        self.grants.starved()
+        self.now += for_ms
+
+
+def test_a_fast_receiver_opens_the_window_and_gives_back_what_it_consumes() -> None:
+    """At 100 bytes per ms, 100 ms are worth more than the largest window."""
+    reader = Reader(ONE)
+    reader.reads(ONE, 500, takes_ms=5)
+    assert reader.credit == {ONE: 400}, "its speed is not known yet"
+    for _ in range(20):
+        reader.reads(ONE, 500, takes_ms=5)
+        assert reader.credit == {ONE: 1_000}
+
+
+def test_a_slow_receiver_keeps_back_all_but_what_it_can_do_in_time() -> None:
+    """At 3 bytes per ms, 100 ms are worth 300 bytes, for both channels together."""
+    reader = Reader(ONE, OTHER)
+    for _ in range(40):
+        reader.reads(ONE, 30, takes_ms=10)
+        reader.reads(OTHER, 30, takes_ms=10)
+    assert reader.credit == {ONE: 150, OTHER: 150}
+
+
+def test_a_receiver_that_becomes_faster_gives_back_what_it_kept_of_every_channel() -> None:
+    reader = Reader(ONE, OTHER)
+    for _ in range(100):
+        reader.reads(ONE, 10, takes_ms=10)
+        reader.reads(OTHER, 10, takes_ms=10)
+    assert reader.credit == {ONE: 50, OTHER: 50}
+    for _ in range(20):
+        reader.reads(ONE, 500, takes_ms=10)
+    assert reader.credit == {ONE: 1_000, OTHER: 1_000}
+
+
+def test_the_time_without_anything_to_read_does_not_make_a_receiver_slow() -> None:
+    reader = Reader(ONE)
+    for _ in range(20):
+        reader.starves(for_ms=500)
+        reader.reads(ONE, 100, takes_ms=5)
+    assert reader.credit == {ONE: 1_000}, "20 bytes per ms"
+
+
+def test_the_time_in_which_successors_give_no_credit_does() -> None:
+    """It reads all the while: what is on its way would wait as well."""
+    reader = Reader(ONE)
+    for _ in range(20):
+        reader.grants.reading(reader.now)
+        reader.now += 95
+        reader.reads(ONE, 100, takes_ms=5)
+    assert reader.credit == {ONE: 100}
+
+
+def test_small_changes_of_speed_leave_the_window() -> None:
+    reader = Reader(ONE)
+    for nbytes in (60, 60, 60, 66, 57, 62, 72) * 3:
+        reader.reads(ONE, nbytes, takes_ms=10)
+    assert reader.credit == {ONE: 600}
+
+
+def test_credit_for_a_batch_that_overdrew_is_kept_back_too() -> None:
+    reader = Reader(ONE)
+    reader.reads(ONE, 5_000, takes_ms=5_000)
+    assert reader.credit == {ONE: 100}
+
+
+def test_what_came_without_being_read_is_consumed_at_once() -> None:
+    """Nothing says how long it took."""
+    assert Grants([ONE], 100, 100, 10).consumed(ONE, 70, 5.0) == [(ONE, 70)]
+
+
+@given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(0, 3_000), st.floats(0, 500), st.booleans())))
+def test_no_sender_waits_for_ever(steps: list[tuple[ChannelId, int, float, bool]]) -> None:
+    """Once everything is consumed, each has between the smallest and the largest window."""
+    reader = Reader(ONE, OTHER)
+    for channel, nbytes, takes_ms, starves in steps:
+        if starves:
+            reader.starves(takes_ms)
+        reader.reads(channel, nbytes, takes_ms)
+        assert all(50 <= credit <= 1_000 for credit in reader.credit.values())
+
+
+def test_a_receiver_lets_something_through() -> None:
+    with pytest.raises(AssertionError, match="window"):
+        Grants([ONE], 10, 10, least_bytes=0)

@@ -14,7 +14,8 @@ from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
 from runtime.errors import DataRejected, OperatorFailure
 from runtime.hosts.outputs import Outputs
-from runtime.hosts.task import SourceOperator, Task
+from runtime.hosts.sources import SourceOperator
+from runtime.hosts.task import Task
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.ports import OperatorContext, SourceReader
 from runtime.state.store import SubtaskState

@@ -1,0 +1,32 @@
+"""A source reader in the shape of an operator: a task treats both alike, except that it polls this one."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.core.batching import BatchSize
+from runtime.core.checkpoint import CommitPermit
+from runtime.ports import Operator, OperatorContext, SourceReader
+
+
+class SourceOperator(Operator):
+    """Gives a source reader the shape of an operator."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self.reader = reader
+        self.size = BatchSize()  #: of what it is asked for
+
+    def open(self, context: OperatorContext) -> None:
+        self.reader.open(context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Any) -> None:
+        raise AssertionError("a source has no input")
+
+    def snapshot(self, checkpoint: int) -> None:
+        self.reader.snapshot(checkpoint)
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        self.reader.checkpoint_completed(permit)
+
+    def close(self) -> None:
+        self.reader.close()

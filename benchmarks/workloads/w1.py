@@ -2,4 +2,4 @@
 
 from benchmarks.workloads.windows import windows
 
-W1 = windows("W1", 1_000, {"weir": 200_000_000, "spark": 30_000_000, "flink_sql": 30_000_000}, target=10)
+W1 = windows("W1", 1_000, {"weir": 800_000_000, "spark": 30_000_000, "flink_sql": 30_000_000}, target=10)

@@ -2,4 +2,4 @@
 
 from benchmarks.workloads.windows import windows
 
-W2 = windows("W2", 100_003, {"weir": 80_000_000, "spark": 20_000_000, "flink_sql": 10_000_000}, target=8)
+W2 = windows("W2", 100_003, {"weir": 200_000_000, "spark": 20_000_000, "flink_sql": 10_000_000}, target=8)

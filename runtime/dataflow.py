@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from math import gcd
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from runtime.operators.plain_process import BroadcastProcessFunction, Process, P
 from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
 from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
+from runtime.operators.sliding import SlidingWindow, window_ms
 from runtime.operators.window import TumblingWindow
 from runtime.ports import Operator, Sink, Source
 
@@ -296,20 +298,22 @@ class KeyedStream:
         time: str,
         aggregates: Mapping[str, Aggregate],
         *,
+        slide: timedelta | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Event-time tumbling windows aligned to the epoch.
+        """Event-time windows aligned to the epoch.
 
         Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then one per aggregate.
 
         Args:
             time: name of the timestamp column (or int64 milliseconds).
+            slide: from the beginning of a window to that of the next, so that they overlap; None: `size`.
         """
-        keys, wanted, size_ms = self.keys, dict(aggregates), int(size / timedelta(milliseconds=1))
-        if size_ms <= 0:
-            raise JobRejected("bad-window", uid, "the window size must be at least 1 ms")
-        combiner = partial(WindowCombiner, keys, time, size_ms, wanted)
-        return self._then(uid, lambda: TumblingWindow(keys, size_ms, wanted), parallelism, combiner)
+        keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
+        combiner = partial(WindowCombiner, keys, time, gcd(size_ms, slide_ms), wanted)
+        if slide_ms == size_ms:
+            return self._then(uid, lambda: TumblingWindow(keys, size_ms, wanted), parallelism, combiner)
+        return self._then(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted), parallelism, combiner)
 
     def aggregate(
         self,

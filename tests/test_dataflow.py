@@ -1,5 +1,6 @@
 """What the builder of a job takes over from its sources and sinks, and makes of its edges."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,9 +9,13 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.core.graph import Guarantee, Partitioning
+from runtime.core.ids import OperatorId
 from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
+from runtime.operators.combine import WindowCombiner
+from runtime.operators.sliding import SlidingWindow
+from runtime.operators.window import TumblingWindow
 from tests.hosts.jobs import Numbers
 
 
@@ -61,6 +66,39 @@ def test_a_routing_of_the_authors_is_an_edge_that_names_its_columns(tmp_path: Pa
 
 def _first(rows: pa.RecordBatch, targets: int) -> list[int]:
     return [0] * rows.num_rows
+
+
+def test_windows_have_a_combiner_on_their_edge_and_nothing_more_in_the_graph(tmp_path: Path) -> None:
+    """One for each subtask before them, with panes that no window cuts; a slide of the size is none."""
+    flow, made = Dataflow("windows"), []
+    numbers = flow.source("numbers", Numbers(total=1))
+    for uid, slide_s in (("tumbling", None), ("same", 10), ("sliding", 4)):
+        slide = None if slide_s is None else timedelta(seconds=slide_s)
+        windows = numbers.key_by("key").window(uid, timedelta(seconds=10), "value", {"n": Count()}, slide=slide)
+        windows.sink(f"out-{uid}", PrintSink())
+    job = flow.compile(2)
+    edges = [job.graph.edges[number] for number in job.combiners]
+    assert [(edge.source, edge.target, edge.partitioning) for edge in edges] == [
+        ("numbers", uid, Partitioning.HASH) for uid in ("tumbling", "same", "sliding")
+    ]
+    assert len(job.graph.operators) == 7
+    for make in job.combiners.values():
+        one, other = make(), make()
+        assert isinstance(one, WindowCombiner)
+        one.add(pa.record_batch({"key": [1, 1], "value": [0, 2_000]}))
+        made.append(sum(parts.num_rows for parts in one.flush()))
+        assert other.flush() == []
+    assert made == [1, 1, 2]
+    assert [type(job.operators[OperatorId(uid)]()) for uid in ("tumbling", "same", "sliding")] == [
+        TumblingWindow, TumblingWindow, SlidingWindow,
+    ]  # fmt: skip
+
+
+def test_windows_that_cannot_be_are_refused_by_name() -> None:
+    keyed = Dataflow("windows").source("numbers", Numbers(total=1)).key_by("key")
+    with pytest.raises(JobRejected, match="the slide of 20000 ms is longer than the window of 10000 ms") as refused:
+        keyed.window("w", timedelta(seconds=10), "value", {"n": Count()}, slide=timedelta(seconds=20))
+    assert (refused.value.code, refused.value.field) == ("bad-window", "w")
 
 
 def test_no_key_is_behind_a_routing_of_the_authors() -> None:

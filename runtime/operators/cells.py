@@ -16,9 +16,13 @@ class Cells:
     """Columns of `fields` (settled ones) with `count` positions, empty at first. Implements `aggregates.Columns`."""
 
     def __init__(self, fields: Sequence[pa.Field], count: int) -> None:
+        self._count = count
         self._fields = {field.name: field for field in fields}
         self._columns = {field.name: np.zeros(count, dtype=storage_dtype(field.type)) for field in fields}
         self._valid = {field.name: np.zeros(count, dtype=bool) for field in fields if field.nullable}
+
+    def __len__(self) -> int:
+        return self._count
 
     def column(self, name: str) -> npt.NDArray[Any]:
         return self._columns[name]
@@ -34,6 +38,12 @@ class Cells:
     def clear(self, slots: slice) -> None:
         for part in (*self._columns.values(), *self._valid.values()):
             part[slots] = 0
+
+    def copy(self, count: int) -> "Cells":
+        """The same with `count` positions, no fewer than now."""
+        copied = Cells([*self._fields.values()], count)
+        copied.put(slice(0, self._count), self, slice(0, self._count))
+        return copied
 
     def put(self, at: slice, other: "Cells", there: slice) -> None:
         """Takes over the values of `other`, which has the same columns."""

@@ -46,6 +46,12 @@ class Combiner(Protocol):
         """Everything."""
 
 
+def counting(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
+    """These and, where none of them counts all rows, one more that does. Its state column is `ROWS`."""
+    counted = any(type(wanted) is Count for wanted in aggregates.values())
+    return AggregateSet(aggregates if counted else {**aggregates, "": Count()})
+
+
 def rows_of(parts: pa.RecordBatch) -> int:
     """How many rows went into these."""
     return int(pc.sum(parts.column(ROWS)).as_py())
@@ -66,8 +72,7 @@ class WindowCombiner:
         self._time = time
         self._pane_ms = pane_ms
         self._fields = AggregateSet(aggregates).fields()
-        counted = any(type(wanted) is Count for wanted in aggregates.values())
-        self._aggregates = AggregateSet(aggregates if counted else {**aggregates, "": Count()})
+        self._aggregates = counting(aggregates)
         self._settled = False
         self._watermark = MIN_WATERMARK
         self._first_end: int | None = None  #: of the panes held

@@ -5,7 +5,7 @@ is counted, and dropped. A window is a key of the table (the author's keys, then
 group and leaves a tombstone when it has fired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.combine import PANE, rows_of
+from runtime.operators.event_time import Times
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.factorise import factorise
 from runtime.state.index import Slots
@@ -22,9 +23,33 @@ from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.table import KeyedTable
 
 LATE_RECORDS: Final = "late_records"
-_START, _END = "window_start", "window_end"
+START, _END = "window_start", "window_end"
 _TIME: Final = pa.timestamp("ms")
 _ROWS_PER_BATCH: Final = 65_536
+
+
+class WindowOutput:
+    """Windows as rows: the keys, when the window begins and ends, and the aggregates.
+
+    Raises:
+        JobRejected: two of these columns have the same name.
+    """
+
+    def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Iterable[str]) -> None:
+        self._names = [*keys, START, _END, *aggregates]
+        self._order = [(name, "ascending") for name in (START, *keys)]
+        self._size_ms = size_ms
+        if len(set(self._names)) != len(self._names):
+            detail = f"output columns must differ: {', '.join(self._names)}"
+            raise JobRejected("duplicate-column", ", ".join(keys), detail)
+
+    def emit(self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector) -> None:
+        """In the order of windows, then keys."""
+        times = [pa.array(starts).view(_TIME), pa.array(starts + self._size_ms).view(_TIME)]
+        fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
+        fired = fired.take(pc.sort_indices(fired, sort_keys=self._order))
+        for start in range(0, fired.num_rows, _ROWS_PER_BATCH):
+            out.emit(fired.slice(start, _ROWS_PER_BATCH))
 
 
 class TumblingWindow(Operator):
@@ -40,17 +65,13 @@ class TumblingWindow(Operator):
         self._keys = tuple(keys)
         self._size_ms = size_ms
         self._aggregates = AggregateSet(aggregates)
-        names = [*self._keys, _START, _END, *self._aggregates.names]
-        if len(set(names)) != len(names):
-            raise JobRejected(
-                "duplicate-column", ", ".join(self._keys), f"output columns must differ: {', '.join(names)}"
-            )
+        self._output = WindowOutput(self._keys, size_ms, aggregates)
         self._watermark = MIN_WATERMARK
         self._settled_for: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(_START, pa.int64())]
+        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(START, pa.int64())]
         self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._aggregates.fields())
         self._first_end = self._earliest_end()
 
@@ -72,7 +93,7 @@ class TumblingWindow(Operator):
         if self._watermark < self._first_end - 1:
             return
         slots = self._table.slots()
-        due = slots[self._table.key_codes(_START)[slots] <= self._watermark + 1 - self._size_ms]
+        due = slots[self._table.key_codes(START)[slots] <= self._watermark + 1 - self._size_ms]
         self._fire(due, out)
         self._table.delete(due)
         self._first_end = self._earliest_end()
@@ -97,20 +118,11 @@ class TumblingWindow(Operator):
         slots = self._table.slots()
         if not len(slots):
             return MAX_WATERMARK
-        return int(self._table.key_codes(_START)[slots].min()) + self._size_ms
+        return int(self._table.key_codes(START)[slots].min()) + self._size_ms
 
     def _fire(self, slots: Slots, out: Collector) -> None:
         if not len(slots):
             return
-        starts = self._table.key_codes(_START)[slots]
-        arrays = [
-            *(self._table.key_column(key, slots) for key in self._keys),
-            pa.array(starts).view(_TIME),
-            pa.array(starts + self._size_ms).view(_TIME),
-            *self._aggregates.results(self._table, slots),
-        ]
-        fired = pa.RecordBatch.from_arrays(arrays, names=[*self._keys, _START, _END, *self._aggregates.names])
-        order = pc.sort_indices(fired, sort_keys=[(name, "ascending") for name in (_START, *self._keys)])
-        fired = fired.take(order)
-        for start in range(0, fired.num_rows, _ROWS_PER_BATCH):
-            out.emit(fired.slice(start, _ROWS_PER_BATCH))
+        starts = self._table.key_codes(START)[slots]
+        keys = [self._table.key_column(key, slots) for key in self._keys]
+        self._output.emit(keys, starts, self._aggregates.results(self._table, slots), out)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from runtime.state.buckets import NOWHERE, CodeColumns, CodeRows, Slots
 from runtime.state.growing import GrowingArray
 
-_MOST_BLOCKS: Final = 16
+_MOST_BLOCKS: Final = 128
 _ALWAYS: Final = 1 << 18  #: entries that are never too many; one has 4 bytes
 _MOST: Final = 1 << 24
 _PER_KEY: Final = 8  #: entries per key that make blocks worth it: a hash table takes as much memory
@@ -28,6 +28,7 @@ class Block:
 
     def __init__(self, tail: CodeRows, low: int, high: int) -> None:
         self.tail = tail  #: the other codes, shape (columns, 1)
+        self.name = tail.tobytes()
         self.low = low
         self.count = 0
         self._slots = GrowingArray(np.int32, high - low + 1)
@@ -70,7 +71,9 @@ class Block:
 
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
+_NO_ROWS: Final = np.empty(0, dtype=np.intp)
 Part = tuple[CodeRows, Slots]  #: a tail and the rows that have it
+_EVERY: Final = slice(None)
 
 
 class Blocks:
@@ -108,9 +111,8 @@ class Blocks:
             return False
         more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
         room = _most(keys, _PER_KEY_STILL) - self._entries() - sum(high - low + 1 for _, low, high in more)
-        touched = [(block, rows) for block, rows in parts if len(rows)]
-        spare = max(0, room) // max(1, len(touched))
-        bounds = [(block, *block.wanted(codes[0, rows], spare)) for block, rows in touched]
+        spare = max(0, room) // max(1, len(parts))
+        bounds = [(block, *block.wanted(codes[0, rows], spare)) for block, rows in parts]
         if sum(high - low + 1 - block.entries for block, low, high in bounds) > room:
             return False
         for block, low, high in bounds:
@@ -128,30 +130,42 @@ class Blocks:
     def place(self, slots: Slots, codes: CodeRows) -> None:
         """Takes in keys that are not there, for which there is room."""
         for block, rows in self._split(codes)[0]:
-            block.slots[codes[0, rows] - block.low] = slots[rows] + 1
-            block.count += len(rows)
+            here = slots[rows]
+            block.slots[codes[0, rows] - block.low] = here + 1
+            block.count += len(here)
 
     def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
         """Forgets keys that are there and, unless keys are still to follow into them, blocks that are empty then."""
         for block, rows in self._split(codes)[0]:
-            block.slots[codes[0, rows] - block.low] = 0
-            block.count -= len(rows)
+            firsts = codes[0, rows]
+            block.slots[firsts - block.low] = 0
+            block.count -= len(firsts)
         if not following:
             self._blocks = [block for block in self._blocks if block.count]
 
     def _entries(self) -> int:
         return sum(block.entries for block in self._blocks)
 
-    def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots]], Slots]:
-        """The rows of each block, and those of none."""
-        parts, rest = [], np.arange(codes.shape[1])
+    def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
+        """The rows of each block that has some, and those of none."""
+        if not codes.shape[1]:
+            return [], _NO_ROWS
+        if (codes[1:] == codes[1:, :1]).all():  # most batches are of one window
+            name = codes[1:, :1].tobytes()
+            same = [block for block in self._blocks if block.name == name]
+            return [(block, _EVERY) for block in same], _NO_ROWS if same else np.arange(codes.shape[1])
+        return self._split_apart(codes)
+
+    def _split_apart(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
+        parts, rest = list[tuple[Block, Slots | slice]](), np.arange(codes.shape[1])
         for block in self._blocks:
             if not len(rest):
                 break
             tails = codes[1:] if len(rest) == codes.shape[1] else codes[1:, rest]
             same = (tails == block.tail).all(axis=0)
-            parts.append((block, rest[same]))
-            rest = rest[~same]
+            if same.any():
+                parts.append((block, rest[same]))
+                rest = rest[~same]
         return parts, rest
 
 
@@ -166,6 +180,9 @@ def _tails(codes: CodeRows, rows: Slots) -> Sequence[Part] | None:
 
 
 def _peeled(codes: CodeRows, rows: Slots) -> Iterator[Part]:
+    if len(rows) == codes.shape[1] > 0 and (codes[1:] == codes[1:, :1]).all():
+        yield codes[1:, :1], rows
+        return
     while len(rows):
         tail = codes[1:, rows[:1]]
         same = (codes[1:, rows] == tail).all(axis=0)

@@ -16,6 +16,7 @@ from runtime.operators.functions import RowCollector
 from runtime.operators.plain_process import Process, ProcessFunction, SubtaskContext
 from runtime.operators.process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from runtime.operators.running import RunningAggregate
+from runtime.operators.sliding import SlidingWindow
 from runtime.operators.window import TumblingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
@@ -71,6 +72,11 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "changelog": lambda: RunningAggregate(["k"], AGGREGATES, changelog=True),
     "window": lambda: Combined(WindowCombiner(["k"], "at", 50, AGGREGATES), TumblingWindow(["k"], 50, AGGREGATES)),
 }
+
+
+OPERATORS["sliding"] = lambda: Combined(
+    WindowCombiner(["k"], "at", 50, AGGREGATES), SlidingWindow(["k"], 200, 50, AGGREGATES)
+)
 
 
 def fed(harness: Harness, batches: list[pa.RecordBatch]) -> None:

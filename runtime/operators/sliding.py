@@ -1,0 +1,197 @@
+"""Event-time windows that overlap: of one size, one beginning every `slide`.
+
+The state is a row per key and pane, where a pane is as long as the greatest common divisor of size and slide: so no
+window cuts one, and a row is kept once, however many windows it lies in. A pane goes when the last window that it lies
+in has fired. A row is late when that window has; while some of its windows have fired and others have not, it counts
+for those.
+
+Panes say nothing of which windows have fired, so the state also holds, by key group, how far event time had come: no
+window fires again, not even where subtasks that had come to know different times are restored as one.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from math import gcd
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.messages import MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.combine import PANE, counting, rows_of
+from runtime.operators.pane_totals import PaneTotals
+from runtime.operators.window import LATE_RECORDS, WindowOutput
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.factorise import factorise
+from runtime.state.hashing import key_groups
+from runtime.state.index import Slots
+from runtime.state.objects import ObjectTable
+from runtime.state.schema import UNSETTLED, namespace_field
+from runtime.state.table import KeyedTable
+
+_MOST_PANES: Final = 10_000  #: of a window: with more, the slide is most likely a mistake
+_KEY: Final = msgspec.msgpack.encode(None)
+_MS: Final = timedelta(milliseconds=1)
+
+
+def window_ms(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, int]:
+    """Size and slide in milliseconds; without a slide, windows follow each other.
+
+    Raises:
+        JobRejected: there are no such windows.
+    """
+    size_ms, slide_ms = int(size / _MS), int((size if slide is None else slide) / _MS)
+    if size_ms <= 0:
+        raise JobRejected("bad-window", uid, "the window size must be at least 1 ms")
+    if slide_ms <= 0:
+        raise JobRejected("bad-window", uid, "the slide must be at least 1 ms")
+    if slide_ms > size_ms:
+        detail = f"the slide of {slide_ms} ms is longer than the window of {size_ms} ms: rows in between would be lost"
+        raise JobRejected("bad-window", uid, detail)
+    panes = size_ms // gcd(size_ms, slide_ms)
+    if panes > _MOST_PANES:
+        detail = f"a slide of {slide_ms} ms cuts a window of {size_ms} ms into {panes} panes, more than {_MOST_PANES}"
+        raise JobRejected("bad-window", uid, detail)
+    return size_ms, slide_ms
+
+
+class SlidingWindow(Operator):
+    """Aggregates per key and window.
+
+    Args:
+        keys: key columns.
+        size_ms: length of a window.
+        slide_ms: from the beginning of one to that of the next; one begins at the epoch.
+        aggregates: by output column.
+    """
+
+    def __init__(self, keys: Sequence[str], size_ms: int, slide_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._size_ms, self._slide_ms, self._pane_ms = size_ms, slide_ms, gcd(size_ms, slide_ms)
+        self._results = AggregateSet(aggregates)
+        self._aggregates = counting(aggregates)
+        self._output = WindowOutput(self._keys, size_ms, aggregates)
+        self._settled = False
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(PANE, pa.int64())]
+        self._table: KeyedTable = context.state.keyed_table("panes", pa.schema(keys), self._aggregates.fields())
+        self._fired: ObjectTable = context.state.object_table("fired")
+        self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
+        self._restore()
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._settle(batch.schema)
+        parts = self._without_late(batch)
+        if not parts.num_rows:
+            return
+        columns = [parts.column(key) for key in (*self._keys, PANE)]
+        distinct = factorise(columns)
+        first = pa.array(distinct.first)
+        slots = self._table.upsert([column.take(first) for column in columns])
+        fresh = slots[self._table.column(self._aggregates.row_count())[slots] == 0]
+        self._aggregates.merge(self._table, parts, slots[distinct.which])
+        self._table.touch(slots)
+        self._note(fresh, parts)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        while self._panes:
+            start = self._next_start()
+            if start + self._size_ms - 1 > watermark:
+                break
+            self._fire(start, out)
+            self._time = start + self._size_ms - 1
+            self._drop_before(start + self._slide_ms)
+        self._time = max(self._time, watermark)
+
+    def snapshot(self, checkpoint: int) -> None:
+        for group in self._context.key_groups:
+            at = msgspec.msgpack.encode(max(self._time, int(self._fired_before[group])))
+            if self._fired.under(group, _KEY).get(None) != at:
+                self._fired.put((group, _KEY, None), at)
+
+    # ------------------------------------------------------------ what there is
+
+    def _restore(self) -> None:
+        self._fired_before = np.full(self._context.max_parallelism, MIN_WATERMARK)  #: by key group, as restored
+        for (group, _, _), at in self._fired.items():
+            assert isinstance(at, bytes), "it was written as such"
+            self._fired_before[group] = msgspec.msgpack.decode(at)
+        self._time = int(self._fired_before[list(self._context.key_groups)].min())
+        self._panes: list[int] = []  #: when those begin that hold something, in order
+        self._slots: dict[int, list[Slots]] = {}
+        self._by_pane(self._table.slots())
+
+    def _settle(self, schema: pa.Schema) -> None:
+        if not self._settled:
+            kinds = [schema.field(name).type for name in (*self._keys, PANE)]
+            self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
+            self._settled = True
+
+    def _without_late(self, parts: pa.RecordBatch) -> pa.RecordBatch:
+        """Without those of which the last window has fired."""
+        open_from = (self._time + 1 - self._size_ms) // self._slide_ms * self._slide_ms + self._slide_ms
+        starts = parts.column(PANE).to_numpy()
+        if not len(starts) or int(starts.min()) >= open_from:
+            return parts
+        late = pa.array(starts < open_from)
+        self._context.count(LATE_RECORDS, rows_of(parts.filter(late)))
+        return parts.filter(pc.invert(late))
+
+    def _note(self, fresh: Slots, parts: pa.RecordBatch) -> None:
+        """Remembers which rows are new, and that totals have changed."""
+        self._by_pane(fresh)
+        for pane in pc.unique(parts.column(PANE)).to_pylist():
+            self._totals.changed(pane)
+
+    def _by_pane(self, slots: Slots) -> None:
+        starts = self._table.key_codes(PANE)[slots]
+        for pane in pc.unique(pa.array(starts)).to_pylist():
+            if pane not in self._slots:
+                insort(self._panes, pane)
+                self._slots[pane] = []
+            self._slots[pane].append(slots[starts == pane])
+
+    def _slots_of(self, pane: int) -> Slots:
+        return np.concatenate(self._slots[pane])
+
+    # ------------------------------------------------------------ windows
+
+    def _next_start(self) -> int:
+        """When the first window begins that has not fired and holds something."""
+        after_fired = (self._time + 1 - self._size_ms) // self._slide_ms + 1
+        holding = -((self._size_ms - self._pane_ms - self._panes[0]) // self._slide_ms)
+        return max(after_fired, holding) * self._slide_ms
+
+    def _fire(self, start: int, out: Collector) -> None:
+        end = start + self._size_ms
+        inside = self._panes[bisect_left(self._panes, start) : bisect_left(self._panes, end)]
+        keys, results = self._totals.of(inside, start, end)
+        if (self._fired_before >= end - 1).any():
+            keys, results = self._not_fired(keys, results, end - 1)
+        if len(keys[0]):
+            self._output.emit(keys, np.full(len(keys[0]), start), results[: len(self._results.names)], out)
+
+    def _not_fired(
+        self, keys: Sequence[pa.Array], results: Sequence[pa.Array], at: int
+    ) -> tuple[list[pa.Array], list[pa.Array]]:
+        """Only the keys of key groups that had not come to this time before they were restored."""
+        batch = pa.RecordBatch.from_arrays(list(keys), names=list(self._keys))
+        groups = key_groups(batch, self._keys, self._context.max_parallelism)
+        wanted = pa.array(self._fired_before[groups] < at)
+        return [key.filter(wanted) for key in keys], [result.filter(wanted) for result in results]
+
+    def _drop_before(self, start: int) -> None:
+        gone = self._panes[: bisect_left(self._panes, start)]
+        if not gone:
+            return
+        self._table.delete(np.concatenate([slots for pane in gone for slots in self._slots.pop(pane)]))
+        for pane in gone:
+            self._totals.forget(pane)
+        self._panes = self._panes[len(gone) :]

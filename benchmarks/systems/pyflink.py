@@ -1,9 +1,16 @@
-"""PyFlink: a Python `KeyedProcessFunction` in Flink's DataStream API; source, keys and sink stay on the JVM."""
+"""PyFlink: a Python `KeyedProcessFunction` in Flink's DataStream API; source, keys and sink stay on the JVM.
 
+Functions run in thread mode: inside the JVM, a third less processor time per row here than in processes of their own,
+which ask the JVM for every value of state that they do not have. (Without either setting PyFlink takes a local cluster
+for a debugging session and runs all functions in the submitting process, several times as slow.)
+"""
+
+import os
+import site
 from collections.abc import Iterator
 from typing import Any
 
-from pyflink.common import Row, Types
+from pyflink.common import Configuration, Row, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.table import DataTypes, Schema
@@ -26,6 +33,9 @@ class RunningTotal(KeyedProcessFunction):
 def run(task: Task, phase: str, rows: int, connector: str) -> float:
     """Runs the job to its end. Returns the seconds that it took, as the cluster says."""
     streams, tables = environment(task, phase)
+    settings = Configuration()
+    settings.set_string("python.execution-mode", "thread")
+    streams.configure(settings)
     numbers(task, streams, tables, rows)
     keyed = tables.to_data_stream(tables.sql_query("select id, `key` from numbers")).key_by(
         lambda row: row[1], Types.LONG()
@@ -40,6 +50,9 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
 
 def main() -> None:
     task = protocol.task()
+    # The interpreter inside the JVM knows no virtual environment: without this it does not find `pemja`, and the job
+    # fails and restarts for ever.
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *site.getsitepackages()])
     run(task, "check", task.check_rows, FILES.format(path=task.output, format="csv"))
     columns = {"key": "bigint", "total": "bigint"}
     protocol.checked(rows=task.check_rows, format="csv", columns=columns, pattern="**/part-*")

@@ -24,10 +24,10 @@ W6 = Workload(
     title="row-wise Python keyed function with value state, 1,000 keys",
     kind=KIND,
     keys=KEYS,
-    rows={"weir": 2_000_000, "bytewax": 2_000_000, "pyflink": 200_000},
+    rows={"weir": 12_000_000, "bytewax": 4_000_000, "pyflink": 200_000},
     found="select key, count(*), max(total) from found group by key",
     expected="select key, count(*), sum(id) from sequence group by key",
     target=3,
-    check_rows=200_000,
+    check_rows=100_000,
     totals=totals,
 )

@@ -1,5 +1,6 @@
 """Values of a state that are kept as they are, against their stored form."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory import ManualClock, MemorySnapshotStore
 from tests.operators.harness import Harness
 from tests.operators.test_process import Kept, batch, operator, texts
 
@@ -61,3 +62,49 @@ def test_what_has_no_stored_form_is_refused_when_it_is_put(value: Any) -> None:
     answer = "9223372036854775808" if value == 2**63 else "'refused'"
     assert texts(harness.process(batch([("a", 1)]))) == [("a", answer)]
     harness.snapshot("chk-1")
+
+
+def test_only_what_differs_at_the_end_of_a_batch_is_written() -> None:
+    """A value is looked up and put back once per key and batch, however many rows of the key there are."""
+    steps: list[tuple[Callable[[Any], Any], str, int]] = [
+        (lambda state: state.update(1), "1", 1),
+        (lambda state: state.update(state.get()), "1", 0),
+        (lambda state: (state.get(), state.clear(), state.update(1)), "1", 0),
+        (lambda state: (state.clear(), state.update(2), state.get(), state.update(3)), "3", 1),
+        (lambda state: (state.update(4), state.update([5])), "[5]", 1),
+        (lambda state: (state.update([6]), state.update(6)), "6", 1),
+        (lambda state: (state.update(8), state.clear()), "None", 1),
+        (lambda state: (state.get(), state.update([9]), state.clear()), "None", 0),
+    ]
+    each = Kept(lambda c: c.value_state("kept"), lambda state, row: (steps[row["v"]][0](state), state.get())[1])
+    harness = Harness(operator(each))
+    harness.process(batch([(f"another {number}", 0) for number in range(500)]))  # so that the base is not written anew
+    before = harness.snapshot("base").keyed["kept"]
+    for number, (_, text, written) in enumerate(steps):
+        assert texts(harness.process(batch([("a", number)] * 3)))[-1] == ("a", text)
+        after = harness.snapshot(f"chk-{number}").keyed["kept"]
+        assert sum(segment.rows for segment in after if segment not in before) == written, number
+        before = after
+
+
+def test_what_lives_for_ever_now_outlives_what_it_replaces() -> None:
+    """A state whose time to live was taken away: what was stored with one still expires, what is put again does not."""
+    clock, store = ManualClock(1_000), MemorySnapshotStore()
+    put = Kept(lambda c: c.value_state("kept", ttl_ms=10), lambda s, row: s.update(row["v"]))
+    first = Harness(operator(put), clock=clock, store=store)
+    first.process(batch([("a", 1), ("b", 2)]))
+
+    def renew(state: Any, row: dict[str, Any]) -> Any:
+        found = state.get()
+        if row["v"]:
+            state.update(found)
+        return found
+
+    snapshots = [first.snapshot("chk-1")]
+    later = Harness(
+        operator(Kept(lambda c: c.value_state("kept"), renew)), clock=clock, store=store, snapshots=snapshots
+    )
+    assert texts(later.process(batch([("a", 1), ("b", 0), ("b", 0)]))) == [("a", "1"), ("b", "2"), ("b", "2")]
+    clock.advance(10)
+    assert texts(later.process(batch([("a", 0), ("b", 0)]))) == [("a", "1"), ("b", "None")]
+    assert sum(segment.rows for segment in later.snapshot("sav-2", full=True).keyed["kept"]) == 1

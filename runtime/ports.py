@@ -53,6 +53,9 @@ class Capture(Protocol):
         subtask.
         """
 
+    def tidy(self, store: "SnapshotStore", prefix: str) -> None:
+        """After a write: make few files of many, for later captures to name. In the background, and in no haste."""
+
 
 @dataclass(kw_only=True)
 class OperatorContext:

@@ -43,7 +43,7 @@ class Log:
         whole = enumerate(_joined(self.batches), 1)
         try:
             return tuple(
-                write_segment(store, f"{folder}/{n:06d}.arrow", batch, groups, by_group=False) for n, batch in whole
+                write_segment(store, f"{folder}/{n:06d}.arrow", [batch], batch.num_rows, groups) for n, batch in whole
             )
         finally:
             if self.spool is not None:

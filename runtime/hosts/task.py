@@ -78,6 +78,7 @@ class Task:
     report: Callable[[Any], None]  #: to the master
     consumed: Callable[[ChannelId, int], None]  #: credits back to the sender
     background: Background
+    tidying: Callable[[Callable[[], None]], None]  #: run in no haste, off the loop
     replays: Iterable[Records] = ()  #: the restored log of a loop
     records_in: int = 0
     busy_ms: float = 0.0
@@ -117,6 +118,7 @@ class Task:
     def close(self) -> None:
         """Frees the operator's resources, once, however the subtask ends."""
         self._logs.close()
+        self.state.close()
         self._inbox.close()
         if self._closed or self.operator is None:
             return
@@ -330,6 +332,8 @@ class Task:
         )
         written += sum(segment.nbytes for segment in feedback)
         async_ms = self.clock.monotonic_ms() - started
+        if not barrier.kind.is_savepoint:
+            self.tidying(partial(copied.capture.tidy, self.store, folder))
         measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
         return SnapshotStored(barrier.checkpoint, snapshot, measured)
 

@@ -101,6 +101,7 @@ class Slot:
         self._job_id = ""
         self._shutdown = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._tidier = ThreadPoolExecutor(1, thread_name_prefix="tidying")
         self._beating = threading.Event()
         self._dismissed = threading.Event()  #: the master wants nothing more, or is gone
         self._exchange = exchange(config.index, config.token, config.secret, self)
@@ -170,6 +171,7 @@ class Slot:
         self._exchange.close()
         self._control.close()
         self._writer.shutdown(wait=True, cancel_futures=True)
+        self._tidier.shutdown(wait=True, cancel_futures=True)
 
     # ------------------------------------------------------------ commands
 
@@ -256,6 +258,7 @@ class Slot:
             report=self._report,
             consumed=self._consumed,
             background=lambda work: self._in_background(subtask, work),
+            tidying=lambda work: self._tidier.submit(work).add_done_callback(_note_untidy),
             replays=replayed(store, restored.feedback),
         )
 
@@ -331,6 +334,11 @@ class Slot:
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
             )
         )
+
+
+def _note_untidy(future: "Future[None]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
 
 
 def _look_again() -> None:

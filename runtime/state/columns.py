@@ -24,6 +24,9 @@ class ColumnRows:
     values: npt.NDArray[Any]
     valid: Mask | None  #: None: all are
 
+    def taken(self, rows: Slots) -> "ColumnRows":
+        return ColumnRows(self.field, self.values[rows], None if self.valid is None else self.valid[rows])
+
     def to_arrow(self) -> pa.Array:
         kind = self.field.type
         array = pa.array(self.values, mask=None if self.valid is None else ~self.valid)

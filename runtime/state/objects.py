@@ -9,8 +9,8 @@ It knows neither what the bytes mean nor files. In a segment, the column `key` i
 value is msgpack of (null, value).
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import JobRejected
+from runtime.state.index import Slots
 from runtime.state.schema import TableSchema
 
 Place = int | bytes | None  #: within a key: of an element, of a map key, of the one value
@@ -32,42 +33,53 @@ _VALUES: Final = pa.schema([("value", _BINARY)])
 _LAYOUT: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEYS, *_VALUES])
 _NOTHING: Final[dict[Place, Stored]] = {}  #: what is there of a key that is not; never written to
 LEAST, GREATEST = -(2**63), 2**63 - 1  #: of plain integers
-_LONGEST_NUMBER: Final = 11  #: bytes of a number that lives for ever
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ROW_KEY: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Place])
 
 
-@dataclass(frozen=True, slots=True)
 class ObjectRows:
-    """Entries copied out of a table; those that are gone have no value. Implements `rows.SegmentRows`."""
+    """Entries on their way to a segment; those that are gone have no value. Implements `rows.SegmentRows`.
 
-    groups: npt.NDArray[np.int32]
-    entries: tuple[Entry, ...]
-    values: tuple[Stored | None, ...]
+    Args:
+        entries: nobody changes them any more.
+    """
+
+    def __init__(self, entries: Mapping[Entry, Stored | None]) -> None:
+        self._by_entry = entries
+
+    def __len__(self) -> int:
+        return len(self._by_entry)
 
     @property
-    def nbytes(self) -> int:
-        return sum(len(key) for _, key, _ in self.entries) + sum(map(_size, self.values))
+    def groups(self) -> npt.NDArray[np.int32]:
+        return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self))
 
-    def to_batch(self) -> pa.RecordBatch:
-        """The rows in the layout of a segment, not sorted yet."""
-        keys = [msgspec.msgpack.encode((msgspec.Raw(key), place)) for _, key, place in self.entries]
-        deleted = [value is None for value in self.values]
-        values = pa.array([_as_bytes(value) for value in self.values], _BINARY)
-        arrays = [pa.array(self.groups), pa.array(deleted), pa.array(keys, _BINARY), values]
-        return pa.RecordBatch.from_arrays(arrays, schema=_LAYOUT)
+    def to_batch(self, rows: Slots) -> pa.RecordBatch:
+        """Some of the rows in the layout of a segment."""
+        found = [self._items[row] for row in rows.tolist()]
+        keys = [_encode((msgspec.Raw(key), place)) for (_, key, place), _ in found]
+        deleted = [value is None for _, value in found]
+        values = pa.array([_as_bytes(value) for _, value in found], _BINARY)
+        groups = pa.array([entry[0] for entry, _ in found], pa.int32())
+        return pa.RecordBatch.from_arrays([groups, pa.array(deleted), pa.array(keys, _BINARY), values], schema=_LAYOUT)
+
+    @cached_property
+    def _items(self) -> list[tuple[Entry, Stored | None]]:
+        return list(self._by_entry.items())
 
 
 class ObjectTable:
     """One named keyed state of one subtask."""
 
     settled: Final = True  #: its types are always known
+    mostly_changed: Final = False  #: changes are handed over and all else is copied, so that never pays
+    row_bytes: Final = 256  #: copying an entry costs about as much as copying so many bytes of columns
 
     def __init__(self, name: str) -> None:
         self.schema = TableSchema(name, _KEYS, _VALUES)
         self._groups: dict[int, dict[bytes, dict[Place, Stored]]] = {}
-        #: Since the last capture; whether that capture has it. What is not marked is as that capture has it.
-        self._changed: dict[Entry, bool] = {}
+        self._changed: dict[Entry, Stored | None] = {}  #: since the last capture; None: gone
+        self._fresh: set[Entry] = set()  #: of those, what that capture does not have
 
     def __len__(self) -> int:
         return sum(len(places) for keys in self._groups.values() for places in keys.values())
@@ -83,17 +95,22 @@ class ObjectTable:
         """Sets an entry. It is the last of its key from now on, also after a restore."""
         group, key, place = entry
         places = self._places(group, key)
-        captured = self._changed.pop(entry, None)  # to the end of the marks too
-        self._changed[entry] = place in places if captured is None else captured
+        if entry in self._changed:
+            del self._changed[entry]  # to the end of the changes too
+        elif place not in places:
+            self._fresh.add(entry)
+        self._changed[entry] = value
         places.pop(place, None)
         places[place] = value
 
     def delete(self, entry: Entry) -> None:
         """Removes an entry, if it is there. The next delta says so."""
-        captured = self._changed.pop(entry, None)
         there = self._remove(entry)
-        if there if captured is None else captured:
-            self._changed[entry] = True
+        if entry in self._fresh:
+            self._fresh.discard(entry)
+            del self._changed[entry]
+        elif there:
+            self._changed[entry] = None
 
     def items(self) -> Iterator[tuple[Entry, Stored]]:
         """All entries; the table must not change meanwhile."""
@@ -106,20 +123,23 @@ class ObjectTable:
 
     def copy_all(self) -> ObjectRows:
         """A copy of every entry; marks stay as they are."""
-        return _rows(self.items())
+        return ObjectRows(dict(self.items()))
 
     def capture_all(self) -> list[ObjectRows]:
         """A copy of every entry, from which deltas count again."""
-        self._changed = {}
+        self.mark_captured()
         rows = self.copy_all()
-        return [rows] if rows.entries else []
+        return [rows] if len(rows) else []
 
     def capture_changes(self) -> list[ObjectRows]:
-        """What changed since the last capture. What came and went since then leaves nothing."""
-        changed, self._changed = self._changed, {}
-        found = ((entry, self.under(*entry[:2]).get(entry[2]), captured) for entry, captured in changed.items())
-        rows = _rows((entry, value) for entry, value, captured in found if captured or value is not None)
-        return [rows] if rows.entries else []
+        """What changed since the last capture. What came and went since then leaves nothing. Nothing is copied."""
+        changed = self._changed
+        self.mark_captured()
+        return [ObjectRows(changed)] if changed else []
+
+    def mark_captured(self) -> None:
+        """From now on, changes are those to what it holds now."""
+        self._changed, self._fresh = {}, set()
 
     def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
         """Applies those rows of a segment that lie in `groups`. What follows first is a base: nothing is marked.
@@ -185,16 +205,3 @@ def place_of(key: Any) -> bytes:
 
 def _as_bytes(value: Stored | None) -> bytes | None:
     return value if value is None or type(value) is bytes else _encode((None, value))
-
-
-def _size(value: Stored | None) -> int:
-    """Bytes, about: a number is counted with its longest form."""
-    if value is None:
-        return 0
-    return len(value) if isinstance(value, bytes | str) else _LONGEST_NUMBER
-
-
-def _rows(found: Iterable[tuple[Entry, Stored | None]]) -> ObjectRows:
-    pairs = list(found)
-    groups = np.array([entry[0] for entry, _ in pairs], dtype=np.int32)
-    return ObjectRows(groups, tuple(entry for entry, _ in pairs), tuple(value for _, value in pairs))

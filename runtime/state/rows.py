@@ -4,7 +4,7 @@ The copy is taken at the barrier as plain arrays; turning it into Arrow, the cos
 A segment's columns are: key group, whether the row is a tombstone, the keys, the values; rows are sorted by key group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -13,9 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.state.columns import ColumnRows
-from runtime.state.index import CodeRows
+from runtime.state.index import CodeRows, Slots
 from runtime.state.keycodes import KeyCodec
 from runtime.state.schema import TableSchema
+
+CHUNK_ROWS: Final = 16_384  #: whole key groups of so many rows are encoded at a time
 
 _OWN_COLUMNS: Final = 2  #: key group and tombstone mark, by position: names are the author's
 
@@ -23,12 +25,11 @@ _OWN_COLUMNS: Final = 2  #: key group and tombstone mark, by position: names are
 class SegmentRows(Protocol):
     """Rows on their way to a segment."""
 
+    def __len__(self) -> int: ...
     @property
     def groups(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def nbytes(self) -> int: ...
-    def to_batch(self) -> pa.RecordBatch:
-        """The rows in the layout of a segment, not sorted yet."""
+    def to_batch(self, rows: Slots) -> pa.RecordBatch:
+        """Some of the rows in the layout of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +42,23 @@ class TableRows:
     codecs: tuple[KeyCodec, ...]
     values: tuple[ColumnRows, ...] | None
 
-    @property
-    def nbytes(self) -> int:
-        values = sum(column.values.nbytes for column in self.values or ())
-        return self.groups.nbytes + self.codes.nbytes + values
+    def __len__(self) -> int:
+        return len(self.groups)
 
-    def key_column(self, position: int) -> pa.Array:
-        nulls = self.codes[-1] & (1 << position) != 0
-        return self.codecs[position].decode(self.codes[position], nulls)
-
-    def to_batch(self) -> pa.RecordBatch:
-        """The rows in the layout of a segment, not sorted yet."""
-        count, deleted = len(self.groups), self.values is None
-        keys = [self.key_column(position) for position in range(len(self.schema.keys))]
+    def to_batch(self, rows: Slots) -> pa.RecordBatch:
+        """Some of the rows in the layout of a segment."""
+        codes, deleted = self.codes[:, rows], self.values is None
+        keys = [self._key_column(position, codes) for position in range(len(self.schema.keys))]
         if self.values is None:
-            values = [pa.nulls(count, field.type) for field in self.schema.values]
+            values = [pa.nulls(len(rows), field.type) for field in self.schema.values]
         else:
-            values = [column.to_arrow() for column in self.values]
-        marks = pa.array(np.full(count, deleted))
-        return pa.RecordBatch.from_arrays([pa.array(self.groups), marks, *keys, *values], schema=_layout(self.schema))
+            values = [column.taken(rows).to_arrow() for column in self.values]
+        own = [pa.array(self.groups[rows]), pa.array(np.full(len(rows), deleted))]
+        return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=_layout(self.schema))
+
+    def _key_column(self, position: int, codes: CodeRows) -> pa.Array:
+        nulls = codes[-1] & (1 << position) != 0
+        return self.codecs[position].decode(codes[position], nulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,30 @@ class StoredRows:
     values: list[pa.Array]
 
 
-def segment_batch(parts: Sequence[SegmentRows]) -> pa.RecordBatch:
-    """All parts as one batch, sorted by key group."""
-    batch = pa.concat_batches([part.to_batch() for part in parts])
-    order = np.argsort(batch.column(0).to_numpy(), kind="stable")
-    return batch.take(pa.array(order))
+def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
+    """All parts sorted by key group, those of a later part behind; some whole key groups at a time."""
+    groups = np.concatenate([part.groups for part in parts])
+    order = np.argsort(groups, kind="stable")
+    ends = np.flatnonzero(np.diff(groups[order], append=-1)) + 1
+    start = 0
+    while start < len(order):
+        stop = int(ends[min(int(np.searchsorted(ends, start + CHUNK_ROWS)), len(ends) - 1)])
+        yield _chunk(parts, order[start:stop])
+        start = stop
+
+
+def _chunk(parts: Sequence[SegmentRows], wanted: Slots) -> pa.RecordBatch:
+    """Rows by their number in all parts together."""
+    first, batches, places = 0, [], []
+    for part in parts:
+        mine = np.flatnonzero((wanted >= first) & (wanted < first + len(part)))
+        if len(mine):
+            batches.append(part.to_batch(wanted[mine] - first))
+            places.append(mine)
+        first += len(part)
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches).take(pa.array(np.argsort(np.concatenate(places))))
 
 
 def types_of(batch: pa.RecordBatch, schema: TableSchema) -> tuple[list[pa.DataType], list[pa.DataType]]:

@@ -7,7 +7,8 @@ own: whoever owns some of the groups reads the head of the file (the schema) and
 """
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,25 +28,31 @@ _ALGORITHM: Final = "blake2b"
 
 
 def write_segment(
-    store: SnapshotStore, path: str, batch: pa.RecordBatch, groups: tuple[int, int], by_group: bool
+    store: SnapshotStore, path: str, batches: Iterable[pa.RecordBatch], rows: int, groups: tuple[int, int] | None
 ) -> Segment:
-    """Stores `batch` under `path`.
+    """Stores `batches`, at least one and of one schema, under `path`.
 
     Args:
-        groups: the first and last key group that may occur in it.
-        by_group: the first column is the key group, by which the rows are sorted.
+        rows: how many come at most.
+        groups: the first and last key group that may occur. None: the first column is the key group, by which the rows
+            are sorted; no group is in two batches.
     """
     sink = _CountingSink()
-    parts = _parts(batch) if by_group else [_Part(0, batch.num_rows, *groups)]
-    store.put(path, _encoded(batch, sink, parts))
+    if groups is None:
+        store.put(path, _encoded(batches, sink, lambda batch: _parts(batch, rows // MOST_BLOCKS)))
+        groups = (sink.blocks[0].first_group, sink.blocks[-1].last_group)
+    else:
+        first, last = groups
+        store.put(path, _encoded(batches, sink, lambda batch: [_Part(0, batch.num_rows, first, last)]))
+        sink.blocks.clear()
     return Segment(
         path=path,
-        rows=batch.num_rows,
+        rows=sink.rows,
         nbytes=sink.nbytes,
         checksum=_text(sink.digest),
         first_group=groups[0],
         last_group=groups[1],
-        blocks=tuple(sink.blocks) if len(parts) > 1 else (),
+        blocks=tuple(sink.blocks) if len(sink.blocks) > 1 else (),
     )
 
 
@@ -131,11 +138,10 @@ class _Part:
     last_group: int
 
 
-def _parts(batch: pa.RecordBatch) -> list[_Part]:
+def _parts(batch: pa.RecordBatch, fewest_rows: int) -> list[_Part]:
     """Cuts at the first border of key groups after each `BLOCK_BYTES`, or more where that would be too many blocks."""
     groups = batch.column(0).to_numpy()
-    smallest = max(BLOCK_BYTES, batch.nbytes // MOST_BLOCKS)
-    rows = max(1, batch.num_rows * smallest // max(1, batch.nbytes))
+    rows = max(1, fewest_rows, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
     parts, start = [], 0
     while start < len(groups):
@@ -150,6 +156,7 @@ class _CountingSink:
     """Where the IPC writer writes: keeps what is not yet passed on, and counts and digests everything."""
 
     nbytes: int = 0
+    rows: int = 0
     digest: Any = field(default_factory=_digest)
     blocks: list[Block] = field(default_factory=list)
     closed: bool = False
@@ -173,6 +180,7 @@ class _CountingSink:
         self._block.update(before)
 
     def end_block(self, part: _Part, offset: int) -> None:
+        self.rows += part.stop - part.start
         self.blocks.append(
             Block(
                 offset=offset,
@@ -189,16 +197,21 @@ class _CountingSink:
         return chunks
 
 
-def _encoded(batch: pa.RecordBatch, sink: _CountingSink, parts: list[_Part]) -> Iterator[bytes]:
+def _encoded(
+    batches: Iterable[pa.RecordBatch], sink: _CountingSink, parts: Callable[[pa.RecordBatch], list[_Part]]
+) -> Iterator[bytes]:
     """The bytes of the stream, message by message, so that a large state is never encoded twice in memory."""
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    head = batch.schema.serialize().to_pybytes()  # the writer puts it before the first message
-    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), batch.schema, options=options) as writer:
-        for part in parts:
-            offset = max(len(head), sink.nbytes)
-            sink.begin_block(head if sink.nbytes else b"")
-            for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
-                writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
-                yield from sink.taken()
-            sink.end_block(part, offset)
+    rest = iter(batches)
+    first = next(rest)
+    head = first.schema.serialize().to_pybytes()  # the writer puts it before the first message
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), first.schema, options=options) as writer:
+        for batch in itertools.chain([first], rest):
+            for part in parts(batch):
+                offset = max(len(head), sink.nbytes)
+                sink.begin_block(head if sink.nbytes else b"")
+                for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
+                    writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
+                    yield from sink.taken()
+                sink.end_block(part, offset)
     yield from sink.taken()

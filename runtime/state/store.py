@@ -1,12 +1,12 @@
 """All state of one operator subtask: what it declared, what was restored for it, and its captures.
 
 A capture is taken in one step at the barrier and shares no mutable thing with the live state; its `write` runs later,
-in another thread. After a restore the first snapshot is complete, so that no checkpoint leans on files of another
-lineage or on a savepoint, which belongs to people.
+in another thread, and then its `tidy`. After a restore the first snapshot is complete, so that no checkpoint leans on
+files of another lineage or on a savepoint, which belongs to people.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -20,12 +20,13 @@ from runtime.state.broadcast import EVERYWHERE, BroadcastMap, BroadcastTable
 from runtime.state.chain import Chain, Link
 from runtime.state.lists import OperatorList
 from runtime.state.objects import ObjectTable
-from runtime.state.rows import SegmentRows, column_names, segment_batch
+from runtime.state.rows import SegmentRows, column_names, segment_batches
 from runtime.state.schema import TableSchema
 from runtime.state.segments import read_segment
 from runtime.state.table import KeyedTable
 
 _KEYED, _LIST, _UNION, _BROADCAST = "keyed state", "a list", "a union list", "broadcast state"
+_OBJECT_KEYS: Final = 1  #: columns that make up the key of an object table
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Links = dict[str, tuple[Link, ...]]
@@ -40,13 +41,20 @@ class StateCapture:
     broadcast: Links
     lists: dict[str, tuple[Any, ...]]
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    chains: tuple[Chain, ...] = ()  #: to be tidied
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
         """Stores what is not stored yet. May be called again after a failure."""
         keyed, keyed_bytes = _written(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
         snapshot = SubtaskSnapshot(keyed=keyed, broadcast=broadcast, lists=self.lists, unions=self.unions)
-        return snapshot, keyed_bytes + broadcast_bytes
+        merged_bytes = sum(chain.taken_merged_bytes() for chain in self.chains)
+        return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
+
+    def tidy(self, store: SnapshotStore, prefix: str) -> None:
+        """Merges files that have become many; see `chain`."""
+        for chain in self.chains:
+            chain.tidy(store, prefix)
 
 
 class SubtaskState:
@@ -70,7 +78,6 @@ class SubtaskState:
         self._unions: dict[str, OperatorList] = {}
         self._kinds: dict[str, str] = {}  #: of every declared name
         self._chains: dict[str, Chain] = {}
-        self._written_names = 0
 
     # ------------------------------------------------------------ declaring
 
@@ -81,7 +88,7 @@ class SubtaskState:
             CorruptState: a segment is not what its manifest says.
             JobRejected: the name is taken, or the restored columns are not the declared ones.
         """
-        self._claim(name, _KEYED)
+        self._claim(name, _KEYED, len(keys))
         return self._filled(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
 
     def object_table(self, name: str) -> ObjectTable:
@@ -91,7 +98,7 @@ class SubtaskState:
             CorruptState: a segment is not what its manifest says.
             JobRejected: the name is taken, or a table with typed columns was restored.
         """
-        self._claim(name, _KEYED)
+        self._claim(name, _KEYED, _OBJECT_KEYS)
         return self._filled(name, ObjectTable(name))
 
     def list_state(self, name: str) -> OperatorList:
@@ -123,10 +130,13 @@ class SubtaskState:
             CorruptState: a segment is not what its manifest says.
             JobRejected: the name is taken, or rows were restored.
         """
-        self._claim(name, _BROADCAST)
+        self._claim(name, _BROADCAST, _OBJECT_KEYS)
         table = ObjectTable(name)
-        for segment in self._broadcast_segments(name):
+        segments = self._broadcast_segments(name)
+        for segment in segments:
             table.take_over(self._read(segment), EVERYWHERE)
+        if segments:
+            self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
         return self._maps.setdefault(name, BroadcastMap(table))
 
     # ------------------------------------------------------------ restoring
@@ -164,63 +174,57 @@ class SubtaskState:
             broadcast=rows | maps,
             lists={name: values.capture() for name, values in self._lists.items()},
             unions={name: values.capture() for name, values in self._unions.items()},
+            chains=() if full else tuple(self._chains.values()),
         )
+
+    def close(self) -> None:
+        """Lets what runs in the background for it end soon."""
+        for chain in self._chains.values():
+            chain.stop()
 
     def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
         if not table.settled:
             return ()
         chain = self._chains[name]
         if full:
-            return _some(self._table_link(name, [table.copy_all()] if len(table) else []))
-        if chain.wants_base:
-            chain.rebase(self._table_link(name, table.capture_all()))
+            return _some(self._table_link(chain, table, [table.copy_all()]))
+        if chain.wants_base or table.mostly_changed:
+            chain.rebase(self._table_link(chain, table, table.capture_all()))
         else:
-            chain.append(self._table_link(name, table.capture_changes()))
+            chain.append(self._table_link(chain, table, table.capture_changes()))
         return chain.links()
 
     def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[Link, ...]:
         chain = self._chains[name]
         if full:
-            return _some(self._broadcast_link(name, table.batches))
+            return _some(self._broadcast_link(chain, table.batches))
         if chain.wants_base:
-            chain.rebase(self._broadcast_link(name, table.capture_all()))
+            chain.rebase(self._broadcast_link(chain, table.capture_all()))
         else:
-            chain.append(self._broadcast_link(name, table.capture_changes()))
+            chain.append(self._broadcast_link(chain, table.capture_changes()))
         return chain.links()
 
-    def _table_link(self, name: str, rows: Sequence[SegmentRows]) -> Link | None:
-        if not rows:
+    def _table_link(self, chain: Chain, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]) -> Link | None:
+        count = sum(len(part) for part in parts)
+        if not count:
             return None
-        size = sum(part.nbytes for part in rows)
-        groups = (min(int(part.groups.min()) for part in rows), max(int(part.groups.max()) for part in rows))
-        return self._link(name, lambda: segment_batch(rows), size, groups, by_group=True)
+        return chain.link(lambda _: segment_batches(parts), count, count * table.row_bytes)
 
-    def _broadcast_link(self, name: str, batches: Sequence[pa.RecordBatch]) -> Link | None:
+    def _broadcast_link(self, chain: Chain, batches: Sequence[pa.RecordBatch]) -> Link | None:
         if not batches:
             return None
-        everywhere = (0, self._max_parallelism - 1)
-        return self._link(name, lambda: pa.concat_batches(batches), sum(batch.nbytes for batch in batches), everywhere)
-
-    def _link(
-        self,
-        name: str,
-        make: Callable[[], pa.RecordBatch],
-        nbytes: int,
-        groups: tuple[int, int],
-        by_group: bool = False,
-    ) -> Link:
-        self._written_names += 1
-        return Link(f"{name}-{self._written_names:06d}.arrow", make, nbytes, groups, by_group)
+        rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+        return chain.link(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
 
     # ------------------------------------------------------------ inside
 
-    def _claim(self, name: str, kind: str) -> None:
+    def _claim(self, name: str, kind: str, keys: int | None = None) -> None:
         if not _NAME.fullmatch(name):
             raise JobRejected("bad-state-name", name, "a state name has letters, digits, '_', '.' and '-', 64 at most")
         if name in self._kinds:
             raise JobRejected("duplicate-state", name, "the operator declares this state twice")
         self._kinds[name] = kind
-        self._chains[name] = Chain()
+        self._chains[name] = Chain(name, self._groups if kind == _KEYED else EVERYWHERE, keys)
 
     def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
         return self._restored.snapshots if self._restored is not None else ()
@@ -246,9 +250,12 @@ class SubtaskState:
         return read_segment(self._store, segment, groups)
 
     def _filled(self, name: str, table: Table) -> Table:
-        for snapshot in self._snapshots():
-            for segment in snapshot.keyed.get(name, ()):
-                self._apply(table, segment)
+        segments = [segment for snapshot in self._snapshots() for segment in snapshot.keyed.get(name, ())]
+        for segment in segments:
+            self._apply(table, segment)
+        if segments and table.settled:
+            table.mark_captured()
+            self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
         self._tables[name] = table
         return table
 
@@ -277,10 +284,10 @@ def _some(link: Link | None) -> tuple[Link, ...]:
 def _written(states: Links, store: SnapshotStore, prefix: str) -> tuple[dict[str, tuple[Segment, ...]], int]:
     written, total = {}, 0
     for name, links in states.items():
-        segments = []
+        segments: list[Segment] = []
         for link in links:
-            segment, nbytes = link.write(store, prefix)
-            segments.append(segment)
+            found, nbytes = link.write(store, prefix)
+            segments += found
             total += nbytes
         written[name] = tuple(segments)
     return written, total

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.columns import Mask, ValueColumn
+from runtime.state.columns import Mask, ValueColumn, storage_dtype
 from runtime.state.growing import GrowingArray
 from runtime.state.hashing import groups_of, hash_columns
 from runtime.state.index import NOWHERE, CodeRows, KeyIndex, Slots
@@ -128,17 +128,25 @@ class KeyedTable:
 
     # ------------------------------------------------------------ snapshots
 
+    @property
+    def row_bytes(self) -> int:
+        """About what a copied row takes."""
+        values = sum(storage_dtype(field.type).itemsize for field in self.schema.values)
+        return values + 8 * (len(self.schema.keys) + 1)
+
+    @property
+    def mostly_changed(self) -> bool:
+        """Whether copying everything costs little more than copying what has changed."""
+        return 2 * int(np.count_nonzero(self._dirty.data[: self._index.used])) > len(self)
+
     def copy_all(self) -> TableRows:
         """A copy of every row; marks stay as they are."""
         return self._copy(self.slots())
 
     def capture_all(self) -> list[TableRows]:
         """A copy of every row, from which deltas count again."""
-        self._compact()
-        self._dirty.data[:] = False
-        self._tombstones = []
+        self.mark_captured()
         slots = self.slots()
-        self._captured.data[slots] = True
         return [self._copy(slots)] if len(slots) else []
 
     def capture_changes(self) -> list[TableRows]:
@@ -154,7 +162,15 @@ class KeyedTable:
             rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
         if len(changed):
             rows.append(self._copy(changed))
+        self._compact()
         return rows
+
+    def mark_captured(self) -> None:
+        """From now on, changes are those to what it holds now."""
+        self._compact()
+        self._dirty.data[:] = False
+        self._tombstones = []
+        self._captured.data[self.slots()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
         """Puts stored rows back; their keys must be distinct. The marks say that no capture has them."""

@@ -5,7 +5,10 @@ are FIFO per slot; when a message is taken off a link is up to the loop. An aban
 while.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from random import Random
 
 import msgspec
 
@@ -119,6 +122,8 @@ class Host:
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.turn = 0
+        self.leisure = Random(f"{attempt.token} {subtask}")  # of its own: merging changes nothing that others see
+        self.untidied: list[Callable[[], None]] = []
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
@@ -356,3 +361,13 @@ class Host:
             event = SnapshotStored(barrier.checkpoint, named, SnapshotTimings())
         if not lost:
             self.handle(event)
+        if isinstance(event, SnapshotStored) and not barrier.kind.is_savepoint:
+            self.untidied.append(partial(copied.capture.tidy, self.world.storage, prefix))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Merges state files, now or after a later snapshot. Any failure costs nothing: it is tried again."""
+        if self.leisure.random() < 0.5:
+            with suppress(EnvironmentFailure):
+                while self.untidied:
+                    self.untidied.pop()()

@@ -20,8 +20,12 @@ KEYED: Final = "keyed"
 TABLE: Final = "table"
 HELD: Final = "held"
 POOLED: Final = "pooled"
-SCHEMA: Final = pa.schema([("group", pa.int32()), ("name", pa.string()), ("value", pa.int64())])
+SCHEMA: Final = pa.schema(
+    [("group", pa.int32()), ("deleted", pa.bool_()), ("name", pa.string()), ("value", pa.int64())]
+)
+KEYS: Final = 1  #: columns that make up a key
 ROW_BYTES: Final = 6_000  #: as if rows were large, so that deltas outweigh a base while there are few
+COPIED_ROWS: Final = 4  #: a larger state is merged
 Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is gone
 
 
@@ -29,9 +33,9 @@ class Snapshots:
     """The captures of one operator subtask in one attempt."""
 
     def __init__(self) -> None:
-        self._chains = {KEYED: Chain(), TABLE: Chain()}
+        groups = range(MAX_PARALLELISM)
+        self._chains = {KEYED: Chain(KEYED, groups, KEYS, COPIED_ROWS * ROW_BYTES), TABLE: Chain(TABLE, groups)}
         self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED: {}, TABLE: {}}
-        self._names = 0
 
     def capture(self, image: Image, full: bool) -> StateCapture:
         """What changed since the last capture; `full` (savepoints) takes everything and marks nothing."""
@@ -42,28 +46,25 @@ class Snapshots:
             broadcast={TABLE: self._links(TABLE, table, full)},
             lists={HELD: image.held},
             unions={} if image.pooled is None else {POOLED: image.pooled},
+            chains=() if full else tuple(self._chains.values()),
         )
 
     def _links(self, state: str, now: dict[tuple[int, str], int], full: bool) -> tuple[Link, ...]:
-        everything = [(group, name, value) for (group, name), value in now.items()]
-        if full:
-            link = self._link(state, everything)
-            return () if link is None else (link,)
+        everything: list[Change] = [(group, name, value) for (group, name), value in now.items()]
         chain, before = self._chains[state], self._seen[state]
+        if full:
+            link = _link(chain, everything)
+            return () if link is None else (link,)
         if chain.wants_base:
-            chain.rebase(self._link(state, everything))
+            chain.rebase(_link(chain, everything))
         else:
-            chain.append(self._link(state, _changes(before, now)))
+            chain.append(_link(chain, _changes(before, now)))
         self._seen[state] = now
         return chain.links()
 
-    def _link(self, state: str, rows: Iterable[Change]) -> Link | None:
-        rows = list(rows)
-        if not rows:
-            return None
-        self._names += 1
-        name = f"{state}-{self._names:06d}.arrow"
-        return Link(name, lambda: _batch(rows), ROW_BYTES * len(rows), (0, MAX_PARALLELISM - 1))
+
+def _link(chain: Chain, rows: list[Change]) -> Link | None:
+    return chain.link(lambda _: [_batch(rows)], len(rows), ROW_BYTES * len(rows)) if rows else None
 
 
 def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str], int]) -> list[Change]:
@@ -72,7 +73,8 @@ def _changes(before: Mapping[tuple[int, str], int], now: Mapping[tuple[int, str]
 
 
 def _batch(rows: list[Change]) -> pa.RecordBatch:
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+    laid_out = [(group, value is None, name, value) for group, name, value in sorted(rows, key=lambda row: row[0])]
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*laid_out, strict=True), SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -107,8 +109,8 @@ def read_table(store: SnapshotStore, snapshot: SubtaskSnapshot) -> tuple[str, ..
 def _merged(store: SnapshotStore, segments: Iterable[Segment]) -> dict[tuple[int, str], int]:
     rows: dict[tuple[int, str], int] = {}
     for segment in segments:
-        for group, name, value in zip(*read_segment(store, segment).to_pydict().values(), strict=True):
-            if value is None:
+        for group, deleted, name, value in zip(*read_segment(store, segment).to_pydict().values(), strict=True):
+            if deleted:
                 rows.pop((group, name), None)
             else:
                 rows[group, name] = value

@@ -132,6 +132,7 @@ class Live:
             machine=Subtask(spec_of(GRAPH, ME, restored.watermark)), operator=self.operator, state=state,
             context=context, outputs=Outputs(GRAPH, ME, self._send), clock=self.clock, store=self.store,
             report=self.said.append, consumed=lambda channel, nbytes: None, background=self.works.append,
+            tidying=lambda work: None,
         )  # fmt: skip
         self.task.open()
         self.task.start()

@@ -94,6 +94,7 @@ def task(reader: Reader, sent: list[Message]) -> Task:
         report=lambda message: None,
         consumed=lambda channel, nbytes: None,
         background=lambda work: None,
+        tidying=lambda work: None,
     )
     made.open()
     made.start()

@@ -68,6 +68,7 @@ def opened(alarm: Alarm, clock: ManualClock, sent: list[Message]) -> Task:
         report=lambda message: None,
         consumed=lambda channel, nbytes: None,
         background=lambda work: None,
+        tidying=lambda work: None,
     )
     made.open()
     return made

@@ -192,7 +192,7 @@ def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None
         if isinstance(effect, ForgetCheckpoint):
             forgotten = made.get((host, effect.checkpoint), set())
             for chain in chains:
-                chain._links = [link for link in chain.links() if link not in forgotten]
+                chain._links = tuple(link for link in chain.links() if link not in forgotten)
 
     patch.setattr(Host, "_perform", forgetting)
 

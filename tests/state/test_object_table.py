@@ -17,8 +17,9 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory import MemorySnapshotStore
 from runtime.state import chain
 from runtime.state.objects import Entry, ObjectTable, Place
-from runtime.state.store import SubtaskState
+from runtime.state.store import StateCapture, SubtaskState
 from tests.state.failing_store import FailingStore
+from tests.state.retaining import retained
 
 GROUPS = 8
 ME = SubtaskId(OperatorId("op"), 0)
@@ -58,13 +59,17 @@ ENTRIES = st.builds(entry_of, st.integers(0, 20), st.none() | st.integers(-3, 3)
 class ObjectMachine(RuleBasedStateMachine):
     """Several subtasks of one operator; the model is one dictionary and, per snapshot, what it was then."""
 
-    @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([1, 2, 8]))
-    def begin(self, parallelism: int, most_deltas: int) -> None:
+    @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
+    def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(chain, "MOST_DELTAS", most_deltas)
+        if merged:
+            self.patch.setattr(chain, "COPIED_BYTES", 0)
+            self.patch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
         self.store = FailingStore()
         self.model: Model = {}
         self.captures = 0
+        self.latest: list[StateCapture] = []
         self.snapshots: list[tuple[Model, list[SubtaskSnapshot]]] = []
         self.start([], parallelism)
 
@@ -102,7 +107,7 @@ class ObjectMachine(RuleBasedStateMachine):
     @rule(full=st.booleans(), patience=st.sampled_from([0, 1, 2, 5, 1000, 1000]))
     def checkpoint(self, full: bool, patience: int) -> None:
         self.captures += 1
-        captures = [state.capture(full) for state in self.states]
+        captures = self.latest = [state.capture(full) for state in self.states]
         self.store.writes_until_failure = patience
         try:
             written = [capture.write(self.store, f"chk-{self.captures}/{i}")[0] for i, capture in enumerate(captures)]
@@ -112,6 +117,20 @@ class ObjectMachine(RuleBasedStateMachine):
             self.store.writes_until_failure = 1_000_000
         self.snapshots.append(({key: list(places) for key, places in self.model.items()}, written))
         assert contents(opened(self.store, written)[1]) == self.model
+        if not full:
+            self.snapshots = retained(self.store, self.snapshots)
+
+    @rule(patience=st.sampled_from([0, 1, 2, 5, 1000, 1000, 1000]))
+    def tidy(self, patience: int) -> None:
+        """Of the last captures, whether or not they were written, and also if the job began anew since."""
+        self.store.writes_until_failure = patience
+        try:
+            for i, capture in enumerate(self.latest):
+                capture.tidy(self.store, f"chk-{self.captures}/{i}")
+        except EnvironmentFailure:
+            return
+        finally:
+            self.store.writes_until_failure = 1_000_000
 
     @rule(data=st.data(), parallelism=st.integers(1, 4))
     def restore(self, data: st.DataObject, parallelism: int) -> None:

@@ -47,7 +47,7 @@ def rows(count: int, groups: int = GROUPS) -> pa.RecordBatch:
 
 
 def stored(batch: pa.RecordBatch, store: MemorySnapshotStore) -> Segment:
-    return write_segment(store, "a/state.arrow", batch, (0, GROUPS - 1), by_group=True)
+    return write_segment(store, "a/state.arrow", [batch], batch.num_rows, groups=None)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from runtime.state.chain import MOST_DELTAS
 from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.store import StateCapture, SubtaskState
 from tests.state.failing_store import FailingStore
+from tests.state.retaining import retained
 
 GROUPS = 16
 KEYS = pa.schema([pa.field("name", UNSETTLED), namespace_field("window", pa.int64())])
@@ -77,13 +78,17 @@ ROWS = st.tuples(st.integers(-(2**63), 2**63 - 1), st.none() | st.floats(-1e9, 1
 class StateMachine(RuleBasedStateMachine):
     """S3-20, S3-31: several subtasks of one operator against one dictionary and what it was at each snapshot."""
 
-    @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([1, 2, 8]))
-    def begin(self, parallelism: int, most_deltas: int) -> None:
+    @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
+    def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(chain, "MOST_DELTAS", most_deltas)
+        if merged:
+            self.patch.setattr(chain, "COPIED_BYTES", 0)
+            self.patch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
         self.store = FailingStore()
         self.model: dict[Key, Row] = {}
         self.captures = 0
+        self.latest: list[StateCapture] = []
         self.snapshots: list[tuple[dict[Key, Row], list[SubtaskSnapshot]]] = []
         self.start([], parallelism)
 
@@ -115,7 +120,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule(full=st.booleans(), patience=st.sampled_from([0, 1, 2, 5, 1000, 1000]))
     def checkpoint(self, full: bool, patience: int) -> None:
         self.captures += 1
-        captures = [state.capture(full) for state in self.states]
+        captures = self.latest = [state.capture(full) for state in self.states]
         self.store.writes_until_failure = patience
         try:
             written = [capture.write(self.store, f"chk-{self.captures}/{i}")[0] for i, capture in enumerate(captures)]
@@ -125,6 +130,20 @@ class StateMachine(RuleBasedStateMachine):
             self.store.writes_until_failure = 1_000_000
         self.snapshots.append((dict(self.model), written))
         assert contents(declared(restored(self.store, written, range(GROUPS)))) == self.model
+        if not full:
+            self.snapshots = retained(self.store, self.snapshots)
+
+    @rule(patience=st.sampled_from([0, 1, 2, 5, 1000, 1000, 1000]))
+    def tidy(self, patience: int) -> None:
+        """Of the last captures, whether or not they were written, and also if the job began anew since."""
+        self.store.writes_until_failure = patience
+        try:
+            for i, capture in enumerate(self.latest):
+                capture.tidy(self.store, f"chk-{self.captures}/{i}")
+        except EnvironmentFailure:
+            return
+        finally:
+            self.store.writes_until_failure = 1_000_000
 
     @rule(data=st.data(), parallelism=st.integers(1, 4))
     def restore(self, data: st.DataObject, parallelism: int) -> None:
@@ -255,9 +274,9 @@ def test_a_savepoint_is_complete_and_leaves_the_marks_alone() -> None:
     assert contents(declared(restored(store, [savepoint], range(GROUPS)))) == contents(table)
 
 
-def test_the_base_is_rewritten_when_there_are_many_deltas() -> None:
+def test_the_base_of_a_small_state_is_rewritten_when_there_are_many_deltas() -> None:
     store, state, table = fresh()
-    put(table, many(10_000))
+    put(table, many(500))
     lengths = []
     for number in range(2 * MOST_DELTAS + 3):
         put(table, {(f"key {number}", 0): (number, None)})
@@ -271,9 +290,18 @@ def test_the_base_is_rewritten_when_the_deltas_outweigh_it() -> None:
     put(table, many(10_000))
     lengths = []
     for number in range(6):
-        put(table, many(6_000, number))
+        put(table, many(4_000, number))
         lengths.append(len(write(state, store, number).keyed["counts"]))
-    assert lengths == [1, 2, 3, 1, 2, 3]
+    assert lengths == [1, 2, 3, 4, 1, 2]
+
+
+def test_everything_is_written_when_most_has_changed() -> None:
+    """It costs little more than the changes, and nothing before it is needed any more."""
+    store, state, table = fresh()
+    put(table, many(10_000))
+    for number in range(4):
+        put(table, many(6_000, number))
+        assert [segment.rows for segment in write(state, store, number).keyed["counts"]] == [10_000]
 
 
 def test_the_first_checkpoint_after_a_restore_leans_on_nothing_older() -> None:

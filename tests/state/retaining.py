@@ -1,0 +1,23 @@
+"""Retention as the master does it, for tests of what state does under it."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.io.memory import MemorySnapshotStore
+
+KEPT = 3
+
+Model = TypeVar("Model")
+Taken = tuple[Model, list[SubtaskSnapshot]]  #: what was there, and the snapshots of it
+
+
+def retained(store: MemorySnapshotStore, snapshots: list[Taken[Model]]) -> list[Taken[Model]]:
+    """The newest, after the files of the others are gone that no newer one needs."""
+    kept = snapshots[-KEPT:]
+    store.delete(_files(snapshots[:-KEPT]) - _files(kept))
+    return kept
+
+
+def _files(snapshots: Iterable[Taken[Model]]) -> set[str]:
+    return {segment.path for _, taken in snapshots for snapshot in taken for segment in snapshot.segments()}

@@ -82,7 +82,7 @@ WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 -- Which checkpoint the attempt starts from.
 UPDATE weir_attempt SET restored_checkpoint_id = (
     SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
-    WHERE r.id = %(run)s AND c.path = %(path)s)
+    WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL AND c.path = %(path)s)
 WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- write_live --
@@ -125,16 +125,18 @@ WHERE run_id = %(run)s AND kind IN ('stop', 'drain') AND state IN ('queued', 'ru
 -- The newest completed checkpoint of the run that is not passed over, else what the run was started from, and so on back.
 -- A savepoint that the run was given by its path comes before the row, if there is one, that knows of it.
 WITH RECURSIVE line AS (
-    SELECT id AS run_id, restore_checkpoint_id, restore_path, 0 AS step, NULL::bigint AS start
+    SELECT id AS run_id, job_id, restore_checkpoint_id, restore_path, 0 AS step, NULL::bigint AS start
     FROM weir_run WHERE id = %(run)s
     UNION ALL
-    SELECT r.id, r.restore_checkpoint_id, r.restore_path, line.step + 1, c.number
+    SELECT r.id, r.job_id, r.restore_checkpoint_id, r.restore_path, line.step + 1, c.number
     FROM line JOIN weir_checkpoint c ON c.id = line.restore_checkpoint_id JOIN weir_run r ON r.id = c.run_id
 ), found AS (
-    SELECT c.path, line.step, c.number FROM line JOIN weir_checkpoint c ON c.run_id = line.run_id
-    WHERE c.status = 'completed'
-      AND (c.number = line.start
-           OR (c.kind = 'checkpoint' AND c.discarded_at IS NULL AND (line.start IS NULL OR c.number < line.start)))
+    SELECT c.path, line.step, c.number FROM line JOIN weir_checkpoint c ON c.job_id = line.job_id AND c.number = line.start
+    WHERE c.run_id = line.run_id AND c.status = 'completed'
+    UNION
+    SELECT c.path, line.step, c.number FROM line JOIN weir_checkpoint c ON c.job_id = line.job_id
+    WHERE c.run_id = line.run_id AND c.status = 'completed' AND c.discarded_at IS NULL AND c.kind = 'checkpoint'
+      AND (line.start IS NULL OR c.number < line.start)
     UNION ALL
     SELECT restore_path, step, 0 FROM line WHERE restore_path <> ''
 )

@@ -88,7 +88,9 @@ def test_the_reconciler(run: Run) -> None:
 
 
 def test_the_job_master(run: Run) -> None:
-    """Retention is asked for after each completed checkpoint."""
-    given = {"run": run.pk, "token": 1, "keep": 5, "number": ROWS - 3}
-    for name in ("retained", "discard_beyond", "committed_since", "final_savepoint"):
+    """Retention is asked for after each completed checkpoint, where to go on from at each restart."""
+    path = f"checkpoint-{ROWS}-1"
+    given = {"run": run.pk, "token": 1, "keep": 5, "number": ROWS - 3, "passed_over": [path], "path": path}
+    asked = "retained", "discard_beyond", "committed_since", "final_savepoint", "restore_point", "note_restored"
+    for name in asked:
         assert rows_read(statement(name), given) <= FEW, name

@@ -27,6 +27,8 @@ class Task:
     keys: int
     zipf: float | None
     folder: str  #: durable: checkpoints and output go there
+    window_s: int = 1  #: of windows, how long they are
+    slide_s: int = 1  #: and how long after one the next begins
     parallelism: int = 2
     interval_ms: int = 1_000  #: between checkpoints
     files: str | None = None  #: format of the files that rows come from; None: they are made, and output is discarded

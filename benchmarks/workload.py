@@ -26,6 +26,7 @@ class Workload:
         expected: SQL over the view `sequence` (id, key), the input.
         target: the least ratio to the best peer; None: the ratio is told as it is.
         totals: what a sink that counts must have counted of so many rows; None: there is no closed form.
+        window_s, slide_s: of windows, how long they are, and how long after one the next begins.
         files: format of the files that the rows are in ("parquet", "json"), for all systems the same and all of them;
             output then goes to files in the measured run too, and that is compared as well. None: an engine makes rows.
         absent: by system, why it cannot take part although one might expect it to.
@@ -41,6 +42,8 @@ class Workload:
     expected: str
     target: float | None
     zipf: float | None = None
+    window_s: int = 1
+    slide_s: int = 1
     check_rows: int = 6_000_000
     unit: str = "rec/s"
     totals: Callable[[int], Mapping[str, int]] | None = None
@@ -67,6 +70,8 @@ class Workload:
             keys=self.keys,
             zipf=self.zipf,
             folder=folder,
+            window_s=self.window_s,
+            slide_s=self.slide_s,
             files=self.files,
             inputs=inputs,
         )

@@ -40,6 +40,14 @@ KINDS = {
         group by `key`, window_start, window_end
         """,
     ),
+    "sliding": (
+        "`key` bigint, window_start timestamp(3), `count` bigint, `sum` bigint",
+        """
+        select `key`, window_start, count(*), sum(id)
+        from table(hop(table numbers, descriptor(`time`), interval '{slide}' second, interval '{window}' second))
+        group by `key`, window_start, window_end
+        """,
+    ),
     "running": (
         "`key` bigint, `count` bigint, `sum` bigint",
         "select `key`, count(*), sum(id) from numbers group by `key`",
@@ -48,9 +56,11 @@ KINDS = {
 DISCARD = "'connector' = 'blackhole'"
 FILES = "'connector' = 'filesystem', 'path' = 'file://{path}', 'format' = '{format}'"
 #: Updates need a format that says what they are.
-FORMATS = {"window": "csv", "running": "debezium-json"}
+FORMATS = {"window": "csv", "sliding": "csv", "running": "debezium-json"}
+WINDOWS = {"key": "bigint", "window_start": "timestamp", "count": "bigint", "sum": "bigint"}
 COLUMNS = {
-    "window": {"key": "bigint", "window_start": "timestamp", "count": "bigint", "sum": "bigint"},
+    "window": WINDOWS,
+    "sliding": WINDOWS,
     "running": {"after": "struct(key bigint, count bigint, sum bigint)", "op": "varchar"},
 }
 
@@ -105,6 +115,7 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
         files(task, tables, phase)
     columns, query = KINDS[task.kind]
     tables.execute_sql(f"create table `out` ({columns}) with ({connector})")
+    query = query.format(window=task.window_s, slide=task.slide_s)
     job = tables.execute_sql(f"insert into `out` {query}").get_job_client()
     return float(job.get_job_execution_result().result().get_net_runtime()) / 1000
 
@@ -112,7 +123,7 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
 def main() -> None:
     task = protocol.task()
     run(task, "check", task.check_rows, FILES.format(path=task.output, format=FORMATS[task.kind]))
-    written = "csv" if task.kind == "window" else "changes"
+    written = "csv" if FORMATS[task.kind] == "csv" else "changes"
     protocol.checked(rows=task.check_rows, format=written, columns=COLUMNS[task.kind], pattern="**/part-*")
     protocol.started()
     into = DISCARD if task.files is None else FILES.format(path=task.measured_output, format=FORMATS[task.kind])

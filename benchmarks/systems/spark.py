@@ -20,20 +20,21 @@ from benchmarks.workload import key_sql
 ROWS_PER_BATCH = 2_000_000
 COLUMNS = "id bigint, key bigint, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
-MODES = {"window": "append", "running": "update"}
+MODES = {"window": "append", "sliding": "append", "running": "update"}
 
 
-def window(rows: DataFrame) -> DataFrame:
-    grouped = rows.withWatermark("time", "0 seconds").groupBy(f.window("time", "1 second"), "key")
+def window(rows: DataFrame, task: Task) -> DataFrame:
+    windows = f.window("time", f"{task.window_s} seconds", f"{task.slide_s} seconds")
+    grouped = rows.withWatermark("time", "0 seconds").groupBy(windows, "key")
     totals = grouped.agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
     return totals.select("key", f.col("window.start").cast("timestamp_ntz").alias("window_start"), "count", "sum")
 
 
-def running(rows: DataFrame) -> DataFrame:
+def running(rows: DataFrame, _: Task) -> DataFrame:
     return rows.groupBy("key").agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
 
 
-KINDS: dict[str, Callable[[DataFrame], DataFrame]] = {"window": window, "running": running}
+KINDS: dict[str, Callable[[DataFrame, Task], DataFrame]] = {"window": window, "sliding": window, "running": running}
 
 
 def session(task: Task) -> SparkSession:
@@ -56,13 +57,13 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     """Runs until at least `rows` rows are done. Returns what each batch reported."""
     if task.files is not None:
         return _files(task, spark, phase)
-    per_batch = min(ROWS_PER_BATCH, rows)
+    per_batch = min(ROWS_PER_BATCH * task.slide_s // task.window_s, rows)  # it makes a row for each window of a row
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
     numbers = source.option("numPartitions", task.parallelism).option("startTimestamp", 0).load()
     sequence = numbers.selectExpr("value as id").selectExpr(
         "id", f"{key_sql(task)} as key", "timestamp_micros(id) as time"
     )
-    writer = KINDS[task.kind](sequence).writeStream.option("checkpointLocation", str(task.checkpoints(phase)))
+    writer = KINDS[task.kind](sequence, task).writeStream.option("checkpointLocation", str(task.checkpoints(phase)))
     if phase == "measure":
         query = writer.format("noop").outputMode(MODES[task.kind]).start()
     else:
@@ -78,7 +79,7 @@ def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
     source = (
         spark.readStream.format(task.files).schema(COLUMNS).option("maxFilesPerTrigger", FILES_PER_BATCH[task.files])
     )
-    writer = KINDS[task.kind](source.load(str(task.input(phase)))).writeStream
+    writer = KINDS[task.kind](source.load(str(task.input(phase))), task).writeStream
     checkpointed = writer.option("checkpointLocation", str(task.checkpoints(phase))).trigger(availableNow=True)
     output = task.measured_output if phase == "measure" else task.output
     query = _into_files(checkpointed, task, output).start()

@@ -28,8 +28,9 @@ from runtime.ports import Sink, Source
 TOTALS = {"count": Count(), "sum": Sum("id")}
 
 
-def window(rows: Stream) -> Stream:
-    return rows.key_by("key").window("windows", timedelta(seconds=1), "time", TOTALS)
+def window(rows: Stream, window_s: int = 1, slide_s: int = 1) -> Stream:
+    size, slide = timedelta(seconds=window_s), timedelta(seconds=slide_s)
+    return rows.key_by("key").window("windows", size, "time", TOTALS, slide=slide)
 
 
 def running(rows: Stream) -> Stream:
@@ -52,7 +53,12 @@ def function(rows: Stream) -> Stream:
 
 
 FORMATS: dict[str, Format] = {"parquet": ParquetFormat(SCHEMA), "json": JsonLinesFormat(SCHEMA)}
-KINDS: dict[str, Callable[[Stream], Stream]] = {"window": window, "running": running, "function": function}
+KINDS: dict[str, Callable[[Stream, Task], Stream]] = {
+    "window": lambda rows, _: window(rows),
+    "sliding": lambda rows, task: window(rows, task.window_s, task.slide_s),
+    "running": lambda rows, _: running(rows),
+    "function": lambda rows, _: function(rows),
+}
 
 
 def source_of(task: Task, phase: str, rows: int) -> Source:
@@ -64,7 +70,7 @@ def source_of(task: Task, phase: str, rows: int) -> Source:
 def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: Sink) -> Run:
     """Runs the job to its end."""
     flow = Dataflow(f"{task.workload}-{phase}")
-    KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows))).sink("out", sink)
+    KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows)), task).sink("out", sink)
     settings = CoordinatorSettings(interval_ms=task.interval_ms)
     return slots.run(flow, task.parallelism, launcher, str(task.checkpoints(phase)), settings)
 

@@ -110,3 +110,23 @@ def test_the_keys_in_sql_are_those_of_the_source(tmp_path: Path) -> None:
             query = f"select count(*), count(*) filter (key <> {key_sql(workload)}) from {files}"
             wrong = database.execute(query).fetchone()
         assert wrong == (50_000, 0)
+
+
+@pytest.mark.parametrize("rows", [2_000_000, 2_000_300])
+def test_what_comes_out_of_windows_that_overlap_is_known_without_computing_them(rows: int) -> None:
+    """Also where the last second is short of some keys."""
+    for name in ("W4-10", "W4-60"):
+        workload = WORKLOADS[name]
+        assert workload.totals is not None
+        with duckdb.connect() as database:
+            counted = database.execute(f"""
+                with panes as (
+                    select {key_sql(workload)} as key, id // 1000000 as second, count(*) as count, sum(id) as sum
+                    from range({rows}) as t(id) group by all
+                ),
+                windows as (from panes cross join range({workload.window_s}))
+                , given as (select key, second - range as start, sum(count) as count, sum(sum) as sum
+                    from windows group by all)
+                select count(*), sum(key)::bigint, sum(count)::bigint, sum(sum)::bigint from given
+            """).fetchone()
+        assert counted == tuple(workload.totals(rows).values())

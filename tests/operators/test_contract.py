@@ -61,6 +61,10 @@ class Running(ProcessFunction):
         self._stored.replace([self._rows])
 
 
+def combiner() -> WindowCombiner:
+    return WindowCombiner(["k"], "at", 50, AGGREGATES)
+
+
 AGGREGATES = {"n": Count(), "sum": Sum("v"), "least": Min("v"), "most": Max("v"), "mean": Mean("v")}
 OPERATORS: dict[str, Callable[[], Operator]] = {
     "map_batches": lambda: MapBatches(lambda batch: batch.slice(1)),
@@ -70,13 +74,9 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "keyed process": lambda: KeyedProcess(Latest(), ["k"], SCHEMA, "at"),
     "aggregate": lambda: RunningAggregate(["k"], AGGREGATES),
     "changelog": lambda: RunningAggregate(["k"], AGGREGATES, changelog=True),
-    "window": lambda: Combined(WindowCombiner(["k"], "at", 50, AGGREGATES), TumblingWindow(["k"], 50, AGGREGATES)),
+    "window": lambda: Combined(combiner(), TumblingWindow(["k"], 50, AGGREGATES)),
+    "sliding window": lambda: Combined(combiner(), SlidingWindow(["k"], 200, 50, AGGREGATES)),
 }
-
-
-OPERATORS["sliding"] = lambda: Combined(
-    WindowCombiner(["k"], "at", 50, AGGREGATES), SlidingWindow(["k"], 200, 50, AGGREGATES)
-)
 
 
 def fed(harness: Harness, batches: list[pa.RecordBatch]) -> None:

@@ -1,0 +1,65 @@
+"""W4: windows that overlap, one of 10 s or 60 s every second, over 1,000 keys: what sharing their panes is worth."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from benchmarks.workload import Workload
+from runtime.connectors.sources.sequence import MULTIPLIER
+
+KIND: Final = "sliding"
+FOUND: Final = """
+    select key, window_start, count, sum from found
+    where window_start < make_timestamp({rows} // 1000000 * 1000000 - 2000000 - WINDOW * 1000000)
+"""
+EXPECTED: Final = """
+    with panes as (
+        select key, id // 1000000 as second, count(*) as count, sum(id) as sum
+        from sequence where id < {rows} // 1000000 * 1000000 - 3000000 group by all
+    ),
+    windows as (select *, unnest(range(second - WINDOW + 1, second + 1)) as start from panes)
+    select key, make_timestamp(start * 1000000) as window_start, sum(count)::bigint, sum(sum)::bigint
+    from windows where start < {rows} // 1000000 - 2 - WINDOW group by all
+"""
+_PANE_ROWS: Final = 1_000_000
+_FLAT: Final = 1 / 1.5  #: six times as many panes to a window may cost half as much again
+
+
+def _sliding(seconds: int, rows: dict[str, int], check_rows: int, beside: tuple[str, float] | None = None) -> Workload:
+    """Compared are the windows that end three event seconds before the last row: later ones may be open."""
+    return Workload(
+        name=f"W4-{seconds}",
+        title=f"window of {seconds} s every second, count and sum by key, 1,000 keys",
+        kind=KIND,
+        keys=1_000,
+        rows=rows,
+        window_s=seconds,
+        found=FOUND.replace("WINDOW", str(seconds)),
+        expected=EXPECTED.replace("WINDOW", str(seconds)),
+        target=5,
+        check_rows=check_rows,
+        beside=beside,
+        totals=lambda rows: totals(rows, 1_000, seconds),
+    )
+
+
+def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
+    """What comes out of a job that ends: every row is in as many windows as a window has seconds.
+
+    The last window has the last second alone, and there not every key need be.
+    """
+    assert rows >= _PANE_ROWS >= keys, "with fewer rows not every key is in every window"
+    full, rest = divmod(rows, _PANE_ROWS)
+    windows = full + (rest > 0) + seconds - 1
+    last = np.unique((np.arange(rest or _PANE_ROWS) + (rows - (rest or _PANE_ROWS))) * MULTIPLIER % keys)
+    return {
+        "rows_out": (windows - 1) * keys + len(last),
+        "sum_of_key": (windows - 1) * keys * (keys - 1) // 2 + int(last.sum()),
+        "sum_of_count": rows * seconds,
+        "sum_of_sum": rows * (rows - 1) // 2 * seconds,
+    }
+
+
+W4_10 = _sliding(10, {"weir": 800_000_000, "spark": 5_000_000, "flink_sql": 20_000_000}, 6_000_000)
+W4_60 = _sliding(60, {"weir": 800_000_000, "spark": 1_000_000, "flink_sql": 20_000_000}, 4_000_000, ("W4-10", _FLAT))

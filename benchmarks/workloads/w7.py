@@ -7,7 +7,7 @@ from benchmarks.workload import Workload
 from benchmarks.workloads.windows import windows
 
 ROWS: Final = 96_000_000
-JSON_ROWS: Final = 20_000_000
+JSON_ROWS: Final = 12_000_000
 _W1: Final = windows("W7", 1_000, {}, target=3)
 
 W7: Final[Workload] = replace(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -59,17 +60,25 @@ class RunningAggregate(Operator):
         keys = [column.take(first) for column in columns]
         rows = self._changes(batch, distinct, keys) if self._changelog else self._folded(batch, distinct, keys)
         if rows.num_rows:
-            out.emit(rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys])))
+            out.emit(self._sorted(rows))
+
+    def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """By key. Whole numbers that occur once mostly lie in order; if not, numpy sorts them several times faster."""
+        keys = rows.column(0)
+        if self._changelog or len(self._keys) > 1 or keys.null_count or not pa.types.is_integer(keys.type):
+            return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys]))
+        values = keys.to_numpy()
+        return rows if (values[1:] > values[:-1]).all() else rows.take(pa.array(np.argsort(values)))
 
     def _folded(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         slots = self._table.upsert(keys)
         self._aggregates.fold(self._table, batch, slots[distinct.which])
         self._table.touch(slots)
-        return self._results(slots)
+        return self._results(slots, keys)
 
     def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         known = pa.array(self._table.find(keys) != NOWHERE)
-        before = self._results(self._table.upsert(keys))
+        before = self._results(self._table.upsert(keys), keys)
         now = self._folded(batch, distinct, keys)
         changed = pc.and_(known, _differ(before, now, self._aggregates.names))
         kinds = [
@@ -81,9 +90,13 @@ class RunningAggregate(Operator):
             [rows.append_column(OP, pa.array([op] * len(rows), pa.string())) for rows, op in kinds]
         )
 
-    def _results(self, slots: Slots) -> pa.RecordBatch:
-        keys = [self._table.key_column(key, slots) for key in self._keys]
-        return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, slots)], names=self._names)
+    def _results(self, slots: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        """What is known of the keys. The table has some in another form: text that came as codes, one zero of two."""
+        shown = [
+            values if pa.types.is_integer(values.type) else self._table.key_column(key, slots)
+            for key, values in zip(self._keys, keys, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays([*shown, *self._aggregates.results(self._table, slots)], names=self._names)
 
 
 def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:

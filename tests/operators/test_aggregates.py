@@ -57,6 +57,27 @@ def test_they_are_what_plain_python_computes(batches: list[list[tuple[Any, Any, 
         assert found == [expected(by_key[key]) for key in touched]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([3, 1, 2, 1], pa.int8()),
+        pa.array([2**64 - 1, 5, 2**63, 5], pa.uint64()),
+        pa.array([10**18, -(10**18), None, 7, None]),
+        pa.array([(n % 5) * 10**15 for n in range(40, 0, -1)]),
+        pa.array(["b", "a", "b"]).dictionary_encode(),
+    ],
+    ids=["few", "more than 63 bits", "nulls", "far apart, and often", "codes"],
+)
+def test_what_comes_out_is_in_the_order_of_the_keys(keys: pa.Array) -> None:
+    harness = Harness(RunningAggregate(["k"], {"n": Count()}))
+    for _ in range(2):
+        found = harness.process(pa.record_batch({"k": keys}))
+        values = keys.to_pylist()
+        touched = sorted(set(values), key=lambda key: (key is None, key))
+        assert [row["k"] for row in found] == touched
+    assert [row["n"] for row in found] == [2 * values.count(key) for key in touched]
+
+
 def one(aggregate: Aggregate, values: pa.Array) -> Any:
     return Harness(RunningAggregate(["k"], {"x": aggregate})).process(batch(["a"] * len(values), values))[0]["x"]
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from runtime.errors import JobRejected, WeirError
-from runtime.state.objects import Entry, ObjectTable, Place, Plain, Stored, is_plain, place_of
+from runtime.state.objects import Entry, ObjectTable, Place, Stored, is_plain, place_of
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -75,14 +75,8 @@ class Cells:
 
     def read(self, place: Place) -> tuple[bool, Any]:
         """Whether there is a living element, and its value."""
-        group, key = self.current.get()
-        stored = self._table.under(group, key).get(place)
-        if stored is None:
-            return False, None
-        if type(stored) is not bytes:
-            return True, stored
-        expires, value = _decode(stored)
-        return (False, None) if self._is_past(expires) else (True, value)
+        stored = self.stored(place)
+        return (False, None) if stored is None else self.opened(stored)
 
     def write(self, place: Place, value: Any) -> None:
         """Sets an element.
@@ -91,24 +85,35 @@ class Cells:
             TypeError: the value cannot be stored; the state is named.
         """
         entry: Entry = (*self.current.get(), place)
-        if self._ttl_ms is None and is_plain(value):
-            self.put_plain(entry, value)
+        if self._ttl_ms is None:
+            self.put_for_ever(entry, value if is_plain(value) else self.encoded(value))
             return
-        expires = None if self._ttl_ms is None else self._now_ms() + self._ttl_ms
-        try:
-            stored = _encode((expires, value))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"state {self._table.schema.name!r} holds JSON values and bytes only: {error}") from error
-        self._table.put(entry, stored)
+        expires = self._now_ms() + self._ttl_ms
+        self._table.put(entry, self.encoded(value, expires))
         self._expiries.pop(entry, None)
-        if expires is not None:
-            self._expiries[entry] = expires
+        self._expiries[entry] = expires
 
-    def put_plain(self, entry: Entry, value: Plain) -> None:
-        """Sets an element for ever, of any key."""
-        self._table.put(entry, value)
+    def put_for_ever(self, entry: Entry, stored: Stored) -> None:
+        """Sets an element of any key."""
+        self._table.put(entry, stored)
         if self._expiries:  # restored from a version that had a time to live
             self._expiries.pop(entry, None)
+
+    def encoded(self, value: Any, expires: int | None = None) -> bytes:
+        """How a value is stored that is not plain.
+
+        Raises:
+            TypeError: it cannot be; the state is named.
+        """
+        try:
+            return _encode((expires, value))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"state {self._table.schema.name!r} holds JSON values and bytes only: {error}") from error
+
+    def opened(self, stored: Stored) -> tuple[bool, Any]:
+        """Whether it lives, and the value."""
+        expires, value = _opened(stored)
+        return (False, None) if self._is_past(expires) else (True, value)
 
     def remove(self, place: Place) -> None:
         self.delete((*self.current.get(), place))

@@ -1,8 +1,8 @@
 """State with one value per key: value, reducing, aggregating.
 
-While rows or timers are handled, plain values lie in a list by the number of their key: a value is looked up in the
-table once, and put back once, however many rows of its key come between. Nothing of it outlives the batch, so a
-snapshot never meets it. Values that can change, and those with a time to live, lie in the table at all times.
+While rows or timers are handled, what is stored lies in a list by the number of its key: it is looked up in the table
+once, and put back once, however many rows of the key come between. Nothing of it outlives the batch, so a snapshot
+never meets it. Values with a time to live lie in the table at all times.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,9 @@ from runtime.operators.keyed_state import Cells, no_key
 from runtime.state.objects import GREATEST, LEAST, Place, is_plain
 
 _THE_VALUE: Final[Place] = None  #: the place of a state that has one
-_KEPT: Final = frozenset({int, float, bool, str})  #: types of what lies in the list
+_PLAIN: Final = frozenset({int, float, bool, str})  #: types of what is stored as it is
 _UNREAD: Final = object()  #: what the table has was not looked up
 _ABSENT: Final = object()  #: there is nothing
-_STORED: Final = object()  #: the table has it, as bytes
 _NOTHING: Final = object()
 
 
@@ -35,21 +34,18 @@ class ValueState:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
         self._key = cells.current
-        self._values: list[Any] = _NoKeys()
+        self._values: list[Any] = _NoKeys()  #: as they are to be stored
         self._before: list[Any] = []  #: what the table has
 
     def get(self, default: Any = None) -> Any:
         value = self._values[self._key.number]
-        if type(value) in _KEPT:
-            return value
-        return default if value is _ABSENT else self._looked_up(default)
+        return value if type(value) in _PLAIN else self._opened(value, default)
 
     def update(self, value: Any) -> None:
         if (type(value) is int and LEAST <= value <= GREATEST) or is_plain(value):  # a call is more than a comparison
             self._values[self._key.number] = value
         else:
-            self._cells.write(_THE_VALUE, value)
-            self._values[self._key.number] = self._before[self._key.number] = _STORED
+            self._values[self._key.number] = self._cells.encoded(value)
 
     def clear(self) -> None:
         self._values[self._key.number] = _ABSENT
@@ -73,15 +69,16 @@ class ValueState:
             if value is _ABSENT and before is not _ABSENT:
                 self._cells.delete((*at, _THE_VALUE))
             elif value is not before:
-                self._cells.put_plain((*at, _THE_VALUE), value)
+                self._cells.put_for_ever((*at, _THE_VALUE), value)
 
-    def _looked_up(self, default: Any) -> Any:
-        stored, number = self._cells.stored(_THE_VALUE), self._key.number
-        kept = _ABSENT if stored is None else _STORED if type(stored) is bytes else stored
-        self._values[number] = self._before[number] = kept
-        if kept is not _STORED:
-            return self.get(default)
-        there, value = self._cells.read(_THE_VALUE)
+    def _opened(self, stored: Any, default: Any) -> Any:
+        if stored is _UNREAD:
+            stored, number = self._cells.stored(_THE_VALUE), self._key.number
+            stored = _ABSENT if stored is None else stored
+            self._values[number] = self._before[number] = stored
+        if stored is _ABSENT:
+            return default
+        there, value = self._cells.opened(stored)
         return value if there else default
 
 

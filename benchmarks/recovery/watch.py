@@ -80,7 +80,9 @@ class Watch:
         if int(row["token"]) == self._token:
             return
         seen.setdefault("new attempt", time.time() - at)
-        if row["state"] == "running":
+        if row["state"] != "running":  # the row gets its new token a moment before its new state
+            seen.setdefault("restarting", time.time() - at)
+        elif "restarting" in seen:
             seen.setdefault("running", time.time() - at)
             if is_in_pace(row, self._params, since=at + seen["running"]):
                 seen.setdefault("caught up", time.time() - at)

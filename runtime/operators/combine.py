@@ -30,7 +30,9 @@ PANE: Final = ":pane"  #: when the pane begins
 ROWS: Final = ":count"  #: how many rows were folded to this one
 _MOST_HELD: Final = 1 << 19  #: entries in the table
 _BATCH_ROWS: Final = 65_536
-_WORTH_IT: Final = 1.5  #: rows to an entry
+_WORTH_ARRAYS: Final = 1.5  #: rows to an entry
+_WORTH_TABLE: Final = 4  #: rows to a key within a batch: looking keys up here costs what it costs behind the shuffle
+_TOO_FEW: Final = 1 << 10  #: rows of a batch that say little
 _JUDGED: Final = 1 << 14  #: entries after which it is seen whether it pays
 _PAUSE: Final = 1 << 22  #: rows until it is tried again
 
@@ -78,6 +80,7 @@ class WindowCombiner:
         self._first_end: int | None = None  #: of the panes held
         self._rows, self._entries = 0, 0  #: given out since it was last judged
         self._paused = 0  #: rows that are still to be passed on as they are
+        self._table_paused = 0  #: rows that are still to be kept out of the table
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if not batch.num_rows:
@@ -87,8 +90,8 @@ class WindowCombiner:
         if self._paused > 0:
             self._paused -= batch.num_rows
             return self._as_they_are(batch, numbers)
-        if not self._into_arrays(batch, numbers):
-            self._into_table(batch, numbers)
+        if not self._into_arrays(batch, numbers) and not self._into_table(batch, numbers):
+            return self._as_they_are(batch, numbers)
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
         self._first_end = end if self._first_end is None else min(self._first_end, end)
@@ -135,12 +138,19 @@ class WindowCombiner:
             return None
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
-    def _into_table(self, batch: pa.RecordBatch, numbers: Times | int) -> None:
+    def _into_table(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        if self._table_paused > 0:
+            self._table_paused -= batch.num_rows
+            return False
         columns = [*(batch.column(key) for key in self._keys), self._starts(numbers, batch.num_rows)]
         distinct = factorise(columns)
+        if batch.num_rows > _TOO_FEW and batch.num_rows < _WORTH_TABLE * len(distinct):
+            self._table_paused = _PAUSE
+            return False
         first = pa.array(distinct.first)
         slots = self._table.upsert([column.take(first) for column in columns])
         self._aggregates.fold(self._table, batch, slots[distinct.which])
+        return True
 
     # ------------------------------------------------------------ giving out
 
@@ -200,6 +210,6 @@ class WindowCombiner:
         """Stops for a while where most rows have an entry of their own."""
         if self._entries < _JUDGED:
             return
-        if self._rows < _WORTH_IT * self._entries:
+        if self._rows < _WORTH_ARRAYS * self._entries:
             self._paused = _PAUSE
         self._rows, self._entries = 0, 0

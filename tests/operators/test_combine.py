@@ -129,24 +129,30 @@ def test_several_key_columns_are_told_apart() -> None:
     ]  # fmt: skip
 
 
-def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [1, 2**40])
+def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     monkeypatch.setattr(combine, "_PAUSE", 100_000)
-    made, keys = combiner({"n": Count(), "low": Min("v")}), np.arange(50_000) * 2**40
+    made, keys, fewer = (
+        combiner({"n": Count(), "low": Min("v")}),
+        np.arange(50_000) * step,
+        np.arange(50_000) % 5 * step,
+    )
     first = made.add(rows_at(0, keys)) + made.advance(9)
     assert sum(part.num_rows for part in first) == 50_000
-    passed = made.add(rows_at(10, keys))
+    passed = made.add(rows_at(10, fewer))
     assert (passed[0].num_rows, passed[0].schema) == (50_000, first[0].schema)
-    assert made.add(rows_at(10, keys))[0].num_rows == 50_000
-    assert made.add(rows_at(10, keys)) == made.add(rows_at(10, keys)) == []
-    assert sum(part.num_rows for part in made.flush()) == 50_000
-    assert made.add(rows_at(20, keys)) == []
+    assert made.add(rows_at(10, fewer))[0].num_rows == 50_000
+    assert made.add(rows_at(10, fewer)) == made.add(rows_at(10, fewer)) == []
+    assert counted(made.flush()) == {(key, 10): 20_000 for key in fewer[:5].tolist()}
 
 
 def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combine, "_MOST_HELD", 10_000)
     made = combiner({"n": Count()})
-    given = [made.add(rows_at(0, np.arange(first, first + 4_000) * 2**40)) for first in range(0, 16_000, 4_000)]
-    assert [sum(map(rows_of, parts)) for parts in given] == [0, 0, 12_000, 0]
+    keys = [np.tile(np.arange(first, first + 4_000) * 2**40, 4) for first in range(0, 16_000, 4_000)]
+    assert [sum(map(rows_of, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]
 
 
 def test_arrays_are_no_larger_than_what_is_in_them_is_worth() -> None:
@@ -184,3 +190,11 @@ def test_dense_panes_keep_what_they_hold_when_they_move() -> None:
 def rows_at(time: int, keys: Any) -> pa.RecordBatch:
     columns = [pa.array(keys, pa.int64()), pa.array([time] * len(keys), pa.timestamp("ms"))]
     return pa.RecordBatch.from_arrays([*columns, pa.array(range(len(keys)))], names=["k", "t", "v"])
+
+
+def test_keys_that_lie_apart_do_not_keep_others_out_of_the_arrays() -> None:
+    made = combiner({"n": Count()})
+    assert made.add(rows_at(0, np.arange(2_000))) == []
+    assert made.add(rows_at(0, np.arange(2_000) * 2**40))[0].num_rows == 2_000
+    assert made.add(rows_at(0, np.arange(2_000))) == []
+    assert sum(part.num_rows for part in made.flush()) == 2_000

@@ -95,16 +95,26 @@ class WindowCombiner:
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
         self._first_end = end if self._first_end is None else min(self._first_end, end)
-        return self.flush() if len(self._table) > _MOST_HELD else self.advance(self._watermark)
+        if len(self._table) <= _MOST_HELD:
+            return self.advance(self._watermark)
+        found = self._given_out(None)
+        self._judge()
+        return found
 
     def advance(self, watermark: int) -> list[pa.RecordBatch]:
         self._watermark = max(self._watermark, watermark)
         if self._first_end is None or self._watermark < self._first_end - 1:
             return []
-        return self._given_out((self._watermark + 1) // self._pane_ms)
+        found = self._given_out((self._watermark + 1) // self._pane_ms)
+        self._judge()
+        return found
 
     def flush(self) -> list[pa.RecordBatch]:
-        return [] if self._first_end is None else self._given_out(None)
+        """It is not judged by what it gives out here: a barrier may come when a pane has hardly begun."""
+        judged = self._rows, self._entries
+        found = [] if self._first_end is None else self._given_out(None)
+        self._rows, self._entries = judged
+        return found
 
     # ------------------------------------------------------------ taking in
 
@@ -171,7 +181,6 @@ class WindowCombiner:
         for parts in found:
             self._rows += rows_of(parts)
             self._entries += parts.num_rows
-        self._judge()
         return [parts.slice(at, _BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _BATCH_ROWS)]
 
     def _out_of_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:

@@ -198,3 +198,14 @@ def test_keys_that_lie_apart_do_not_keep_others_out_of_the_arrays() -> None:
     assert made.add(rows_at(0, np.arange(2_000) * 2**40))[0].num_rows == 2_000
     assert made.add(rows_at(0, np.arange(2_000))) == []
     assert sum(part.num_rows for part in made.flush()) == 2_000
+
+
+def test_barriers_do_not_make_it_give_up_what_pays() -> None:
+    """One that comes when a pane has hardly begun finds an entry for nearly each row: that says nothing of the pane."""
+    made, keys = combiner({"total": Sum("v")}), np.arange(20_000)
+    for time in range(0, 5 * PANE_MS, PANE_MS):
+        assert made.add(rows_at(time, keys)) == []
+        assert sum(map(rows_of, made.flush())) == 20_000
+        assert made.add(rows_at(time + 1, keys)) == made.add(rows_at(time + 2, keys)) == []
+        (parts,) = made.advance(time + PANE_MS - 1)
+        assert (parts.num_rows, rows_of(parts)) == (20_000, 40_000)

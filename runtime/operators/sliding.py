@@ -76,11 +76,12 @@ class SlidingWindow(Operator):
         self._results = AggregateSet(aggregates)
         self._aggregates = counting(aggregates)
         self._output = WindowOutput(self._keys, size_ms, aggregates)
+        self._pane = f"pane_{self._pane_ms}_ms"  #: in the name, so that panes of another length are refused
         self._settled = False
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
-        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(PANE, pa.int64())]
+        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(self._pane, pa.int64())]
         self._table: KeyedTable = context.state.keyed_table("panes", pa.schema(keys), self._aggregates.fields())
         self._fired: ObjectTable = context.state.object_table("fired")
         self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
@@ -151,7 +152,7 @@ class SlidingWindow(Operator):
             self._totals.changed(pane)
 
     def _by_pane(self, slots: Slots) -> None:
-        starts = self._table.key_codes(PANE)[slots]
+        starts = self._table.key_codes(self._pane)[slots]
         for pane in pc.unique(pa.array(starts)).to_pylist():
             if pane not in self._slots:
                 insort(self._panes, pane)

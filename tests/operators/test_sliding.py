@@ -171,6 +171,16 @@ def test_a_row_is_kept_once_however_many_windows_it_lies_in() -> None:
     assert harness.watermark(MAX_WATERMARK) == []
 
 
+def test_panes_of_another_length_are_refused_and_other_windows_of_them_are_not() -> None:
+    harness = Harness(operator((60, 2)))
+    harness.process(batch([("a", 100, 1), ("a", 103, 1)]))
+    snapshot = harness.snapshot("chk-1")
+    with pytest.raises(JobRejected, match=r"columns.*pane_2_ms.*pane_3_ms"):
+        Harness(operator((60, 3)), store=harness.store, snapshots=[snapshot])
+    again = Harness(operator((10, 4)), store=harness.store, snapshots=[snapshot])
+    assert [row["total"] for row in again.watermark(MAX_WATERMARK)] == [1, 2, 2]
+
+
 def test_hours_without_a_row_cost_nothing() -> None:
     harness = Harness(operator((10, 1), {"n": Count()}))
     harness.process(batch([("a", -(10**13), 1), ("a", 10**13, 1)]))

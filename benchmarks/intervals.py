@@ -29,8 +29,8 @@ TIME_BOX_S: Final = 3_600.0
 ROUNDS: Final = 10
 KEYS: Final = 100_003
 PARALLELISM: Final = 2
-WARM_UP_ROWS: Final = 20_000_000
-CALIBRATION_ROWS: Final = 50_000_000
+WARM_UP_ROWS: Final = 50_000_000
+CALIBRATION_ROWS: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,19 @@
 
 The rows that a console would keep in Postgres are kept in memory. Timed is what lies between "running" and the record
 of the last checkpoint; processor time is that of this process and of all below it, the JVM and the workers, from
-"running" to the job's end.
+"running" to then.
 """
 
-import os
+import contextlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from benchmarks.child import cpu_seconds
+import psutil
+
 from runtime.connectors.sinks.discard import STATE, totals
 from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.coordinator import CoordinatorSettings
@@ -44,21 +46,36 @@ class Run:
 
 
 class _Records(MemoryRecords):
-    """Notes when the job was running, what processor time it had taken until then, and when the last record was."""
+    """Notes when the job was running and when the last record was, and what processor time it took in between."""
 
-    running_at = recorded_at = cpu_before = 0.0
+    running_at = recorded_at = cpu_seconds = 0.0
+    _before: Mapping[int, float] = MappingProxyType({})
 
     def change_state(
         self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
     ) -> RunState | None:
         if event is RunEvent.DEPLOYED:
-            self.cpu_before = cpu_seconds(os.getpid())
+            self._before = _cpu_seconds()
             self.running_at = time.monotonic()
         return super().change_state(event, failure, savepoint)
 
     def record_completed(self, completed: Completed) -> bool:
         self.recorded_at = time.monotonic()
+        manifest = completed.manifest
+        if len(manifest.finished_operators()) == len(manifest.operators):  # the last: workers still live
+            self.cpu_seconds = sum(used - self._before.get(pid, 0.0) for pid, used in _cpu_seconds().items())
         return super().record_completed(completed)
+
+
+def _cpu_seconds() -> dict[int, float]:
+    """By process, of this one and all below it that live. Spark may end workers of earlier runs at any time."""
+    found = {}
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
 
 
 def run(
@@ -79,12 +96,11 @@ def run(
         coordinator=settings,
     )
     JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run()
-    used = cpu_seconds(os.getpid()) - records.cpu_before
     if records.state is not RunState.FINISHED:
         raise WeirError(f"the job ended as {records.state}: {records.failure}")
     return Run(
         seconds=records.recorded_at - records.running_at,
-        cpu_seconds=used,
+        cpu_seconds=records.cpu_seconds,
         checkpoints=len(records.completed),
         failed=sum(report.reason is not None for report in records.reports),
         checkpoint_ms=statistics.median(each.at - each.manifest.triggered_at for each in records.completed),

@@ -77,31 +77,30 @@ class ObjectTable:
 
     def __init__(self, name: str) -> None:
         self.schema = TableSchema(name, _KEYS, _VALUES)
-        self._groups: dict[int, dict[bytes, dict[Place, Stored]]] = {}
+        #: A key that has nothing but the one value has it without a dictionary: that takes a third of the memory, and
+        #: the garbage collector does not walk dictionaries in which nothing could be part of a cycle.
+        self._groups: dict[int, dict[bytes, Stored | dict[Place, Stored]]] = {}
         self._changed: dict[Entry, Stored | None] = {}  #: since the last capture; None: gone
         self._fresh: set[Entry] = set()  #: of those, what that capture does not have
 
     def __len__(self) -> int:
-        return sum(len(places) for keys in self._groups.values() for places in keys.values())
+        return sum(len(_places(held)) for keys in self._groups.values() for held in keys.values())
 
     # ------------------------------------------------------------ entries
 
     def under(self, group: int, key: bytes) -> dict[Place, Stored]:
         """What is there of a key, by place, what was written last comes last. To look at, and not to keep."""
         keys = self._groups.get(group)
-        return _NOTHING if keys is None else keys.get(key, _NOTHING)
+        return _NOTHING if keys is None else _places(keys.get(key, _NOTHING))
 
     def put(self, entry: Entry, value: Stored) -> None:
         """Sets an entry. It is the last of its key from now on, also after a restore."""
-        group, key, place = entry
-        places = self._places(group, key)
+        there = self._set(entry, value)
         if entry in self._changed:
             del self._changed[entry]  # to the end of the changes too
-        elif place not in places:
+        elif not there:
             self._fresh.add(entry)
         self._changed[entry] = value
-        places.pop(place, None)
-        places[place] = value
 
     def delete(self, entry: Entry) -> None:
         """Removes an entry, if it is there. The next delta says so."""
@@ -115,8 +114,8 @@ class ObjectTable:
     def items(self) -> Iterator[tuple[Entry, Stored]]:
         """All entries; the table must not change meanwhile."""
         for group, keys in self._groups.items():
-            for key, places in keys.items():
-                for place, value in places.items():
+            for key, held in keys.items():
+                for place, value in _places(held).items():
                     yield (group, key, place), value
 
     # ------------------------------------------------------------ snapshots
@@ -158,30 +157,41 @@ class ObjectTable:
             if deleted:
                 self._remove((group, bytes(key), place))
             else:
-                places = self._places(group, bytes(key))
-                places.pop(place, None)
-                places[place] = value
+                self._set((group, bytes(key), place), value)
 
     # ------------------------------------------------------------ inside
 
-    def _places(self, group: int, key: bytes) -> dict[Place, Stored]:
+    def _set(self, entry: Entry, value: Stored) -> bool:
+        """Whether it was there."""
+        group, key, place = entry
         keys = self._groups.get(group)
         if keys is None:
             keys = self._groups[group] = {}
-        places = keys.get(key)
-        if places is None:
-            places = keys[key] = {}
-        return places
+        held = keys.get(key, _NOTHING)
+        if place is None and (held is _NOTHING or type(held) is not dict):
+            keys[key] = value
+            return held is not _NOTHING
+        places = keys[key] = _places(held) if held is not _NOTHING else {}
+        there = places.pop(place, None) is not None
+        places[place] = value
+        return there
 
     def _remove(self, entry: Entry) -> bool:
         """Whether it was there."""
         group, key, place = entry
         keys = self._groups.get(group, {})
-        places = keys.get(key, {})
-        there = places.pop(place, None) is not None
+        places = _places(keys.get(key, _NOTHING))
+        if place not in places:
+            return False
+        del places[place]
         if not places:
-            keys.pop(key, None)
-        return there
+            del keys[key]
+        return True
+
+
+def _places(held: Stored | dict[Place, Stored]) -> dict[Place, Stored]:
+    """What is held of a key, by place."""
+    return held if type(held) is dict else {None: held}
 
 
 def is_plain(value: Any) -> bool:

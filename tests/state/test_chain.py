@@ -1,0 +1,272 @@
+"""Files merged beside a running job: how few they stay, what is written for it, and what may go wrong meanwhile."""
+
+import threading
+from collections.abc import Iterable
+from random import Random
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.ids import OperatorId, SubtaskId
+from runtime.core.recovery import Restored
+from runtime.errors import CorruptState, EnvironmentFailure
+from runtime.io.memory import MemorySnapshotStore
+from runtime.state import chain, merge
+from runtime.state.chain import MOST_DELTAS
+from runtime.state.merge import UNIT_BYTES, run_to_merge
+from runtime.state.objects import ObjectTable
+from runtime.state.store import StateCapture, SubtaskState
+from runtime.state.table import KeyedTable
+from tests.state.failing_store import FailingStore
+
+GROUPS = 16
+ME = SubtaskId(OperatorId("op"), 0)
+KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "COPIED_BYTES", 0)
+    monkeypatch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
+
+
+def opened(
+    store: MemorySnapshotStore, snapshots: Iterable[SubtaskSnapshot] = (), groups: range = range(GROUPS)
+) -> tuple[SubtaskState, ObjectTable]:
+    state = SubtaskState(groups, GROUPS, store)
+    state.restore(Restored(subtask=ME, snapshots=tuple(snapshots)))
+    return state, state.object_table("objects")
+
+
+def put(table: ObjectTable, numbers: Iterable[int], value: bytes = b"") -> None:
+    for number in numbers:
+        noise = Random(number).randbytes(100)  # what compresses says nothing of sizes
+        table.put((number % GROUPS, msgspec.msgpack.encode([number]), None), value + noise)
+
+
+def delete(table: ObjectTable, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        table.delete((number % GROUPS, msgspec.msgpack.encode([number]), None))
+
+
+def written(capture: StateCapture, store: MemorySnapshotStore, number: int) -> tuple[SubtaskSnapshot, int]:
+    found = capture.write(store, f"chk-{number}")
+    capture.tidy(store, f"chk-{number}")
+    return found
+
+
+def agree(store: MemorySnapshotStore, snapshot: SubtaskSnapshot, table: ObjectTable) -> bool:
+    return dict(opened(store, [snapshot])[1].items()) == dict(table.items())
+
+
+# ---------------------------------------------------------------- which
+
+
+@given(sizes=st.lists(st.integers(1, 10**7), min_size=1, max_size=200), most=st.integers(2, 8))
+def test_a_chain_of_any_sizes_becomes_short_and_stays_so(sizes: list[int], most: int) -> None:
+    """Sizes add up when nothing is written twice, which is the worst case."""
+    files: list[int] = []
+    for size in sizes:
+        files.append(size)
+        while (start := run_to_merge(files, most, whole=True)) is not None:
+            files[start:] = [sum(files[start:])]
+    classes = 1 + next(n for n in range(64) if UNIT_BYTES * most**n > sum(sizes))
+    assert len(files) <= 1 + most * classes
+    assert sum(files[1:]) <= files[0]
+
+
+def test_what_lies_before_is_left_alone_unless_the_rest_outweighs_it() -> None:
+    assert run_to_merge([1_000_000, 10, 10], 8, whole=True) is None
+    assert run_to_merge([15, 10, 10], 8, whole=True) == 0
+    assert run_to_merge([15, 10, 10], 8, whole=False) is None
+    assert run_to_merge([1_000_000, *[10] * 8], 8, whole=True) == 1
+    assert run_to_merge([1_000_000, 400_000, *[10] * 8], 8, whole=True) == 2
+    assert run_to_merge([5], 8, whole=True) is None
+
+
+def test_bytes_written_follow_the_change_and_files_stay_few() -> None:
+    """S4-02: 1 % of the keys change between checkpoints."""
+    store = MemorySnapshotStore()
+    state, table = opened(store)
+    put(table, range(10_000))
+    _, base_bytes = written(state.capture(False), store, 0)
+    total, files = 0, 0
+    for number in range(1, 201):
+        put(table, range(number * 100 % 10_000, number * 100 % 10_000 + 100), number.to_bytes(4, "big"))
+        snapshot, nbytes = written(state.capture(False), store, number)
+        total, files = total + nbytes, max(files, len(snapshot.keyed["objects"]))
+    assert agree(store, snapshot, table)
+    assert total < 6 * 200 * base_bytes / 100
+    assert files <= 1 + 3 * MOST_DELTAS
+
+
+# ---------------------------------------------------------------- meanwhile
+
+
+class GatedStore(MemorySnapshotStore):
+    """Lets writes through, and those of merging only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merging, self.go_on = threading.Event(), threading.Event()
+        self.merger: threading.Thread | None = None
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        if threading.current_thread() is self.merger:
+            self.merging.set()
+            assert self.go_on.wait(30)
+        super().put(path, data)
+
+    def merge(self, capture: StateCapture) -> threading.Thread:
+        self.merger = threading.Thread(target=capture.tidy, args=(self, "merged"))
+        self.merger.start()
+        assert self.merging.wait(30)
+        return self.merger
+
+
+def with_deltas(store: MemorySnapshotStore, count: int) -> tuple[SubtaskState, ObjectTable, StateCapture]:
+    state, table = opened(store)
+    put(table, range(500))
+    for number in range(count + 1):
+        put(table, [number], b"changed")
+        capture = state.capture(False)
+        capture.write(store, f"chk-{number}")
+    return state, table, capture
+
+
+def test_checkpoints_go_on_while_files_are_merged() -> None:
+    store = GatedStore()
+    state, table, capture = with_deltas(store, MOST_DELTAS)
+    thread = store.merge(capture)
+    put(table, [3, 1_000], b"while merging")
+    delete(table, [4])
+    between, _ = state.capture(False).write(store, "chk-between")
+    assert len(between.keyed["objects"]) == MOST_DELTAS + 2
+    store.go_on.set()
+    thread.join()
+    after, merged_bytes = state.capture(False).write(store, "chk-after")
+    assert merged_bytes > 0
+    assert len(after.keyed["objects"]) == 3
+    assert after.keyed["objects"][-1] == between.keyed["objects"][-1]
+    assert agree(store, between, table)
+    assert agree(store, after, table)
+
+
+def test_a_chain_that_began_again_meanwhile_forgets_what_was_merged() -> None:
+    store = GatedStore()
+    state, table, capture = with_deltas(store, MOST_DELTAS)
+    thread = store.merge(capture)
+    state._chains["objects"]._incomplete = True
+    again, _ = state.capture(False).write(store, "chk-again")
+    store.go_on.set()
+    thread.join()
+    assert state.capture(False).write(store, "chk-after")[0] == again
+    assert agree(store, again, table)
+
+
+def test_merging_ends_soon_when_the_subtask_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "SLICE_BYTES", 1)
+    store = GatedStore()
+    state, _, capture = with_deltas(store, MOST_DELTAS)
+    before = set(store.list(""))
+    thread = store.merge(capture)
+    state.close()
+    store.go_on.set()
+    thread.join()
+    assert set(store.list("")) == before
+
+
+def test_what_could_not_be_merged_is_merged_later() -> None:
+    store = FailingStore()
+    state, table, capture = with_deltas(store, MOST_DELTAS)
+    store.writes_until_failure = 0
+    with pytest.raises(EnvironmentFailure):
+        capture.tidy(store, "merged")
+    store.writes_until_failure = 1_000_000
+    assert len(written(state.capture(False), store, 100)[0].keyed["objects"]) == MOST_DELTAS + 1
+    snapshot, _ = state.capture(False).write(store, "chk-101")
+    assert len(snapshot.keyed["objects"]) == 2
+    assert agree(store, snapshot, table)
+
+
+def test_a_damaged_file_that_merging_meets_is_made_good_by_the_next_capture() -> None:
+    """The rows are there still: a restore from what is written then reads none of it."""
+    store = MemorySnapshotStore()
+    state, table, capture = with_deltas(store, MOST_DELTAS)
+    damaged = capture.write(store, "again")[0].keyed["objects"][3].path
+    store.put(damaged, [b"no Arrow stream"])
+    capture.tidy(store, "merged")
+    snapshot, _ = state.capture(False).write(store, "chk-after")
+    assert len(snapshot.keyed["objects"]) == 1
+    assert agree(store, snapshot, table)
+
+
+# ---------------------------------------------------------------- after a restore
+
+
+def test_a_large_state_is_not_copied_at_the_first_barrier_after_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3-31: all of it is written once more all the same, so that nothing leans on files of another lineage."""
+    store = MemorySnapshotStore()
+    _, _, capture = with_deltas(store, 3)
+    before = capture.write(store, "again")[0]
+    for kind in (ObjectTable, KeyedTable):
+        monkeypatch.setattr(kind, "capture_all", None)
+    state, table = opened(store, [before])
+    put(table, [7, 2_000], b"after the restore")
+    delete(table, [8])
+    snapshot, _ = written(state.capture(False), store, 10)
+    assert [segment.rows for segment in snapshot.keyed["objects"]] == [500, 3]
+    assert not {segment.path for segment in before.segments()} & {segment.path for segment in snapshot.segments()}
+    assert agree(store, snapshot, table)
+
+
+def test_restored_files_that_went_away_cost_one_checkpoint() -> None:
+    """A savepoint belongs to people, who may delete it while the job that began from it is running."""
+    store = MemorySnapshotStore()
+    _, _, capture = with_deltas(store, 3)
+    before = capture.write(store, "again")[0]
+    state, table = opened(store, [before])
+    store.delete([segment.path for segment in before.segments()])
+    put(table, [7], b"after the restore")
+    with pytest.raises(CorruptState):
+        state.capture(False).write(store, "chk-10")
+    snapshot, _ = state.capture(False).write(store, "chk-11")
+    assert agree(store, snapshot, table)
+
+
+def test_half_of_the_key_groups_are_taken_over_alone() -> None:
+    """S3-20: what others own does not travel with the files."""
+    store = MemorySnapshotStore()
+    _, whole, capture = with_deltas(store, 3)
+    before = capture.write(store, "again")[0]
+    halves = [opened(store, [before], groups) for groups in (range(GROUPS // 2), range(GROUPS // 2, GROUPS))]
+    snapshots = [state.capture(False).write(store, f"half-{i}")[0] for i, (state, _) in enumerate(halves)]
+    assert [segment.rows for snapshot in snapshots for segment in snapshot.keyed["objects"]] == [252, 248]
+    assert dict(opened(store, snapshots)[1].items()) == dict(whole.items())
+
+
+def typed(state: SubtaskState, kind: pa.DataType) -> KeyedTable:
+    return state.keyed_table("typed", KEYS, pa.schema([pa.field("n", kind, nullable=False)]))
+
+
+def test_types_that_became_wider_are_merged() -> None:
+    store = MemorySnapshotStore()
+    narrow = SubtaskState(range(GROUPS), GROUPS, store)
+    typed(narrow, pa.int32()).upsert([pa.array(range(100))])
+    before = narrow.capture(False).write(store, "narrow")[0]
+    wide = SubtaskState(range(GROUPS), GROUPS, store)
+    wide.restore(Restored(subtask=ME, snapshots=(before,)))
+    table = typed(wide, pa.int64())
+    for number in range(MOST_DELTAS + 2):
+        slots = table.upsert([pa.array([number])])
+        table.column("n")[slots] = 2**40
+        table.touch(slots)
+        snapshot, _ = written(wide.capture(False), store, number)
+    again = SubtaskState(range(GROUPS), GROUPS, store)
+    again.restore(Restored(subtask=ME, snapshots=(snapshot,)))
+    found = typed(again, pa.int64())
+    assert sorted(found.column("n")[found.slots()].tolist()) == [0] * 90 + [2**40] * 10

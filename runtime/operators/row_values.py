@@ -54,9 +54,15 @@ def _maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]
 def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
     values = _under(rows, name)
     try:
-        return pa.array(values, kind)
+        return _integers(values, kind) if pa.types.is_integer(kind) else pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"column {name!r} of the rows that come out is {kind}: {error}") from error
+
+
+def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Arrow would cut the digits off a `float` that it is told to take for an integer; a cast refuses."""
+    made = pa.array(values)
+    return made.cast(kind) if pa.types.is_floating(made.type) or made.type == kind else pa.array(values, kind)
 
 
 def _under(rows: Sequence[Row], name: str) -> list[Any]:

@@ -114,10 +114,14 @@ def test_columns_that_a_row_lacks_are_null_and_others_are_left_out() -> None:
     assert batch.to_pylist() == [{"key": None, "total": 1}, {"key": "b", "total": None}, {"key": None, "total": None}]
 
 
-@pytest.mark.parametrize("value", ["7", True, 2**70, [1], object(), b"x"])
+@pytest.mark.parametrize("value", ["7", 1.5, float("nan"), True, 2**70, [1], object(), b"x"])
 def test_a_value_of_a_wrong_type_names_its_column(value: Any) -> None:
     with pytest.raises(TypeError, match="column 'total' of the rows that come out is int64: "):
         batch_of([{"key": "a", "total": 1}, {"key": "b", "total": value}], SCHEMA)
+
+
+def test_a_float_without_digits_is_an_integer() -> None:
+    assert batch_of([{"total": 2.0}, {"total": None}, {"total": 3}], SCHEMA)["total"].to_pylist() == [2, None, 3]
 
 
 @pytest.mark.parametrize("row", [None, ["a", 1], 7, "a", ("a", 1)])

@@ -61,7 +61,10 @@ def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
 
 def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Arrow would cut the digits off a `float` that it is told to take for an integer; a cast refuses."""
-    made = pa.array(values)
+    try:
+        made = pa.array(values)
+    except OverflowError:  # only unsigned ones may be that large
+        return pa.array(values, kind)
     return made.cast(kind) if pa.types.is_floating(made.type) or made.type == kind else pa.array(values, kind)
 
 

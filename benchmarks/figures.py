@@ -21,6 +21,7 @@ import msgspec
 #: By name, the module. Add a line here, and nothing else has to know.
 MODULES: Final = {
     "W8": "benchmarks.intervals",
+    "W9": "benchmarks.state_size",
     "W11": "benchmarks.recovery.measure",
     "W14": "benchmarks.scaling",
 }

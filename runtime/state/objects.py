@@ -168,7 +168,7 @@ class ObjectTable:
         if keys is None:
             keys = self._groups[group] = {}
         held = keys.get(key, _NOTHING)
-        if place is None and (held is _NOTHING or type(held) is not dict):
+        if place is None and (held is _NOTHING or not isinstance(held, dict)):
             keys[key] = value
             return held is not _NOTHING
         places = keys[key] = _places(held) if held is not _NOTHING else {}
@@ -191,7 +191,7 @@ class ObjectTable:
 
 def _places(held: Stored | dict[Place, Stored]) -> dict[Place, Stored]:
     """What is held of a key, by place."""
-    return held if type(held) is dict else {None: held}
+    return held if isinstance(held, dict) else {None: held}
 
 
 def is_plain(value: Any) -> bool:

@@ -1,0 +1,279 @@
+"""W9: what a checkpoint costs as the state grows, while 1 % of its keys change between checkpoints.
+
+A job by the real runtime fills its state and then changes one part of the keys after each barrier, in two forms: a
+value of 100 bytes per key of a row-wise function, and twelve columns of eight bytes of running aggregates. Slots are
+threads of this process, which take turns at the interpreter; state and manifests go to a real folder and are synced.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.figures import Figure, Plan, Report
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.restart import NoRestart
+from runtime.core.statistics import spread
+from runtime.dataflow import Dataflow, Stream
+from runtime.hosts.local import run_local
+from runtime.operators.aggregates import Sum
+from runtime.operators.functions import RowCollector
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.ports import OperatorContext, SourceReader
+from runtime.records import Completed
+from runtime.state.hashing import mix
+
+TITLE: Final = "checkpoint time against the size of the state, 1 % of the keys changed between checkpoints"
+TIME_BOX_S: Final = 900.0
+
+PARALLELISM: Final = 2
+VALUE_BYTES: Final = 100
+COLUMNS: Final = 12
+ROUNDS_PER_STATE: Final = 100  #: so 1 % of the keys change in a round
+POSITION: Final = "changed"
+STATEFUL: Final = "state"
+
+MOST_MS: Final = 1_000.0  #: of 99 % of the checkpoints of the largest state
+MOST_SYNC_MS: Final = 20.0
+MB: Final = 1_000_000
+
+_STRIDE: Final = 2_654_435_761  #: keys that change together lie far apart
+_SAMPLE_BYTES: Final = 1 << 20
+_DISK_CHUNK_BYTES: Final = 8 << 20
+_DISK_CHUNKS: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run."""
+
+    form: str
+    megabytes: int
+    checkpoints: int
+    interval_ms: int
+
+    @property
+    def keys(self) -> int:
+        return self.megabytes * MB // VALUE_BYTES
+
+    @property
+    def name(self) -> str:
+        return f"{self.form}, {self.megabytes} MB"
+
+
+CASES: Final = tuple(
+    Case(form=form, megabytes=megabytes, checkpoints=checkpoints, interval_ms=interval_ms)
+    for form in ("columns", "values")
+    for megabytes, checkpoints, interval_ms in ((10, 100, 200), (100, 100, 400), (1_000, 100, 1_000))
+)
+
+
+# ---------------------------------------------------------------- the job
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangingSource:
+    """Gives out every key once, then a hundredth of the keys after each snapshot."""
+
+    guarantee: ClassVar[str] = "at-least-once"
+    bounded: ClassVar[bool] = True
+
+    keys: int
+    rounds: int
+    columns: int
+
+    def reader(self) -> "ChangingReader":
+        return ChangingReader(self)
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+
+class ChangingReader(SourceReader):
+    def __init__(self, source: ChangingSource) -> None:
+        self._source = source
+        self._given = 0  #: rows; after the fill, those of the rounds
+        self._may_give = 0  #: up to here before the next snapshot
+
+    def open(self, context: OperatorContext) -> None:
+        self._state = context.state.list_state(POSITION)
+        self._mine = self._may_give = self._source.keys // context.parallelism
+        self._first = self._mine * context.index
+        self._round = self._mine // ROUNDS_PER_STATE
+        self._end = self._mine + self._round * self._source.rounds
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        count = min(max_rows, self._may_give - self._given)
+        if not count:
+            return None
+        numbers = np.arange(self._given, self._given + count)
+        self._given += count
+        return _rows(self._first + numbers * _STRIDE % self._mine, self._given, self._source.columns)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._given >= self._end
+
+    def snapshot(self, checkpoint: int) -> None:
+        if self._given == self._may_give:
+            self._may_give = min(self._end, self._given + self._round)
+        self._state.replace([self._given - self._mine])
+
+
+def _rows(keys: npt.NDArray[np.int64], salt: int, columns: int) -> pa.RecordBatch:
+    """Values that do not compress."""
+    values = {}
+    for column in range(columns):
+        mixed = mix((keys * (columns + 1) + column).view(np.uint64) + np.uint64(salt << 40))
+        values[f"v{column}"] = pa.array((mixed >> np.uint64(8)).view(np.int64))
+    return pa.RecordBatch.from_pydict({"key": pa.array(keys), **values})
+
+
+class Remember(KeyedProcessFunction):
+    """Keeps a value of 100 bytes per key."""
+
+    def open(self, context: ProcessContext) -> None:
+        self.value = context.value_state("value")
+        self.sample = np.random.default_rng(1).bytes(_SAMPLE_BYTES)
+
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        start = row["v0"] % (_SAMPLE_BYTES - VALUE_BYTES)
+        self.value.update(self.sample[start : start + VALUE_BYTES])
+
+
+def job(case: Case) -> Dataflow:
+    flow = Dataflow("state-size")
+    columns = COLUMNS if case.form == "columns" else 1
+    rows = flow.source("changes", ChangingSource(keys=case.keys, rounds=case.checkpoints, columns=columns))
+    _stateful(rows, case).sink("out", DiscardSink())
+    return flow
+
+
+def _stateful(rows: Stream, case: Case) -> Stream:
+    keyed = rows.key_by("key")
+    if case.form == "columns":
+        return keyed.aggregate(STATEFUL, {f"sum{column}": Sum(f"v{column}") for column in range(COLUMNS)})
+    return keyed.process(STATEFUL, Remember, pa.schema([("key", pa.int64())]))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One checkpoint after which a hundredth of the keys had changed since the one before."""
+
+    duration_ms: float
+    sync_ms: float
+    async_ms: float
+    written_bytes: int
+    files: int  #: that it is the first to name
+    named_files: int
+    changed_bytes: int
+
+
+def measured(case: Case, folder: Path) -> list[Cost]:
+    """The checkpoints after the fill, in order."""
+    settings = CoordinatorSettings(interval_ms=case.interval_ms, min_pause_ms=0)
+    flow, storage = job(case), str(folder)
+    records = run_local(flow, parallelism=PARALLELISM, storage=storage, settings=settings, restart=NoRestart())
+    return [
+        _cost(after, _files(after) - _files(before), VALUE_BYTES * (sum(_changed(after)) - sum(_changed(before))))
+        for before, after in pairwise(records.completed)
+        if min(_changed(before), default=-1) >= 0 and sum(_changed(before)) != sum(_changed(after))
+    ]
+
+
+def _changed(completed: Completed) -> list[int]:
+    """By subtask of the source, how many rows it gave out after the fill; less than none: it had not filled yet."""
+    subtasks = completed.manifest.operators["changes"].subtasks.values()
+    return [number for subtask in subtasks for number in subtask.lists[POSITION]]
+
+
+def _files(completed: Completed) -> set[str]:
+    return {segment.path for segment in completed.manifest.segments()}
+
+
+def _cost(completed: Completed, fresh: set[str], changed_bytes: int) -> Cost:
+    (stateful,) = (row for row in completed.operators if row["uid"] == STATEFUL)
+    return Cost(
+        duration_ms=completed.at - completed.manifest.triggered_at,
+        sync_ms=stateful["max_sync_ms"],
+        async_ms=stateful["max_async_ms"],
+        written_bytes=completed.written_bytes,
+        files=len(fresh),
+        named_files=len(_files(completed)),
+        changed_bytes=changed_bytes,
+    )
+
+
+def disk_rate(folder: Path) -> float:
+    """Bytes per second that the disk takes, each few of them synced."""
+    data, began = os.urandom(_DISK_CHUNK_BYTES), time.monotonic()
+    with (folder / "rate").open("wb") as file:
+        for _ in range(_DISK_CHUNKS):
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    (folder / "rate").unlink()
+    return _DISK_CHUNKS * len(data) / (time.monotonic() - began)
+
+
+# ---------------------------------------------------------------- reporting
+
+
+def steps(plan: Plan) -> int:
+    return len(CASES)
+
+
+def run(plan: Plan) -> Report:
+    figures, lines, details = [], [], []
+    for case in CASES:
+        folder = plan.folder / case.name.replace(", ", "-").replace(" ", "")
+        folder.mkdir()
+        rate = disk_rate(folder)
+        chosen = case if plan.rounds is None else Case(**{**_fields(case), "checkpoints": plan.rounds})
+        costs = measured(chosen, folder)
+        figures += _figures(case, costs)
+        lines.append(_line(case, costs, rate))
+        details.append({"case": case.name, "disk_bytes_per_s": rate, "checkpoints": [_fields(cost) for cost in costs]})
+        plan.step(case.name)
+    return Report(figures=tuple(figures), lines=tuple(lines), details={"cases": details})
+
+
+def _figures(case: Case, costs: Sequence[Cost]) -> list[Figure]:
+    largest = case.megabytes == max(each.megabytes for each in CASES)
+    duration, sync = spread([cost.duration_ms for cost in costs]), spread([cost.sync_ms for cost in costs])
+    factor = sum(cost.written_bytes for cost in costs) / sum(cost.changed_bytes for cost in costs)
+    p99 = MOST_MS if largest else None
+    return [
+        Figure(name=f"{case.name}: checkpoint, p99", value=duration.p99, unit="ms", digits=0, at_most=p99),
+        Figure(name=f"{case.name}: synchronous part, p99", value=sync.p99, unit="ms", digits=1, at_most=MOST_SYNC_MS),
+        Figure(name=f"{case.name}: bytes written per byte changed", value=factor, unit="times", digits=1),
+    ]
+
+
+def _line(case: Case, costs: Sequence[Cost], rate: float) -> str:
+    duration = spread([cost.duration_ms for cost in costs])
+    sync = spread([cost.sync_ms for cost in costs])
+    written = spread([cost.written_bytes / MB for cost in costs])
+    return (
+        f"{case.name}: {len(costs)} checkpoints, p50 {duration.p50:.0f} ms, most {duration.most:.0f} ms;"
+        f" synchronous p50 {sync.p50:.1f} ms, most {sync.most:.1f} ms;"
+        f" {written.mean:.2f} MB written on average, {written.most:.1f} MB at most;"
+        f" {sum(cost.files for cost in costs) / len(costs):.1f} new files,"
+        f" {max(cost.named_files for cost in costs)} named at most;"
+        f" the disk took {rate / MB:.0f} MB/s beside it"
+    )
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in type(value).__slots__}

@@ -1,0 +1,52 @@
+"""State files of a real job are merged while it runs, and hold what they held."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.checkpoint import Manifest
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.ids import OperatorId, SubtaskId
+from runtime.core.recovery import Restored
+from runtime.dataflow import Dataflow
+from runtime.hosts.local import run_local
+from runtime.io.filesystem import FileStore
+from runtime.operators.aggregates import Count
+from runtime.state import chain
+from runtime.state.store import SubtaskState
+from runtime.state.table import KeyedTable
+
+ROWS, KEYS = 50_000_000, 10_000
+MOST_FILES = 12  #: without merging there is one more with each checkpoint
+
+
+def rows_counted(manifest: Manifest, root: Path) -> int:
+    """By what the aggregates would go on from."""
+    groups = manifest.max_parallelism
+    state = SubtaskState(range(groups), groups, FileStore(str(root)))
+    snapshots = tuple(manifest.operators["counts"].subtasks.values())
+    state.restore(Restored(subtask=SubtaskId(OperatorId("counts"), 0), snapshots=snapshots))
+    fields = pa.schema([pa.field("n:count", pa.int64(), nullable=False)])
+    table = state.keyed_table("aggregates", pa.schema([("key", pa.int64())]), fields)
+    return int(table.column("n:count")[table.slots()].sum())
+
+
+def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4-02, S3-31."""
+    monkeypatch.setattr(chain, "COPIED_BYTES", 0)
+    monkeypatch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
+    monkeypatch.setattr(chain, "MOST_DELTAS", 2)
+    monkeypatch.setattr(KeyedTable, "mostly_changed", False)
+    flow = Dataflow("tidying")
+    numbers = flow.source("numbers", SequenceSource(rows=ROWS, keys=KEYS))
+    numbers.key_by("key").aggregate("counts", {"n": Count()}).sink("out", DiscardSink())
+    settings = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
+    records = run_local(flow, parallelism=2, storage=str(tmp_path), settings=settings)
+    manifests = [completed.manifest for completed in records.completed]
+    assert len(manifests) > MOST_FILES + 5
+    snapshots = [snapshot for manifest in manifests for snapshot in manifest.operators["counts"].subtasks.values()]
+    assert 1 < max(len(snapshot.keyed["aggregates"]) for snapshot in snapshots if snapshot.keyed) < MOST_FILES
+    assert rows_counted(manifests[-1], tmp_path) == ROWS

@@ -16,7 +16,7 @@ import pyarrow as pa
 from runtime.core.flow import Credits
 from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
-from runtime.core.messages import Control, Message, Records, Watermark
+from runtime.core.messages import Control, Idle, Message, Records, Watermark
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.combine import Combiner, rows_of
 from runtime.operators.partition import Partitioner, by_function, by_key_group
@@ -45,6 +45,7 @@ class Outputs:
     credits: Credits = field(init=False)
     records: int = 0
     schema: pa.Schema | None = None  #: of what was emitted first
+    _aside: bool = False  #: event time goes on without this subtask
 
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
@@ -74,9 +75,13 @@ class Outputs:
                 self._deal(edge, batch)
             else:
                 self._deal_parts(edge, partial(edge.combiner.add, batch))
+                if self._aside:  # no watermark of ours is waited for: what was held would be overtaken
+                    self._deal_parts(edge, edge.combiner.flush)
 
     def broadcast(self, message: Control) -> None:
         """Sends a control message on every channel; it is never charged."""
+        if isinstance(message, Watermark | Idle):
+            self._aside = isinstance(message, Idle)
         for edge in self._edges:
             if edge.combiner is not None:
                 time = message.time if isinstance(message, Watermark) else None

@@ -106,3 +106,16 @@ def test_whom_rows_are_combined_for_is_named_where_they_cannot_be(
 ) -> None:
     with pytest.raises(error, match="operator 'w'"):
         combining([]).emit(batch)
+
+
+def test_a_subtask_that_is_set_aside_holds_nothing_back() -> None:
+    """S0-65: its timers may still make rows. Event time goes on without it meanwhile, and would pass what it held."""
+    sent: list[tuple[ChannelId, Message]] = []
+    made = combining(sent)
+    made.broadcast(Watermark(3))
+    made.broadcast(Idle())
+    made.emit(TIMED)
+    assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
+    made.broadcast(Watermark(3))
+    made.emit(TIMED)
+    assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3

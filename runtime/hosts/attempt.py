@@ -50,7 +50,7 @@ from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure
 from runtime.hosts.completion import Timings, complete
-from runtime.hosts.monitor import Monitor, shown
+from runtime.hosts.monitor import Monitor
 from runtime.hosts.protocol import (
     Aborted,
     Ack,
@@ -67,6 +67,7 @@ from runtime.hosts.protocol import (
     ToMaster,
     Trigger,
 )
+from runtime.hosts.reports import LIVE_MS, Reports
 from runtime.hosts.scribe import Scribe
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind, failed_by
 from runtime.io.control import ControlServer, Hello
@@ -74,7 +75,6 @@ from runtime.ports import Clock, SnapshotStore
 from runtime.records import OperationRequest, RunRecords
 
 TICK_S: Final = 0.25
-LIVE_MS: Final = 1_000
 HELLO_TIMEOUT_MS: Final = 120_000  #: for Spark to start every slot; what a slot restores may take as long as it takes
 
 log = structlog.get_logger()
@@ -99,6 +99,8 @@ class Attempt:
         self._coordinator = Coordinator(config.job_id, config.token, self._graph, config.settings)
         self._monitor = Monitor(self._graph)
         self._scribe = Scribe(lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")))
+        facts = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
+        self._reports = Reports(self._monitor, self._coordinator, self._scribe, self.records, facts)
         self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
@@ -109,10 +111,8 @@ class Attempt:
         self.cancelled_by: list[str] = []  #: operations that asked to cancel
         self._ending: set[str] = set()  #: operations that asked to stop or drain
         self._heard_of: set[str] = set()
-        self._live_at = 0.0
         self._taking = False
         self._asked_meanwhile = False
-        self._not_triggered = 0  #: checkpoints that never began, for want of an id or by an error
 
     def _now(self) -> int:
         """Milliseconds since the epoch, by a clock that does not jump within the attempt."""
@@ -179,9 +179,7 @@ class Attempt:
         missing = sorted(set(range(self._graph.parallelism)) - self._addresses.keys())
         if missing and now - self._started_at > HELLO_TIMEOUT_MS:
             self._fail(f"slots {missing} were not started within {HELLO_TIMEOUT_MS} ms")
-        if now - self._live_at >= LIVE_MS and not self._scribe.behind:
-            self._live_at = now
-            self._write_live(now)
+        self._reports.write_if_due(now)
 
     def _tick(self, at: int) -> None:
         """What goes wrong at a trigger costs that checkpoint only: the clock must live on."""
@@ -189,7 +187,7 @@ class Attempt:
             self._decide(Ticked(at))
         except Exception:
             log.exception("a checkpoint could not be triggered")
-            self._not_triggered += 1
+            self._reports.not_triggered += 1
             self._wake_at.append(at + LIVE_MS)
 
     def _wind_down(self, control: ControlServer) -> Outcome:
@@ -200,6 +198,7 @@ class Attempt:
             control.send(slot, Shutdown())
         control.close()
         self.launcher.rest() if outcome.intact else self.launcher.stop()
+        self._reports.write_last(self.clock.monotonic_ms(), outcome)
         self._scribe.close(timeout_s=10.0 if outcome.kind is OutcomeKind.RELEASED else 60.0)
         while not self._mail.empty():  # a manifest that was on its way may have been recorded
             self._mail.get()()
@@ -317,7 +316,7 @@ class Attempt:
         if answer is None:
             self._post(self._superseded)
         elif isinstance(answer, EnvironmentFailure):
-            self._not_triggered += 1
+            self._reports.not_triggered += 1
             self._post(partial(self._decide, IdUnavailable(at, str(answer))))
         else:
             self._post(partial(self._decide, IdIssued(at, CheckpointId(answer))))
@@ -388,11 +387,3 @@ class Attempt:
                 self._post(self._superseded)
 
         self._scribe.submit(partial(self.records.change_state, event), answered)
-
-    def _write_live(self, now: float) -> None:
-        live = self._monitor.report(now)
-        if self._not_triggered:
-            live["counters"]["checkpoints_not_triggered"] = self._not_triggered
-        live["checkpoint"] = shown(self._coordinator.progress)
-        live |= {"restarts": self.config.restarts, "parallelism": self._graph.parallelism}
-        self._scribe.submit(partial(self.records.write_live, live), once=True)

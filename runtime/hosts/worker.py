@@ -35,6 +35,7 @@ from runtime.hosts.protocol import (
     Completed,
     Deploy,
     Deployed,
+    Ended,
     Failed,
     Go,
     Heartbeat,
@@ -306,7 +307,12 @@ class Slot:
     # ------------------------------------------------------------ to the master
 
     def _report(self, message: ToMaster) -> None:
+        if isinstance(message, Ended):  # it may be the last that the master hears of this slot
+            self._tell_metrics()
         self._control.send(message)
+
+    def _tell_metrics(self) -> None:
+        self._control.send(Heartbeat([task.metrics() for task in list(self._tasks.values())]))
 
     def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
         future = self._writer.submit(work)
@@ -318,12 +324,13 @@ class Slot:
 
     def _beat(self) -> None:
         while not self._beating.wait(HEARTBEAT_S):
-            self._control.send(Heartbeat([task.metrics() for task in list(self._tasks.values())]))
+            self._tell_metrics()
 
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
         log.error("slot failed", slot=self._config.index, error=str(error), exc_info=error)
+        self._tell_metrics()
         self._control.send(
             Failed(
                 detail=_sendable(str(error) or type(error).__name__),

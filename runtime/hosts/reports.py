@@ -1,0 +1,54 @@
+"""When the live report of an attempt is written: about once a second, and once more at the attempt's end.
+
+In between a report is left out while more important work waits to be written; the last one never is: it has the final
+numbers of a run. It decides nothing about the job, and knows neither slots nor tables.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from runtime.core.coordinator import Coordinator
+from runtime.hosts.monitor import Monitor, shown
+from runtime.hosts.scribe import Scribe
+from runtime.hosts.terms import Outcome, OutcomeKind
+from runtime.records import RunRecords
+
+LIVE_MS: Final = 1_000
+
+
+class Reports:
+    """Owned by the master's loop. Times are monotonic milliseconds.
+
+    Args:
+        facts: what is the same in every report of the attempt.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        coordinator: Coordinator,
+        scribe: Scribe,
+        records: RunRecords,
+        facts: Mapping[str, Any],
+    ) -> None:
+        self._monitor, self._coordinator = monitor, coordinator
+        self._scribe, self._records, self._facts = scribe, records, facts
+        self._written_at = 0.0
+        self.not_triggered = 0  #: checkpoints that never began, for want of an id or by an error
+
+    def write_if_due(self, now: float) -> None:
+        if now - self._written_at >= LIVE_MS and not self._scribe.behind:
+            self._written_at = now
+            self._write(now, once=True)
+
+    def write_last(self, now: float, outcome: Outcome) -> None:
+        """At the end of a job even a database that is away is waited for, as for all else that is recorded then."""
+        self._write(now, once=outcome.kind is not OutcomeKind.ENDED)
+
+    def _write(self, now: float, *, once: bool) -> None:
+        live = self._monitor.report(now)
+        if self.not_triggered:
+            live["counters"]["checkpoints_not_triggered"] = self.not_triggered
+        live |= {"checkpoint": shown(self._coordinator.progress), **self._facts}
+        self._scribe.submit(partial(self._records.write_live, live), once=once)

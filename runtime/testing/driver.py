@@ -135,7 +135,7 @@ class Driver:
     def _subtask_started(self, subtask: SubtaskId) -> None:
         self.started.add(subtask)
         if len(self.started) == len(self.attempt.graph.subtasks):
-            self.feed(JobStarted(self.now))
+            self.feed(JobStarted(self.now, resumed=self.world.bases[self.attempt.token] is not None))
 
     def fail(self, detail: str) -> None:
         if not self.suspended and not self.ended:

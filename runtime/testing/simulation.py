@@ -70,7 +70,7 @@ class Simulation:
         self.world = World(self.rng, faults)
         self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
         self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
-        settings = plan.settings or _settings(shape)
+        settings = plan.settings or _settings(shape, seed)
         self.job = self.cuts.apply(plan.job or _job(shape, seed))
         self.settings = plan.settings or _patient(settings, self.job)
         self.attempts: list[Attempt] = []
@@ -315,9 +315,12 @@ def _job(shape: Random, seed: int) -> Job:
     return pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
 
 
-def _settings(rng: Random) -> CoordinatorSettings:
+def _settings(rng: Random, seed: int) -> CoordinatorSettings:
+    """Long intervals are drawn apart: with one, what is resumed begins its first checkpoint before it has passed."""
+    interval_ms = rng.choice((None, 20, 50, 100, 200))
+    long_ms = Random(f"{seed} intervals").choice((None, None, None, 1_000))
     return CoordinatorSettings(
-        interval_ms=rng.choice((None, 20, 50, 100, 200)),
+        interval_ms=long_ms if interval_ms and long_ms else interval_ms,
         timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, or it could rightly never end
         min_pause_ms=rng.choice((0, 10, 50)),
         max_concurrent=rng.choice((1, 1, 2, 3)),

@@ -45,7 +45,7 @@ class Cells:
         copied.put(slice(0, self._count), self, slice(0, self._count))
         return copied
 
-    def put(self, at: slice, other: "Cells", there: slice) -> None:
+    def put(self, at: slice | Positions, other: "Cells", there: slice | Positions) -> None:
         """Takes over the values of `other`, which has the same columns."""
         for name, column in self._columns.items():
             column[at] = other._columns[name][there]

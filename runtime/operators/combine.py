@@ -184,7 +184,8 @@ class WindowCombiner:
         return [parts.slice(at, _BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _BATCH_ROWS)]
 
     def _out_of_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:
-        due = [pane for pane in self._dense.panes if before is None or pane < before]
+        panes = self._dense.panes
+        due = panes if before is None else range(panes.start, min(panes.stop, before))
         if not due:
             return
         keys, numbers, slots = self._dense.held(due)
@@ -202,6 +203,7 @@ class WindowCombiner:
         keys = [self._table.key_column(name, slots) for name in self._keys]
         yield self._parts(keys, self._table.key_column(PANE, slots), self._table, slots)
         self._table.delete(slots)
+        self._table.forget_texts()
 
     def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, slots: Slots) -> pa.RecordBatch:
         names = [self._aggregates.row_count(), *self._fields.names]

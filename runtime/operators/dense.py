@@ -36,39 +36,45 @@ class DensePanes:
         self._counting = counting
         self._low, self._span, self._depth = 0, 0, 0
         self.cells = Cells(fields, 0)
-        self.panes: list[int] = []  #: those that hold something, in order
+        self.panes = range(0)  #: from the first that holds something to the last
 
     def positions(self, keys: Keys, panes: Times | int) -> Positions | None:
         """Where each row belongs, and room for it; None where the cells would be too many."""
         first, last = (panes, panes) if isinstance(panes, int) else (int(panes.min()), int(panes.max()))
         if not self._make_room(int(keys.min()), int(keys.max()), first, last, len(keys)):
             return None
-        if any(pane not in self.panes for pane in range(first, last + 1)):
-            self.panes = sorted({*self.panes, *range(first, last + 1)})
+        self.panes = self._with(first, last)
         at = keys - self._low
         at += (panes & (self._depth - 1)) * self._span
         return at
 
-    def held(self, panes: Sequence[int]) -> tuple[Keys, Times, Positions]:
-        """The key and the pane of everything that these panes hold, and where it is."""
-        rows = self.cells.column(self._counting).reshape(self._depth, self._span)
-        places = [pane & (self._depth - 1) for pane in panes]
-        occupied = [np.flatnonzero(rows[place]) for place in places]
-        slots = np.concatenate([found + place * self._span for found, place in zip(occupied, places, strict=True)])
-        return np.concatenate(occupied) + self._low, np.repeat(panes, [len(found) for found in occupied]), slots
+    def held(self, panes: range) -> tuple[Keys, Times, Positions]:
+        """The key and the pane of everything that these panes hold, and where it is. They are the first of all."""
+        counts = self.cells.column(self._counting)
+        slots = np.concatenate([np.flatnonzero(counts[piece]) + piece.start for piece in self._pieces(panes)])
+        places, keys = np.divmod(slots, self._span)
+        return keys + self._low, ((places - panes.start) & (self._depth - 1)) + panes.start, slots
 
-    def drop(self, panes: Sequence[int]) -> None:
-        """Forgets what these panes hold."""
-        for pane in panes:
-            at = (pane & (self._depth - 1)) * self._span
-            self.cells.clear(slice(at, at + self._span))
-        self.panes = [pane for pane in self.panes if pane not in panes]
+    def drop(self, panes: range) -> None:
+        """Forgets what these panes hold. They are the first of all."""
+        for piece in self._pieces(panes):
+            self.cells.clear(piece)
+        self.panes = range(panes.stop, self.panes.stop)
+
+    def _with(self, first: int, last: int) -> range:
+        if not self.panes:
+            return range(first, last + 1)
+        return range(min(first, self.panes.start), max(last + 1, self.panes.stop))
+
+    def _pieces(self, panes: range) -> list[slice]:
+        """Where the cells of these panes are: in one piece, or in two where they go round."""
+        start, end = (panes.start & (self._depth - 1)) * self._span, self._depth * self._span
+        stop = start + len(panes) * self._span
+        return [slice(start, min(stop, end)), *([slice(0, stop - end)] if stop > end else [])]
 
     def _make_room(self, low: int, high: int, first: int, last: int, rows: int) -> bool:
         most = min(_MOST, max(_ALWAYS, _PER_ROW * rows))
-        if self.panes:
-            first, last = min(first, self.panes[0]), max(last, self.panes[-1])
-        depth = max(_FEWEST_PANES, 1 << (last - first).bit_length())
+        depth = max(_FEWEST_PANES, 1 << (len(self._with(first, last)) - 1).bit_length())
         if depth <= self._depth and self._low <= low and high < self._low + self._span:
             return True
         if self._span and (self.panes or depth * self._united(low, high) <= most):
@@ -86,7 +92,9 @@ class DensePanes:
     def _move(self, low: int, span: int, depth: int) -> None:
         """Has other bounds from now on, which hold all that is there."""
         cells = Cells(self._fields, depth * span)
-        for pane in self.panes:
-            before, after = (pane & (self._depth - 1)) * self._span, (pane & (depth - 1)) * span + self._low - low
-            cells.put(slice(after, after + self._span), self.cells, slice(before, before + self._span))
+        if self.panes:
+            panes = np.arange(self.panes.start, self.panes.stop)[:, np.newaxis]
+            before, after = (panes & (self._depth - 1)) * self._span, (panes & (depth - 1)) * span + self._low - low
+            keys = np.arange(self._span)
+            cells.put((after + keys).ravel(), self.cells, (before + keys).ravel())
         self.cells, self._low, self._span, self._depth = cells, low, span, depth

@@ -97,6 +97,17 @@ class KeyedTable:
         nulls = self._index.column(-1)[slots] & (1 << position) != 0
         return self._codecs[position].decode(self._index.column(position)[slots], nulls)
 
+    def forget_texts(self) -> None:
+        """Forgets texts of keys that are gone, where they are many. Every capture does, and keeps the codec it had."""
+        assert not self._tombstones, "they are written in terms of what would be forgotten"
+        for position, codec in enumerate(self._codecs):
+            if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
+                slots = self.slots()
+                nulls = self._index.column(-1)[slots] & (1 << position) != 0
+                codes = np.where(nulls, UNKNOWN, self._index.column(position)[slots])
+                self._codecs[position], codes = codec.compacted(codes)
+                self._index.recode(position, slots, np.where(nulls, 0, codes))
+
     # ------------------------------------------------------------ values
 
     def column(self, name: str) -> npt.NDArray[Any]:
@@ -162,14 +173,14 @@ class KeyedTable:
             rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
         if len(changed):
             rows.append(self._copy(changed))
-        self._compact()
+        self.forget_texts()
         return rows
 
     def mark_captured(self) -> None:
         """From now on, changes are those to what it holds now."""
-        self._compact()
-        self._dirty.data[:] = False
         self._tombstones = []
+        self.forget_texts()
+        self._dirty.data[:] = False
         self._captured.data[self.slots()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
@@ -230,13 +241,3 @@ class KeyedTable:
             part.grow(self._index.capacity)
         for column in self._columns.values():
             column.grow(self._index.capacity)
-
-    def _compact(self) -> None:
-        """Forgets texts of keys that are gone. Copies taken earlier keep the codec that they were taken with."""
-        for position, codec in enumerate(self._codecs):
-            if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
-                slots = self.slots()
-                nulls = self._index.column(-1)[slots] & (1 << position) != 0
-                codes = np.where(nulls, UNKNOWN, self._index.column(position)[slots])
-                self._codecs[position], codes = codec.compacted(codes)
-                self._index.recode(position, slots, np.where(nulls, 0, codes))

@@ -1,7 +1,9 @@
 """Rows folded before the shuffle: every form of keys, what must go when, and that nothing is lost or told twice."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -209,3 +211,61 @@ def test_barriers_do_not_make_it_give_up_what_pays() -> None:
         assert made.add(rows_at(time + 1, keys)) == made.add(rows_at(time + 2, keys)) == []
         (parts,) = made.advance(time + PANE_MS - 1)
         assert (parts.num_rows, rows_of(parts)) == (20_000, 40_000)
+
+
+def test_thousands_of_panes_at_a_time_cost_no_more_than_few() -> None:
+    """Windows of a millisecond: a batch took seconds, since each pane was looked for among all."""
+
+    def spent(panes: int) -> float:
+        made, times = combiner({"n": Count()}), np.arange(40_000) % panes * PANE_MS
+        rows = pa.record_batch({"k": np.zeros(40_000, dtype=np.int64), "t": times[::-1]})
+        began = process_time()
+        assert made.add(rows) == made.add(rows) == []
+        assert sum(map(rows_of, made.advance(PANE_MS - 1))) == 2 * (40_000 // panes)
+        assert sum(map(rows_of, made.flush())) == 2 * (40_000 - 40_000 // panes)
+        return process_time() - began
+
+    assert spent(40_000) < 100 * max(spent(4), 0.001)
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.tuples(st.integers(0, 5), st.integers(-40, 40)), min_size=1), st.integers(-60, 60)))
+)
+def test_dense_panes_hold_what_was_put_there_and_forget_what_has_gone(steps: list[Any]) -> None:
+    """Panes go in order, others come before and behind, rows of the array are used in turn."""
+    made, held = dense.DensePanes([pa.field("n", pa.int64(), nullable=False)], "n"), Counter[tuple[int, int]]()
+    for rows, before in steps:
+        keys, panes = zip(*rows, strict=True)
+        at = made.positions(np.array(keys), np.array(panes))
+        assert at is not None
+        np.add.at(made.cells.column("n"), at, 1)
+        held.update(rows)
+        due = range(made.panes.start, min(made.panes.stop, before))
+        if due:
+            found_keys, found_panes, slots = made.held(due)
+            found = zip(found_keys.tolist(), found_panes.tolist(), strict=True)
+            counts = made.cells.column("n")[slots].tolist()
+            gone = {row: held.pop(row) for row in [*held] if row[1] < before}
+            assert dict(zip(found, counts, strict=True)) == gone
+            made.drop(due)
+    assert int(made.cells.column("n").sum()) == held.total()
+
+
+def test_texts_of_keys_that_are_gone_are_forgotten() -> None:
+    """Sessions, say: each has a few rows and never comes again."""
+    made = combiner({"n": Count()})
+
+    def after(first: int, last: int) -> int:
+        for number in range(first, last):
+            sessions = pa.array([f"session {number} {row % 100}" for row in range(300)])
+            times = pa.array([number * PANE_MS] * 300, pa.timestamp("ms"))
+            made.add(pa.RecordBatch.from_arrays([sessions, times], names=["k", "t"]))
+            assert sum(map(rows_of, made.advance((number + 1) * PANE_MS - 1))) == 300
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        few = after(0, 20)
+        assert after(20, 100) < 2 * few
+    finally:
+        tracemalloc.stop()

@@ -190,6 +190,7 @@ def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path) -> None:
         run.ask("checkpoint")
         run.wait_for(lambda: any(opening.token == 2 for opening in source.opened))
         assert not run.manifests, "that checkpoint never came to be"
+        run.wait_for(lambda: run.records.live["restarts"] == 1 and run.operator("out").get("records_in") == 4 * 200)
         run.end("drain")
     again = [opening for opening in source.opened if opening.token == 2]
     assert [opening.noted for opening in again] == [set()] * 2

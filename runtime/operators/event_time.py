@@ -11,6 +11,7 @@ from runtime.errors import DataRejected, JobRejected
 Times = npt.NDArray[np.int64]
 
 _PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_LIMIT_MS: Final = 1 << 62  #: 146 million years; every window of such a time begins and ends within 64 bits
 _MS_PER_S: Final = 1_000
 _MS_PER_DAY: Final = 86_400_000
 
@@ -20,9 +21,11 @@ def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
 
     Raises:
         JobRejected: there is no such column, or it holds no times.
-        DataRejected: a time is null.
+        DataRejected: a time is null, or too far away for windows.
     """
     ticks, per_ms = _ticks(batch, name)
+    if len(ticks):
+        _check(ticks, name, per_ms, int(ticks.min()), int(ticks.max()))
     return ticks // per_ms if per_ms > 1 else ticks
 
 
@@ -34,7 +37,9 @@ def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
     """
     ticks, per_ms = _ticks(batch, name)
     size = size_ms * per_ms
-    first, last = int(ticks.min()) // size, int(ticks.max()) // size
+    least, greatest = int(ticks.min()), int(ticks.max())
+    _check(ticks, name, per_ms, least, greatest)
+    first, last = least // size, greatest // size
     return first if first == last else ticks // size
 
 
@@ -49,11 +54,27 @@ def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
     kind = column.type
     if pa.types.is_timestamp(kind):
         values = np.asarray(column.view(pa.int64()))
-        return (values * _MS_PER_S, 1) if kind.unit == "s" else (values, _PER_MS[kind.unit])
+        return (_milliseconds(values), 1) if kind.unit == "s" else (values, _PER_MS[kind.unit])
     if pa.types.is_date32(kind):
         return np.asarray(column.view(pa.int32()), dtype=np.int64) * _MS_PER_DAY, 1
     if pa.types.is_date64(kind):
         return np.asarray(column.view(pa.int64())), 1
+    if pa.types.is_uint64(kind):
+        return np.minimum(np.asarray(column), _LIMIT_MS).astype(np.int64), 1
     if pa.types.is_integer(kind):
         return np.asarray(column, dtype=np.int64), 1
     raise JobRejected("bad-time-column", name, f"an event time is a timestamp, a date or milliseconds, not {kind}")
+
+
+def _milliseconds(seconds: Times) -> Times:
+    """Those too far away stay so, instead of beginning anew at the other end of 64 bits."""
+    limit = _LIMIT_MS // _MS_PER_S + 1
+    return np.clip(seconds, -limit, limit) * _MS_PER_S
+
+
+def _check(ticks: Times, name: str, per_ms: int, least: int, greatest: int) -> None:
+    limit = _LIMIT_MS * per_ms
+    if -limit <= least and greatest < limit:
+        return
+    row = int(np.flatnonzero(ticks == (least if least < -limit else greatest))[0])
+    raise DataRejected(f"the event time in column {name!r} is out of range (row {row + 1} of a batch)")

@@ -16,6 +16,7 @@ from runtime.errors import DataRejected, JobRejected
 from runtime.io.memory import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.combine import WindowCombiner
+from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import by_key_group
 from runtime.operators.window import LATE_RECORDS, TumblingWindow
 from runtime.ports import Operator
@@ -215,3 +216,32 @@ def test_output_has_one_schema_and_is_cut_into_batches() -> None:
     time = pa.timestamp("ms")
     expected = [("k", pa.int32()), ("j", pa.string()), ("window_start", time), ("window_end", time), ("n", pa.int64())]
     assert {out.schema for out in harness.out.batches} == {pa.schema(expected)}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([2**63 - 1], pa.int64()),
+        pa.array([-(2**63)], pa.int64()),
+        pa.array([2**64 - 1], pa.uint64()),
+        pa.array([0, 2**62], pa.timestamp("s")),
+        pa.array([0, -(2**60)], pa.timestamp("s")),
+        pa.array([2**63 - 1], pa.timestamp("ms")),
+    ],
+)
+def test_a_time_beyond_all_windows_is_refused(times: pa.Array) -> None:
+    """Its window would have no end within 64 bits: it came out with the times of another, or never."""
+    rows = pa.RecordBatch.from_arrays([times, pa.array(["a"] * len(times))], names=["t", "k"])
+    with pytest.raises(DataRejected, match=r"column 't' is out of range \(row \d of a batch\)"):
+        Harness(window(["k"], {"n": Count()})).process(rows)
+    with pytest.raises(DataRejected, match="out of range"):
+        event_times_ms(rows, "t")
+
+
+def test_times_millions_of_years_away_have_windows() -> None:
+    harness = Harness(window(["k"], {"n": Count()}))
+    starts = [-(2**62), 0, 2**62 - 1]
+    harness.process(batch([("a", time, 1) for time in starts]))
+    harness.operator.on_watermark(MAX_WATERMARK, harness.out)
+    (fired,) = harness.out.batches
+    assert fired.column("window_start").cast(pa.int64()).to_pylist() == [time // SIZE * SIZE for time in starts]

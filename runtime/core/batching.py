@@ -2,7 +2,9 @@
 
 Large batches spare work per batch; but whatever a slot has begun it finishes, and a barrier waits behind it. So the
 size follows the time from one batch to the next. That has in it all that a batch costs: the rest of the slot's work
-and, where credit was awaited, the work of other slots. It knows neither what is read nor a clock.
+and, where credit was awaited, the work of other slots. One that took long once, as when state was captured, is followed
+by larger ones again: else a slot whose other work alone takes a while would be left with the smallest for ever. It
+knows neither what is read nor a clock.
 """
 
 from typing import Final
@@ -12,6 +14,7 @@ LEAST_ROWS: Final = 64  #: only reached where a few hundred rows take long: what
 MOST_ROWS: Final = 65_536
 SHORT_MS: Final = 10.0
 LONG_MS: Final = 50.0
+GROWTH: Final = 16  #: in between, a batch is larger than the one before by this part of it
 
 
 class BatchSize:
@@ -38,5 +41,6 @@ class BatchSize:
         """`took_ms` is how long the job had the batch before."""
         if took_ms > LONG_MS:
             self.rows = max(LEAST_ROWS, min(self.rows, self._got) // 2)
-        elif took_ms < SHORT_MS and self._got >= self._asked:
-            self.rows = min(MOST_ROWS, self.rows * 2)
+        elif self._got >= self._asked:
+            more = self.rows if took_ms < SHORT_MS else self.rows // GROWTH
+            self.rows = min(MOST_ROWS, self.rows + more)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.batching import FIRST_ROWS, LEAST_ROWS, MOST_ROWS, BatchSize
+from runtime.core.batching import FIRST_ROWS, GROWTH, LEAST_ROWS, LONG_MS, MOST_ROWS, BatchSize
 
 
 def after(*took_ms: float, rows: int | None = None) -> int:
@@ -29,8 +29,22 @@ def test_batches_that_take_no_time_are_doubled_up_to_a_most_size() -> None:
     assert after(*[1.0] * 30) == MOST_ROWS
 
 
-def test_in_between_the_size_stays() -> None:
-    assert after(10.0, 50.0, 30.0) == FIRST_ROWS
+def test_in_between_they_grow_little_by_little() -> None:
+    assert after(10.0) == after(50.0) == FIRST_ROWS + FIRST_ROWS // GROWTH
+    assert after(30.0, rows=FIRST_ROWS - 1) == FIRST_ROWS
+
+
+@pytest.mark.parametrize("beside_ms", [0, 5, 15, 30, 45])
+def test_batches_that_take_long_once_a_second_do_not_stay_small(beside_ms: float) -> None:
+    """Where a slot's other work alone takes a while, no batch comes so soon that the size doubled again."""
+    size, now, taken, captured = BatchSize(), 0.0, 0, 0
+    while now < 60_000:
+        size.came(size.rows, now)
+        taken += size.rows
+        now += beside_ms + size.rows * 0.001
+        if now // 1_000 > captured:
+            captured, now = now // 1_000, now + 100
+    assert taken / now > 0.5 * (LONG_MS - beside_ms) / LONG_MS / 0.001 / 2
 
 
 def test_a_source_that_gives_less_than_it_may_is_not_asked_for_more() -> None:
@@ -57,5 +71,5 @@ def test_it_settles_where_a_batch_takes_a_short_time(ms_per_row: float) -> None:
         size.came(size.rows, now)
         now += size.rows * ms_per_row
     took_ms = size.rows * ms_per_row
-    assert took_ms <= 50
+    assert took_ms <= LONG_MS * (1 + 1 / GROWTH)
     assert took_ms >= 10 or size.rows == MOST_ROWS

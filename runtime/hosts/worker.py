@@ -28,6 +28,7 @@ from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
 from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
+from runtime.hosts.collector import Relief
 from runtime.hosts.feedback import replayed
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.protocol import (
@@ -103,6 +104,7 @@ class Slot:
         self._shutdown = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._tidier = ThreadPoolExecutor(1, thread_name_prefix="tidying")
+        self._relief = Relief()
         self._beating = threading.Event()
         self._dismissed = threading.Event()  #: the master wants nothing more, or is gone
         self._exchange = exchange(config.index, config.token, config.secret, self)
@@ -325,6 +327,7 @@ class Slot:
     def _beat(self) -> None:
         while not self._beating.wait(HEARTBEAT_S):
             self._tell_metrics()
+            self._mail.put(self._relief.look)
 
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""

@@ -1,6 +1,8 @@
 """The garbage collector of a slot's process."""
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -47,3 +49,46 @@ def test_cycles_that_a_function_makes_are_freed_while_it_runs() -> None:
     kept = [Node() for _ in range(20_000)]
     assert first() is None
     assert len(kept) == 20_000
+
+
+def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
+    collector.settle()
+    size = 0
+    relief = collector.Relief(lambda: size)
+    node = Node()
+    gone = weakref.ref(node)
+    for _ in range(3):
+        gc.collect(1)  # it is old now
+    del node
+    relief.look()
+    assert gone() is not None, "nothing has grown"
+    for _ in range(10):
+        size += collector.GROWN_BYTES
+        relief.look()
+    assert gone() is None
+
+
+#: A function that leaves a cycle behind per batch, with the batch in it: a hundred times a megabyte between two looks.
+HEAVY = """
+import numpy, psutil
+from runtime.hosts import collector
+
+def function(batch):
+    def again():
+        return again, batch
+    return batch
+
+collector.settle()
+relief, most, first = collector.Relief(), 0, collector.resident_bytes()
+for number in range(1_000):
+    function(numpy.ones(131_072))
+    if number % 100 == 0:
+        most = max(most, collector.resident_bytes() - first)
+        relief.look()
+print(most // 2**20)
+"""
+
+
+def test_cycles_that_hold_batches_do_not_fill_the_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 400

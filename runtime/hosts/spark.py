@@ -136,8 +136,9 @@ _SPARK_SETTINGS: Final = {
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The driver starts a stage and waits: what makes long work fast only makes its start slow.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # The driver starts a stage and waits: what makes long work fast only makes its start slow. These come before the
+    # options that an operator sets, and choose no collector: with two chosen no JVM starts.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
 

@@ -10,6 +10,7 @@ import sys, threading
 from pathlib import Path
 import runtime.hosts.forking
 print(threading.active_count(), "pyarrow.flight" in sys.modules, "grpc" in Path("/proc/self/maps").read_text())
+print("numpy.random" in sys.modules)
 print(*(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
 """
 
@@ -18,6 +19,7 @@ def test_nothing_is_imported_that_starts_threads() -> None:
     """Those of jemalloc see to a fork themselves."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
-    first, threads = done.stdout.splitlines()
+    first, random, threads = done.stdout.splitlines()
     assert first == "1 False False"
+    assert random == "False", "every slot would draw the same numbers: a fork does not seed them anew"
     assert [name for name in threads.split() if not name.startswith("jemalloc")] == ["python"]

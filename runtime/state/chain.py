@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from runtime.core.checkpoint import Segment
-from runtime.errors import CorruptState
+from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.ports import SnapshotStore
 from runtime.state.merge import merged, run_to_merge
 from runtime.state.segments import write_segment
@@ -29,6 +29,9 @@ from runtime.state.segments import write_segment
 MOST_DELTAS: Final = 8
 SMALLEST_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the base
 COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
+
+#: What files that cannot be merged raise: they are damaged, or hold types that do not go together.
+_UNUSABLE: Final = (CorruptState, pa.ArrowException)
 
 Make = Callable[[SnapshotStore], Iterable[pa.RecordBatch]]
 
@@ -48,6 +51,7 @@ class Link:
         self.rows = rows
         self.nbytes = nbytes
         self.lost = False  #: the files that it was to be made of are not what they were: it cannot be had any more
+        self.named = False  #: a snapshot names it, or may
         self.segments: tuple[Segment, ...] | None = None  #: one, or none if no row was left; None: not written yet
         self._name = name
         self._make: Make | None = make
@@ -71,12 +75,12 @@ class Link:
             if first is None:
                 return ()
             return (write_segment(store, path, itertools.chain([first], batches), self.rows, self._groups),)
-        except CorruptState:
+        except _UNUSABLE:
             self.lost = True
             raise
 
 
-class _Stopped(Exception):
+class _Stopped(EnvironmentFailure):
     """Merging was told to end."""
 
 
@@ -115,6 +119,8 @@ class Chain:
         many, heavy = len(deltas) >= MOST_DELTAS, more > max(base, SMALLEST_BASE_BYTES)
         if self._keys is None:
             return many or heavy
+        if sum(link.nbytes for link in deltas if link.segments is None) > max(base, self._copied_bytes):
+            return True  # storage is away: what waits for it takes more memory than a copy
         return (heavy and base + more <= self._copied_bytes) or (many and base + more <= SMALLEST_BASE_BYTES)
 
     def link(self, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> Link:
@@ -140,11 +146,14 @@ class Chain:
         if nbytes <= self._copied_bytes:
             self._incomplete = True
         else:
-            self.rebase(self.link(self._merging(tuple(segments), whole=True), rows, nbytes))
+            self.rebase(self.link(self._merging(tuple(segments), nbytes, whole=True), rows, nbytes))
 
     def links(self) -> tuple[Link, ...]:
         """What a snapshot taken now consists of."""
-        return self._links
+        with self._changing:
+            for link in self._links:
+                link.named = True
+            return self._links
 
     def stop(self) -> None:
         """Lets merging end soon, for good."""
@@ -161,11 +170,11 @@ class Chain:
                     _, nbytes = link.write(store, prefix)
                 except _Stopped:
                     return
-                except CorruptState:
+                except _UNUSABLE:
                     self._miss(run[0])
                     return
-                self._replace(run[0], link)
                 self._merged_bytes += nbytes
+                store.delete([segment.path for one in self._replace(run[0], link) for segment in one.segments or ()])
 
     def taken_merged_bytes(self) -> int:
         """Bytes written by merging since the last call."""
@@ -184,28 +193,34 @@ class Chain:
         return ((), False) if start is None else (written[start:], start == 0)
 
     def _merge_of(self, run: tuple[Link, ...], whole: bool) -> Link:
-        make = self._merging([segment for link in run for segment in link.segments or ()], whole)
+        segments = [segment for link in run for segment in link.segments or ()]
         rows, nbytes = sum(link.rows for link in run), sum(link.nbytes for link in run)
-        return self.link(lambda store: self._until_stopped(make(store)), rows, nbytes)
+        return self.link(self._merging(segments, nbytes, whole), rows, nbytes)
 
-    def _merging(self, segments: Sequence[Segment], whole: bool) -> Make:
+    def _merging(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> Make:
         assert self._keys is not None, "rows without keys are not merged"
-        return partial(merged, segments=segments, groups=self._groups, keys=self._keys, whole=whole)
+        make = partial(merged, segments=segments, groups=self._groups, keys=self._keys, nbytes=nbytes, whole=whole)
+        return lambda store: self._until_stopped(make(store))
 
     def _until_stopped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if self._stopped:
-                raise _Stopped
+                raise _Stopped("the subtask has ended")
             yield batch
 
-    def _replace(self, run: tuple[Link, ...], link: Link) -> None:
-        """Puts `link` where the run was; the chain may have grown meanwhile, or have begun again."""
+    def _replace(self, run: tuple[Link, ...], link: Link) -> list[Link]:
+        """Puts `link` where the run was; the chain may have grown meanwhile, or have begun again.
+
+        Returns what no snapshot names or ever will.
+        """
         left = sum(segment.rows for segment in link.segments or ())
         link.nbytes, link.rows = link.nbytes * left // max(1, link.rows), left
         with self._changing:
-            if run[0] in self._links:
-                at = self._links.index(run[0])
-                self._links = (*self._links[:at], *((link,) if left else ()), *self._links[at + len(run) :])
+            if run[0] not in self._links:
+                return [link]
+            at = self._links.index(run[0])
+            self._links = (*self._links[:at], *((link,) if left else ()), *self._links[at + len(run) :])
+            return [one for one in run if not one.named]
 
     def _miss(self, run: tuple[Link, ...]) -> None:
         """A file of the chain is damaged, or gone: the next capture copies everything, unless one has already."""

@@ -20,7 +20,7 @@ from runtime.state.factorise import factorise
 from runtime.state.segments import read_segment
 
 UNIT_BYTES: Final = 4096  #: files of less than `most` units are of the smallest class
-SLICE_BYTES: Final = 1 << 24  #: of the files, go through memory at a time
+SLICE_BYTES: Final = 1 << 24  #: go through memory at a time, about
 
 _GROUP, _DELETED, _FIRST_KEY = 0, 1, 2  #: columns of a segment, by position
 
@@ -53,26 +53,27 @@ def _class_of(size: int, most: int) -> int:
 
 
 def merged(
-    store: SnapshotStore, segments: Sequence[Segment], groups: range, keys: int, whole: bool
+    store: SnapshotStore, segments: Sequence[Segment], groups: range, keys: int, nbytes: int, whole: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `groups` that count, sorted by key group, some key groups at a time.
 
     Args:
         segments: the oldest first.
         keys: how many columns make up a key.
+        nbytes: about what the rows take in memory: files are compressed.
         whole: nothing lies before these, so nothing needs to be told of what was deleted.
 
     Raises:
         CorruptState: a file is not what its manifest says.
     """
-    for part in _slices(segments, groups):
-        batches = [rows for segment in segments if (rows := _rows_in(store, segment, part)) is not None]
+    schema = read_segment(store, segments[-1], range(0)).schema  # a type may have become wider since the first
+    for part in _slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups):
+        batches = [rows.cast(schema) for segment in segments if (rows := _rows_in(store, segment, part)) is not None]
         if batches and (batch := _latest(batches, keys, whole)).num_rows:
             yield batch
 
 
-def _slices(segments: Sequence[Segment], groups: range) -> Iterator[range]:
-    total = sum(segment.nbytes for segment in segments)
+def _slices(total: int, groups: range) -> Iterator[range]:
     step = max(1, len(groups) * SLICE_BYTES // max(1, total))
     for start in range(groups.start, groups.stop, step):
         yield range(start, min(start + step, groups.stop))
@@ -89,8 +90,7 @@ def _rows_in(store: SnapshotStore, segment: Segment, groups: range) -> pa.Record
 
 def _latest(batches: Sequence[pa.RecordBatch], keys: int, whole: bool) -> pa.RecordBatch:
     """The last row of each key, in the order of key groups, and in that of writing within one."""
-    schema = batches[-1].schema  # a type may have become wider since the first
-    rows = pa.concat_batches([batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches])
+    rows = pa.concat_batches(batches)
     distinct = factorise(rows.columns[_FIRST_KEY : _FIRST_KEY + keys])
     last = np.empty(len(distinct), dtype=np.intp)
     last[distinct.which] = np.arange(rows.num_rows)  # of several that meet here, the last one wins

@@ -17,6 +17,7 @@ from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.memory import MemorySnapshotStore
 from runtime.state import chain, merge
 from runtime.state.chain import MOST_DELTAS
+from runtime.state.hashing import key_groups
 from runtime.state.merge import UNIT_BYTES, run_to_merge
 from runtime.state.objects import ObjectTable
 from runtime.state.store import StateCapture, SubtaskState
@@ -166,6 +167,23 @@ def test_a_chain_that_began_again_meanwhile_forgets_what_was_merged() -> None:
     thread.join()
     assert state.capture(False).write(store, "chk-after")[0] == again
     assert agree(store, again, table)
+    assert not store.list("merged")
+
+
+def test_a_merged_file_that_is_merged_again_before_a_snapshot_names_it_does_not_stay() -> None:
+    """S3-31: retention goes by what manifests name, so nobody else would delete it while the attempt lasts."""
+    store = GatedStore()
+    state, table, capture = with_deltas(store, MOST_DELTAS)
+    thread = store.merge(capture)
+    put(table, range(500), b"while merging")
+    between, _ = state.capture(False).write(store, "chk-between")
+    store.go_on.set()
+    thread.join()
+    after, _ = state.capture(False).write(store, "chk-after")
+    assert [segment.path for segment in after.keyed["objects"]] == store.list("merged")
+    assert len(store.list("merged")) == 1
+    assert agree(store, between, table)
+    assert agree(store, after, table)
 
 
 def test_merging_ends_soon_when_the_subtask_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +223,39 @@ def test_a_damaged_file_that_merging_meets_is_made_good_by_the_next_capture() ->
     assert agree(store, snapshot, table)
 
 
+def test_a_storage_that_is_away_does_not_fill_the_memory() -> None:
+    """What was captured is kept until it is written: no more than the state twice, however long that takes."""
+    store = FailingStore()
+    state, table = opened(store)
+    put(table, range(500))
+    written(state.capture(False), store, 0)
+    store.writes_until_failure = 0
+    for number in range(1, 60):
+        put(table, range(50), b"%d" % number)
+        capture = state.capture(False)
+        with pytest.raises(EnvironmentFailure):
+            capture.write(store, f"chk-{number}")
+        assert sum(link.rows for link in capture.keyed["objects"]) <= 3 * len(table)
+    store.writes_until_failure = 1_000_000
+    snapshot, _ = state.capture(False).write(store, "chk-after")
+    assert agree(store, snapshot, table)
+
+
+def test_rows_that_compress_well_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes through memory is bounded by what the rows take there, not by the size of their files."""
+    monkeypatch.setattr(merge, "SLICE_BYTES", 1 << 16)
+    store = MemorySnapshotStore()
+    state = SubtaskState(range(GROUPS), GROUPS, store)
+    table = typed(state, pa.int64())
+    table.upsert([pa.array(range(20_000))])
+    (segment,) = state.capture(False).write(store, "chk-1")[0].keyed["typed"]
+    nbytes = 20_000 * table.row_bytes
+    assert nbytes > 4 * segment.nbytes
+    slices = list(merge.merged(store, [segment], range(GROUPS), 1, nbytes, whole=True))
+    assert sum(batch.num_rows for batch in slices) == 20_000
+    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 * merge.SLICE_BYTES
+
+
 # ---------------------------------------------------------------- after a restore
 
 
@@ -236,6 +287,18 @@ def test_restored_files_that_went_away_cost_one_checkpoint() -> None:
         state.capture(False).write(store, "chk-10")
     snapshot, _ = state.capture(False).write(store, "chk-11")
     assert agree(store, snapshot, table)
+
+
+def test_what_restored_files_are_merged_to_is_given_up_when_the_subtask_ends() -> None:
+    """A slot that ends waits for its writer, and the next attempt for the slot."""
+    store = MemorySnapshotStore()
+    _, _, capture = with_deltas(store, 3)
+    state, _ = opened(store, [capture.write(store, "again")[0]])
+    first = state.capture(False)
+    state.close()
+    with pytest.raises(EnvironmentFailure, match="ended"):
+        first.write(store, "chk-10")
+    assert not store.list("chk-10")
 
 
 def test_half_of_the_key_groups_are_taken_over_alone() -> None:
@@ -270,3 +333,27 @@ def test_types_that_became_wider_are_merged() -> None:
     again.restore(Restored(subtask=ME, snapshots=(snapshot,)))
     found = typed(again, pa.int64())
     assert sorted(found.column("n")[found.slots()].tolist()) == [0] * 90 + [2**40] * 10
+
+
+def test_types_that_became_wider_in_few_key_groups_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows pass a few key groups at a time, and of some of these only older files have any."""
+    monkeypatch.setattr(merge, "SLICE_BYTES", 1)
+    store, numbers = MemorySnapshotStore(), pa.array(range(100))
+    narrow = SubtaskState(range(GROUPS), GROUPS, store)
+    typed(narrow, pa.int32()).upsert([numbers])
+    snapshot = narrow.capture(False).write(store, "narrow")[0]
+    few = numbers.filter(pa.array(key_groups(pa.record_batch([numbers], ["k"]), ["k"], GROUPS) < GROUPS // 3))
+    wide = SubtaskState(range(GROUPS), GROUPS, store)
+    wide.restore(Restored(subtask=ME, snapshots=(snapshot,)))
+    table = typed(wide, pa.int64())
+    for number in range(MOST_DELTAS):
+        slots = table.upsert([few])
+        table.column("n")[slots] = 2**40
+        table.touch(slots)
+        snapshot, _ = written(wide.capture(False), store, number)
+    for _ in range(2):  # the first snapshot after a restore is made of several files as well
+        again = SubtaskState(range(GROUPS), GROUPS, store)
+        again.restore(Restored(subtask=ME, snapshots=(snapshot,)))
+        found = typed(again, pa.int64())
+        assert sorted(found.column("n")[found.slots()].tolist()) == [0] * (100 - len(few)) + [2**40] * len(few)
+        snapshot, _ = again.capture(False).write(store, "once-more")

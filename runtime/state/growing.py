@@ -9,6 +9,7 @@ Another thread may ask for the array at any time: whatever it gets holds what wa
 """
 
 import mmap
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -53,7 +54,8 @@ def _zeroes(nbytes: int) -> mmap.mmap | bytearray:
         return bytearray(nbytes)
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)  # what is touched here and there costs fewer look-ups of addresses
+        with suppress(OSError):  # not every kernel has them
+            pages.madvise(mmap.MADV_HUGEPAGE)  # what is touched here and there costs fewer look-ups of addresses
     return pages
 
 

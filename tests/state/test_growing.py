@@ -63,6 +63,14 @@ def test_a_large_one_grows_without_a_copy() -> None:
     assert numbers.data[-1] == 0
 
 
+def test_a_system_without_large_pages_has_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers and small kernels may refuse the advice, which nothing but speed depends on."""
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 10_000)
+    numbers = GrowingArray(np.int64, LARGE)
+    numbers.grow(2 * LARGE)
+    assert not numbers.data.any()
+
+
 def test_a_table_grows_while_its_columns_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growing, "_MAPPED_BYTES", 1)
     keys, values = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())])

@@ -25,7 +25,8 @@ class ColumnRows:
     valid: Mask | None  #: None: all are
 
     def taken(self, rows: Slots) -> "ColumnRows":
-        return ColumnRows(self.field, self.values[rows], None if self.valid is None else self.valid[rows])
+        valid = None if self.valid is None else self.valid.take(rows)
+        return ColumnRows(self.field, self.values.take(rows), valid)
 
     def to_arrow(self) -> pa.Array:
         kind = self.field.type

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from runtime.core.keygroups import MAX_KEY_GROUPS
 from runtime.state.columns import ColumnRows
 from runtime.state.index import CodeRows, Slots
 from runtime.state.keycodes import KeyCodec
@@ -47,18 +48,18 @@ class TableRows:
 
     def to_batch(self, rows: Slots) -> pa.RecordBatch:
         """Some of the rows in the layout of a segment."""
-        codes, deleted = self.codes[:, rows], self.values is None
-        keys = [self._key_column(position, codes) for position in range(len(self.schema.keys))]
+        deleted, null_marks = self.values is None, self.codes[-1].take(rows)
+        keys = [self._key_column(position, rows, null_marks) for position in range(len(self.schema.keys))]
         if self.values is None:
             values = [pa.nulls(len(rows), field.type) for field in self.schema.values]
         else:
             values = [column.taken(rows).to_arrow() for column in self.values]
-        own = [pa.array(self.groups[rows]), pa.array(np.full(len(rows), deleted))]
+        own = [pa.array(self.groups.take(rows)), pa.array(np.full(len(rows), deleted))]
         return pa.RecordBatch.from_arrays([*own, *keys, *values], schema=_layout(self.schema))
 
-    def _key_column(self, position: int, codes: CodeRows) -> pa.Array:
-        nulls = codes[-1] & (1 << position) != 0
-        return self.codecs[position].decode(codes[position], nulls)
+    def _key_column(self, position: int, rows: Slots, null_marks: npt.NDArray[np.int64]) -> pa.Array:
+        nulls = null_marks & (1 << position) != 0
+        return self.codecs[position].decode(self.codes[position].take(rows), nulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class StoredRows:
 def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
     """All parts sorted by key group, those of a later part behind; some whole key groups at a time."""
     groups = np.concatenate([part.groups for part in parts])
-    order = np.argsort(groups, kind="stable")
+    order = _order(groups)
     ends = np.flatnonzero(np.diff(groups[order], append=-1)) + 1
     start = 0
     while start < len(order):
@@ -82,8 +83,16 @@ def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
         start = stop
 
 
+def _order(groups: npt.NDArray[np.int32]) -> Slots:
+    """The rows by key group, stably. Numbers of 16 bits are sorted by radix: twenty times as fast as wider ones."""
+    assert MAX_KEY_GROUPS <= 1 << 16, "key groups have more than 16 bits"
+    return np.argsort(groups.astype(np.uint16), kind="stable")
+
+
 def _chunk(parts: Sequence[SegmentRows], wanted: Slots) -> pa.RecordBatch:
     """Rows by their number in all parts together."""
+    if len(parts) == 1:
+        return parts[0].to_batch(wanted)
     first, batches, places = 0, [], []
     for part in parts:
         mine = np.flatnonzero((wanted >= first) & (wanted < first + len(part)))

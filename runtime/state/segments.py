@@ -23,6 +23,7 @@ BLOCK_BYTES: Final = 1 << 18  #: a block is at least so large, before compressio
 MOST_BLOCKS: Final = 128  #: of one file: they are named in the manifest
 
 _ROWS_PER_MESSAGE: Final = 65_536
+_MESSAGE_BYTES: Final = 1 << 20  #: most messages are smaller, and come in one piece
 _DIGEST_BYTES: Final = 16
 _ALGORITHM: Final = "blake2b"
 
@@ -175,6 +176,10 @@ class _CountingSink:
     def flush(self) -> None:
         """Part of what the IPC writer asks of a file."""
 
+    def close(self) -> None:
+        """Part of what the IPC writer asks of a file."""
+        self.closed = True
+
     def begin_block(self, before: bytes) -> None:
         self._block = _digest()
         self._block.update(before)
@@ -201,17 +206,20 @@ def _encoded(
     batches: Iterable[pa.RecordBatch], sink: _CountingSink, parts: Callable[[pa.RecordBatch], list[_Part]]
 ) -> Iterator[bytes]:
     """The bytes of the stream, message by message, so that a large state is never encoded twice in memory."""
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
     rest = iter(batches)
     first = next(rest)
     head = first.schema.serialize().to_pybytes()  # the writer puts it before the first message
-    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), first.schema, options=options) as writer:
+    # A message comes out in hundreds of pieces; each would ask for the interpreter's lock, which the job's loop holds.
+    whole = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _MESSAGE_BYTES)
+    with whole, pa.ipc.new_stream(whole, first.schema, options=options) as writer:
         for batch in itertools.chain([first], rest):
             for part in parts(batch):
                 offset = max(len(head), sink.nbytes)
                 sink.begin_block(head if sink.nbytes else b"")
                 for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
                     writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
+                    whole.flush()
                     yield from sink.taken()
                 sink.end_block(part, offset)
     yield from sink.taken()

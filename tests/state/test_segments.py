@@ -1,6 +1,7 @@
 """State files in blocks: who owns some of the key groups reads only their part, and every part is verified."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,17 @@ class CountingStore(MemorySnapshotStore):
         return data
 
 
+class PieceStore(MemorySnapshotStore):
+    """Counts the pieces in which files come."""
+
+    pieces = 0
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        chunks = list(data)
+        self.pieces += len(chunks)
+        super().put(path, chunks)
+
+
 def rows(count: int, groups: int = GROUPS) -> pa.RecordBatch:
     """Sorted by key group; noise, so that compression does not help."""
     noise = np.random.default_rng(7).integers(0, 2**62, count)
@@ -60,6 +72,15 @@ def test_a_file_in_blocks_is_one_ordinary_stream(large: pa.RecordBatch) -> None:
     segment = stored(large, store)
     assert pa.ipc.open_stream(store.get(segment.path)).read_all().combine_chunks().to_batches() == [large]
     assert read_segment(store, segment) == large
+
+
+def test_a_block_is_encoded_in_one_piece() -> None:
+    """Between pieces the writing thread needs the interpreter's lock, for which it waits while the job runs."""
+    store = PieceStore()
+    segment = stored(rows(100_000), store)
+    head_and_end = 2
+    assert len(segment.blocks) > 1
+    assert store.pieces <= len(segment.blocks) + head_and_end
 
 
 def test_blocks_are_cut_between_key_groups_and_cover_the_file(large: pa.RecordBatch) -> None:

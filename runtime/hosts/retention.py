@@ -22,20 +22,24 @@ def files_of(manifest: Manifest) -> set[str]:
 
 def discard(store: SnapshotStore, discarded: Iterable[str], retained: Iterable[Manifest]) -> int:
     """Deletes the files of the checkpoints in folders `discarded` that no manifest in `retained` needs."""
-    needed = {path for manifest in retained for path in files_of(manifest)}
+    kept = list(retained)
+    needed = {path for manifest in kept for path in files_of(manifest)}
+    newest = max((manifest.token for manifest in kept), default=0)
     doomed: set[str] = set()
     for folder in discarded:
-        doomed.update(_known_files(store, folder))
+        doomed.update(_known_files(store, folder, newest))
     doomed -= needed
     store.delete(sorted(doomed))
     return len(doomed)
 
 
-def _known_files(store: SnapshotStore, folder: str) -> set[str]:
+def _known_files(store: SnapshotStore, folder: str, token: int) -> set[str]:
     try:
         return files_of(read_manifest(store, folder))
     except (CorruptState, JobRejected):  # damaged, or of newer software
-        return set(store.list(folder))
+        if token and not _is_older(folder, token):  # the next checkpoints of a running attempt may name what is there
+            return {f"{folder}/{FILE_NAME}"}
+        return set(store.list(f"{folder}/"))
 
 
 def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest]) -> int:
@@ -60,7 +64,7 @@ def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
     return _is_older(folder, token) and (folder.startswith("chk-") or folder not in whole)
 
 
-def _is_older(folder: str, token: Token) -> bool:
+def _is_older(folder: str, token: int) -> bool:
     """Folders are called `chk-<id>-<token>` or `savepoint-<id>-<token>`; anything else is not ours to judge."""
     kind, *numbers = folder.split("-")
     if kind not in ("chk", "savepoint") or len(numbers) != 2 or not numbers[1].isdigit():

@@ -75,3 +75,17 @@ def test_a_discarded_checkpoint_of_newer_software_goes_as_far_as_its_own_folder(
     write_manifest(store, msgspec.structs.replace(newer, format=FORMAT_VERSION + 1))
     assert discard(store, ["chk-4-2"], []) == 2
     assert store.list("") == [shared]
+
+
+def test_a_damaged_checkpoint_of_this_attempt_takes_no_file_that_the_next_may_name(tmp_path: Path) -> None:
+    """Files that are merged beside the job lie in a folder before any manifest names them."""
+    store = FileStore(tmp_path)
+    delta, merged = "chk-4-2/a-0/state-000001.arrow", "chk-4-2/a-0/state-000002.arrow"
+    for path in (delta, merged, f"chk-4-2/{FILE_NAME}"):
+        store.put(path, [b"x"])
+    newest = manifest({"a": [SubtaskSnapshot(keyed={"k": (segment(delta),)})]}, checkpoint=5, token=2)
+    write_manifest(store, newest)
+    discard(store, ["chk-4-2"], [newest])
+    assert store.list("chk-4-2") == [delta, merged]
+    sweep(store, Token(3), [newest])
+    assert store.list("chk-4-2") == [delta]

@@ -37,7 +37,7 @@ def test_in_between_they_grow_little_by_little() -> None:
 @pytest.mark.parametrize("beside_ms", [0, 5, 15, 30, 45])
 def test_batches_that_take_long_once_a_second_do_not_stay_small(beside_ms: float) -> None:
     """Where a slot's other work alone takes a while, no batch comes so soon that the size doubled again."""
-    size, now, taken, captured = BatchSize(), 0.0, 0, 0
+    size, now, taken, captured = BatchSize(), 0.0, 0, 0.0
     while now < 60_000:
         size.came(size.rows, now)
         taken += size.rows

@@ -6,7 +6,7 @@ from runtime.core.messages import CheckpointKind
 from runtime.testing.simulation import Incident, Plan, Simulation
 from tests.simulation.test_scenarios import NONE, PERIODIC, ask, counting, live, plan, running
 
-SEED = 5
+SEED = 6
 LANES = {0: 2, 1: 2}
 Victim = str
 VICTIMS: list[Victim] = ["slot 0", "slot 1", "master", "zombie master"]

@@ -79,7 +79,7 @@ def watched(source: Source, storage: Path) -> list[list[str]]:
 
 
 def test_no_row_passes_while_the_world_is_stopped(tmp_path: Path) -> None:
-    source = WatchedSource(duration_ms=1_000, keys=10)
+    source = WatchedSource(duration_ms=2_000, keys=10)
     during = watched(StopTheWorld(source), tmp_path / "stopped")
     assert len(during) > 2
     assert not any(during)

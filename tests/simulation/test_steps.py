@@ -50,7 +50,7 @@ def test_the_steps_of_a_checkpoint_are_enumerated() -> None:
     assert len(steps_of(CheckpointKind.CHECKPOINT)) > 30
 
 
-@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("after", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("kind", list(CheckpointKind))
 def test_a_crash_at_each_step_of_a_checkpoint(kind: CheckpointKind, victim: Victim, after: int) -> None:

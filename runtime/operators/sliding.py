@@ -5,8 +5,7 @@ window cuts one, and a row is kept once, however many windows it lies in. A pane
 in has fired. A row is late when that window has; while some of its windows have fired and others have not, it counts
 for those.
 
-Panes say nothing of which windows have fired, so the state also holds, by key group, how far event time had come: no
-window fires again, not even where subtasks that had come to know different times are restored as one.
+Panes say nothing of which windows have fired, so how far event time had come is state too (`fired`).
 """
 
 from bisect import bisect_left, insort
@@ -15,27 +14,23 @@ from datetime import timedelta
 from math import gcd
 from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.core.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.combine import PANE, counting, rows_of
+from runtime.operators.combine import PANE, counting
+from runtime.operators.fired import FiredTimes
 from runtime.operators.pane_totals import PaneTotals
-from runtime.operators.window import LATE_RECORDS, WindowOutput
+from runtime.operators.window import WindowOutput
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.factorise import factorise
-from runtime.state.hashing import key_groups
 from runtime.state.index import Slots
-from runtime.state.objects import ObjectTable
 from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.table import KeyedTable
 
 _MOST_PANES: Final = 10_000  #: of a window: with more, the slide is most likely a mistake
-_KEY: Final = msgspec.msgpack.encode(None)
 _MS: Final = timedelta(milliseconds=1)
 
 
@@ -80,16 +75,15 @@ class SlidingWindow(Operator):
         self._settled = False
 
     def open(self, context: OperatorContext) -> None:
-        self._context = context
         keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(self._pane, pa.int64())]
         self._table: KeyedTable = context.state.keyed_table("panes", pa.schema(keys), self._aggregates.fields())
-        self._fired: ObjectTable = context.state.object_table("fired")
+        self._fired = FiredTimes(context, self._keys, self._size_ms, self._slide_ms, only_size_ms=None)
         self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
         self._restore()
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._settle(batch.schema)
-        parts = self._without_late(batch)
+        parts = self._fired.without_late(batch, self._time)
         if not parts.num_rows:
             return
         columns = [parts.column(key) for key in (*self._keys, PANE)]
@@ -112,19 +106,12 @@ class SlidingWindow(Operator):
         self._time = max(self._time, watermark)
 
     def snapshot(self, checkpoint: int) -> None:
-        for group in self._context.key_groups:
-            at = msgspec.msgpack.encode(max(self._time, int(self._fired_before[group])))
-            if self._fired.under(group, _KEY).get(None) != at:
-                self._fired.put((group, _KEY, None), at)
+        self._fired.keep(self._time)
 
     # ------------------------------------------------------------ what there is
 
     def _restore(self) -> None:
-        self._fired_before = np.full(self._context.max_parallelism, MIN_WATERMARK)  #: by key group, as restored
-        for (group, _, _), at in self._fired.items():
-            assert isinstance(at, bytes), "it was written as such"
-            self._fired_before[group] = msgspec.msgpack.decode(at)
-        self._time = int(self._fired_before[list(self._context.key_groups)].min())
+        self._time = self._fired.least
         self._panes: list[int] = []  #: when those begin that hold something, in order
         self._slots: dict[int, list[Slots]] = {}
         self._by_pane(self._table.slots())
@@ -135,16 +122,6 @@ class SlidingWindow(Operator):
             self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
             self._settled = True
 
-    def _without_late(self, parts: pa.RecordBatch) -> pa.RecordBatch:
-        """Without those of which the last window has fired."""
-        open_from = (self._time + 1 - self._size_ms) // self._slide_ms * self._slide_ms + self._slide_ms
-        starts = parts.column(PANE).to_numpy()
-        if not len(starts) or int(starts.min()) >= open_from:
-            return parts
-        late = pa.array(starts < open_from)
-        self._context.count(LATE_RECORDS, rows_of(parts.filter(late)))
-        return parts.filter(pc.invert(late))
-
     def _note(self, fresh: Slots, parts: pa.RecordBatch) -> None:
         """Remembers which rows are new, and that totals have changed."""
         self._by_pane(fresh)
@@ -153,11 +130,19 @@ class SlidingWindow(Operator):
 
     def _by_pane(self, slots: Slots) -> None:
         starts = self._table.key_codes(self._pane)[slots]
-        for pane in pc.unique(pa.array(starts)).to_pylist():
-            if pane not in self._slots:
-                insort(self._panes, pane)
-                self._slots[pane] = []
-            self._slots[pane].append(slots[starts == pane])
+        if len(starts) and (starts != starts[0]).any():
+            order = np.argsort(starts, kind="stable")
+            slots, starts = slots[order], starts[order]
+        borders = np.flatnonzero(np.diff(starts)) + 1
+        for begin, end in zip([0, *borders], [*borders, len(starts)], strict=True):
+            if begin < end:
+                self._add_to_pane(int(starts[begin]), slots[begin:end])
+
+    def _add_to_pane(self, pane: int, slots: Slots) -> None:
+        if pane not in self._slots:
+            insort(self._panes, pane)
+            self._slots[pane] = []
+        self._slots[pane].append(slots)
 
     def _slots_of(self, pane: int) -> Slots:
         return np.concatenate(self._slots[pane])
@@ -174,7 +159,7 @@ class SlidingWindow(Operator):
         end = start + self._size_ms
         inside = self._panes[bisect_left(self._panes, start) : bisect_left(self._panes, end)]
         keys, results = self._totals.of(inside, start, end)
-        if (self._fired_before >= end - 1).any():
+        if self._fired.greatest >= end - 1:
             keys, results = self._not_fired(keys, results, end - 1)
         if len(keys[0]):
             self._output.emit(keys, np.full(len(keys[0]), start), results[: len(self._results.names)], out)
@@ -184,8 +169,7 @@ class SlidingWindow(Operator):
     ) -> tuple[list[pa.Array], list[pa.Array]]:
         """Only the keys of key groups that had not come to this time before they were restored."""
         batch = pa.RecordBatch.from_arrays(list(keys), names=list(self._keys))
-        groups = key_groups(batch, self._keys, self._context.max_parallelism)
-        wanted = pa.array(self._fired_before[groups] < at)
+        wanted = pa.array(self._fired.before(batch) < at)
         return [key.filter(wanted) for key in keys], [result.filter(wanted) for result in results]
 
     def _drop_before(self, start: int) -> None:

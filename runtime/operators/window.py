@@ -2,7 +2,7 @@
 
 A window [s, e) is complete when the watermark has reached e - 1: it fires once, and what comes later for it is late: it
 is counted, and dropped. A window is a key of the table (the author's keys, then its start), so it moves with its key
-group and leaves a tombstone when it has fired.
+group and leaves a tombstone when it has fired. How far event time had come is state too (`fired`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.combine import PANE, rows_of
+from runtime.operators.combine import PANE
 from runtime.operators.event_time import Times
+from runtime.operators.fired import FiredTimes
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.factorise import factorise
 from runtime.state.index import Slots
 from runtime.state.schema import UNSETTLED, namespace_field
 from runtime.state.table import KeyedTable
 
-LATE_RECORDS: Final = "late_records"
 START, _END = "window_start", "window_end"
 _TIME: Final = pa.timestamp("ms")
 _ROWS_PER_BATCH: Final = 65_536
@@ -70,14 +70,14 @@ class TumblingWindow(Operator):
         self._settled_for: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
-        self._context = context
         keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(START, pa.int64())]
         self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._aggregates.fields())
+        self._fired = FiredTimes(context, self._keys, self._size_ms, self._size_ms, self._size_ms)
         self._first_end = self._earliest_end()
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._settle(batch.schema)
-        parts = self._without_late(batch)
+        parts = self._fired.without_late(batch, self._watermark)
         if not parts.num_rows:
             return
         columns = [parts.column(key) for key in (*self._keys, PANE)]
@@ -98,21 +98,15 @@ class TumblingWindow(Operator):
         self._table.delete(due)
         self._first_end = self._earliest_end()
 
+    def snapshot(self, checkpoint: int) -> None:
+        self._fired.keep(self._watermark)
+
     def _settle(self, schema: pa.Schema) -> None:
         if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
             return
         kinds = [schema.field(name).type for name in (*self._keys, PANE)]
         self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
         self._settled_for = schema
-
-    def _without_late(self, parts: pa.RecordBatch) -> pa.RecordBatch:
-        open_from = (self._watermark + 1) // self._size_ms * self._size_ms  # the first window that has not fired
-        starts = parts.column(PANE).to_numpy()
-        if not len(starts) or int(starts.min()) >= open_from:
-            return parts
-        late = pa.array(starts < open_from)
-        self._context.count(LATE_RECORDS, rows_of(parts.filter(late)))
-        return parts.filter(pc.invert(late))
 
     def _earliest_end(self) -> int:
         slots = self._table.slots()

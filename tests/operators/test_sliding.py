@@ -18,9 +18,9 @@ from runtime.io.memory import MemorySnapshotStore
 from runtime.operators import pane_totals
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.combine import WindowCombiner
+from runtime.operators.fired import LATE_RECORDS
 from runtime.operators.partition import by_key_group
 from runtime.operators.sliding import SlidingWindow, window_ms
-from runtime.operators.window import LATE_RECORDS
 from runtime.ports import Operator
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
@@ -17,8 +18,9 @@ from runtime.io.memory import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
 from runtime.operators.combine import WindowCombiner
 from runtime.operators.event_time import event_times_ms
+from runtime.operators.fired import LATE_RECORDS
 from runtime.operators.partition import by_key_group
-from runtime.operators.window import LATE_RECORDS, TumblingWindow
+from runtime.operators.window import TumblingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
@@ -245,3 +247,50 @@ def test_times_millions_of_years_away_have_windows() -> None:
     harness.operator.on_watermark(MAX_WATERMARK, harness.out)
     (fired,) = harness.out.batches
     assert fired.column("window_start").cast(pa.int64()).to_pylist() == [time // SIZE * SIZE for time in starts]
+
+
+def pair() -> tuple[Harness, Harness, MemorySnapshotStore]:
+    """Two subtasks with a row of each of eight keys in the windows 0 and 10; the first is ahead."""
+    store = MemorySnapshotStore()
+    ahead, behind = deploy(2, store, [])
+    events: list[Event] = [(f"key {number}", time, 1) for number in range(8) for time in (2, 12)]
+    for subtask, part in zip((ahead, behind), by_key_group(batch(events), ["k"], 16, 2), strict=True):
+        assert part is not None
+        subtask.process(part)
+    ahead.watermark(9)
+    behind.watermark(4)
+    return ahead, behind, store
+
+
+def test_no_window_opens_again_where_subtasks_had_come_to_different_times() -> None:
+    """S3-20: as one, they begin with the lower time; what comes for a window that one of them had fired is late."""
+    ahead, behind, store = pair()
+    theirs = {row["k"] for row in ahead.out.rows()}
+    assert 0 < len(theirs) < 8
+    snapshots = [ahead.snapshot("a"), behind.snapshot("b")]
+    for attempt in range(2):
+        (both,) = deploy(1, store, snapshots)
+        both.watermark(4)
+        both.process(batch([(f"key {number}", 3, 1) for number in range(8)]))
+        snapshots = [both.snapshot(f"both {attempt}")]
+        assert both.context.counters[LATE_RECORDS] == len(theirs)
+    fired = both.watermark(9)
+    assert {row["k"]: row["n"] for row in fired} == {f"key {n}": 3 for n in range(8) if f"key {n}" not in theirs}
+    assert len(both.watermark(MAX_WATERMARK)) == 8
+
+
+def test_a_savepoint_from_before_fired_times_were_kept_restores() -> None:
+    ahead, behind, store = pair()
+    snapshots = [subtask.snapshot(name) for subtask, name in ((ahead, "a"), (behind, "b"))]
+    without = [replace(one, keyed={"windows": one.keyed["windows"]}) for one in snapshots]
+    (both,) = deploy(1, store, without)
+    assert len(both.watermark(9)) == 8 - len(ahead.out.rows())
+    assert len(both.watermark(MAX_WATERMARK)) == 8
+
+
+def test_windows_of_another_size_are_refused() -> None:
+    """Rows of the old ones would be given out as those of others."""
+    ahead, behind, store = pair()
+    snapshots = [ahead.snapshot("a"), behind.snapshot("b")]
+    with pytest.raises(JobRejected, match=r"windows of 10 ms.*not of 20 ms"):
+        Harness(TumblingWindow(["k"], 20, AGGREGATES), store=store, snapshots=snapshots)

@@ -187,7 +187,7 @@ class KeyedTable:
         """Puts stored rows back; their keys must be distinct. The marks say that no capture has them."""
         slots = self.upsert(keys)
         for column, array in zip(self._columns.values(), values, strict=True):
-            column.put(slots, array)
+            column.put(slots, self._fitting(column.field, array))
         self.touch(slots)
 
     def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
@@ -210,6 +210,14 @@ class KeyedTable:
         values = tuple(column.copy(slots) for column in self._columns.values())
         groups, codes = self._groups.data[slots], self._index.codes_of(slots)
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
+
+    def _fitting(self, field: pa.Field, values: pa.Array) -> pa.Array:
+        """Values of a type that may have more bits than the column, in that of the column."""
+        try:
+            return values.cast(field.type)
+        except pa.ArrowInvalid as error:
+            detail = f"column {field.name!r} is {values.type} in the state, and does not fit {field.type}: {error}"
+            raise JobRejected("state-type-changed", self.schema.name, detail) from error
 
     def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
         if not self.settled:

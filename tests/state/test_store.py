@@ -393,6 +393,24 @@ def test_columns_that_changed_are_refused() -> None:
         state.keyed_table("counts", pa.schema([("name", pa.string())]), VALUES)
 
 
+def test_a_value_that_does_not_fit_a_narrower_column_is_refused() -> None:
+    """A version may declare fewer bits; what the state holds is never cut off."""
+    keys, store, everything = pa.schema([("k", pa.int64())]), MemorySnapshotStore(), range(GROUPS)
+    wide, narrow = (pa.schema([("n", kind)]) for kind in (pa.int64(), pa.int32()))
+    state = SubtaskState(everything, GROUPS, store)
+    table = state.keyed_table("t", keys, wide)
+    slots = table.upsert([pa.array([1])])
+    table.valid("n")[slots] = True
+    table.column("n")[slots] = 2**31 - 1
+    fitting = write(state, store, 1)
+    table.column("n")[slots] = 2**31
+    table.touch(slots)
+    found = restored(store, [fitting], everything).keyed_table("t", keys, narrow)
+    assert found.column("n")[found.slots()].tolist() == [2**31 - 1]
+    with pytest.raises(JobRejected, match=r"'n' is int64 in the state, and does not fit int32"):
+        restored(store, [write(state, store, 2)], everything).keyed_table("t", keys, narrow)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..x/y", "ä"])
 def test_a_state_name_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(JobRejected, match="state name"):

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.connectors.sinks.discard import STATE, DiscardSink, DiscardWriter, totals
 from runtime.connectors.sources.sequence import SequenceSource
@@ -41,24 +45,35 @@ def test_rows_and_sums_of_integer_columns_are_kept_in_state() -> None:
     writer.write(batch(1, 2, None))
     writer.write(batch(2**62))
     assert writer.prepare(1) == ()
-    assert state_of(context) == ({"rows": 4, "sums": {"n": 2**62 + 3}},)
+    assert state_of(context) == ({"rows": 4, "exact": {"n": str(2**62 + 3)}},)
     assert context.counters == {"discarded_rows": 4}
 
 
 def test_what_is_restored_counts_on() -> None:
-    """A rescale may deal the entries of several subtasks to one."""
-    writer, context = opened({"rows": 3, "sums": {"n": 5}}, {"rows": 4, "sums": {"n": 2**64 - 1}})
+    """A rescale may deal the entries of several subtasks to one. Those under `sums` are of before, modulo 2**64."""
+    before = {"rows": 3, "sums": {"n": 2**64 - 1}}
+    writer, context = opened({"rows": 3, "exact": {"n": "5"}}, before, {"rows": 1})
     writer.write(batch(1))
     writer.prepare(2)
     assert totals(state_of(context)) == (8, {"n": 5})
 
 
-def test_sums_wrap_at_64_bits() -> None:
+RANGES = {pa.int64(): (-(2**63), 2**63 - 1), pa.uint64(): (0, 2**64 - 1), pa.int8(): (-128, 127)}
+
+
+@pytest.mark.parametrize("kind", RANGES, ids=str)
+@given(data=st.data())
+def test_sums_are_exact_beyond_64_bits(kind: pa.DataType, data: st.DataObject) -> None:
+    """Also through JSON, where whole numbers end at 64 bits."""
+    numbers = st.none() | st.sampled_from(RANGES[kind]) | st.integers(*RANGES[kind])
+    batches = data.draw(st.lists(st.lists(numbers, max_size=9), max_size=4))
     writer, context = opened()
-    writer.write(batch(2**63 - 1, 2**63 - 1))
-    writer.write(batch(-1))
+    for values in batches:
+        writer.write(pa.record_batch({"n": pa.array(values, kind)}))
     writer.prepare(1)
-    assert totals(state_of(context)) == (3, {"n": 2**64 - 3})
+    entries = msgspec.json.decode(msgspec.json.encode(state_of(context)))
+    expected = sum(value for values in batches for value in values if value is not None)
+    assert totals(entries) == (sum(map(len, batches)), {"n": expected} if batches else {})
 
 
 def test_the_last_manifest_of_a_job_tells_what_was_discarded(tmp_path: Any) -> None:

@@ -16,12 +16,15 @@ from runtime.core.checkpoint import CommitPermit
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
 STATE: Final = "discarded"
-_MASK: Final = 2**64 - 1
+_EXACT: Final = "exact"  #: sums as decimal text: numbers of JSON end at 64 bits
+_BEFORE: Final = "sums"  #: as they were kept formerly, modulo 2**64
+_LIMIT: Final = 2**63
+_LOW_HALF: Final = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class DiscardSink:
-    """Counts rows and adds up every integer column, modulo 2**64."""
+    """Counts rows and adds up every integer column, however large the sum."""
 
     guarantee: ClassVar[str] = "exactly-once"
 
@@ -50,11 +53,11 @@ class DiscardWriter(SinkWriter):
         self._context.count("discarded_rows", batch.num_rows)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_integer(column.type):
-                self._sums[name] += pc.sum(column).as_py() or 0
+                self._sums[name] += _sum(column)
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         """Nothing has to be committed; the totals go into the snapshot that follows."""
-        self._state.replace([{"rows": self._rows, "sums": {name: s & _MASK for name, s in self._sums.items()}}])
+        self._state.replace([{"rows": self._rows, _EXACT: {name: str(value) for name, value in self._sums.items()}}])
         return ()
 
 
@@ -68,5 +71,21 @@ def totals(entries: Iterable[Any]) -> tuple[int, Counter[str]]:
     rows, sums = 0, Counter[str]()
     for entry in entries:
         rows += entry["rows"]
-        sums.update(entry["sums"])
-    return rows, Counter({name: value & _MASK for name, value in sums.items()})
+        sums.update({name: int(value) for name, value in entry.get(_EXACT, {}).items()})
+        sums.update({name: _signed(value) for name, value in entry.get(_BEFORE, {}).items()})
+    return rows, sums
+
+
+def _signed(value: int) -> int:
+    return value - 2 * _LIMIT if value >= _LIMIT else value
+
+
+def _sum(column: pa.Array) -> int:
+    """Arrow's own wraps round: where that could happen, halves are added up, which have room."""
+    bounds = pc.min_max(column)
+    low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
+    if max(high, -low) * len(column) < _LIMIT:
+        return pc.sum(column).as_py() or 0
+    upper = pc.shift_right(column, pa.scalar(32, column.type))
+    lower = pc.bit_wise_and(column, pa.scalar(_LOW_HALF, column.type))
+    return (int(pc.sum(upper).as_py()) << 32) + int(pc.sum(lower).as_py())

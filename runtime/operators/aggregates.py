@@ -276,6 +276,8 @@ def _magnitude(values: Values) -> int:
 
 
 def _add_checked(sums: Values, at: Positions, values: Values, name: str) -> None:
+    if values.dtype != np.uint64:
+        values = values.astype(np.int64, copy=False)  # so that it has two halves
     slots, which = np.unique(at, return_inverse=True)
     sums[slots] = _added(sums[slots], _checked_sums(values, which, len(slots), name), name)
 

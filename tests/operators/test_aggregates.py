@@ -138,6 +138,15 @@ def test_a_sum_never_wraps_around(batches: list[list[int]]) -> None:
         harness.process(last)
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint16()])
+def test_a_column_may_become_narrower_than_its_sum_is_large(kind: pa.DataType) -> None:
+    harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}))
+    harness.process(batch(["a"], pa.array([2**63 - 9], pa.int64())))
+    assert harness.process(batch(["a"], pa.array([8], kind)))[0]["total"] == 2**63 - 1
+    with pytest.raises(DataRejected, match="'total' leaves the range"):
+        harness.process(batch(["a"], pa.array([1], kind)))
+
+
 @pytest.mark.parametrize(
     ("aggregate", "message"),
     [

@@ -205,7 +205,7 @@ def random_job(rng: Random, loops: Random) -> Job:
     for stream in streams:
         for _ in range(1 + (rng.random() < 0.35)):
             _end(job, rng, stream)
-    return job
+    return steadied(job)
 
 
 def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
@@ -331,6 +331,32 @@ def _may_pool(job: Job, step: Step) -> bool:
 def _feeds_window(job: Job, uid: OperatorId) -> bool:
     behind = [edge.target for edge in job.edges if edge.source == uid and not edge.feedback]
     return job.step(uid).kind == "window" or any(_feeds_window(job, target) for target in behind)
+
+
+def steadied(job: Job) -> Job:
+    """Has sources that pause stand still in time after it, where a window hears of them by several ways.
+
+    Those of an operator's subtasks that wake first carry event time on, since the others still stand aside: what these
+    bring then may be late, as in Flink, and a window of the simulator must not see that.
+    """
+    steps = [
+        replace(step, splits=tuple(replace(split, steady=split.pauses_at is not None) for split in step.splits))
+        if _reaches_window_by_parts(job, step.uid)
+        else step
+        for step in job.steps
+    ]
+    return Job(steps, job.edges)
+
+
+def _reaches_window_by_parts(job: Job, uid: OperatorId, parted: bool = False) -> bool:
+    """Whether the rows of one subtask may reach a window through several subtasks of the same operator."""
+    behind = [edge for edge in job.edges if edge.source == uid and not edge.feedback]
+    return any(
+        parted
+        if job.step(edge.target).kind == "window"
+        else _reaches_window_by_parts(job, edge.target, parted or edge.partitioning is not Partitioning.FORWARD)
+        for edge in behind
+    )
 
 
 def random_parallelism(rng: Random, job: Job) -> dict[int, int]:

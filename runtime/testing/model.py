@@ -38,13 +38,15 @@ class Split:
     """A part of a source's input; event times rise within it.
 
     It may pause: row `pauses_at` and those behind it are there from `resumes_ms` of the world on. Whoever reads it has
-    nothing to say of time meanwhile, so they are later than all other rows of the job.
+    nothing to say of time meanwhile, so they are later than all other rows of the job. A `steady` one says after its
+    pause what time has come to, and no more until its end.
     """
 
     name: str
     rows: tuple[Row, ...]
     pauses_at: int | None = None
     resumes_ms: int = 0
+    steady: bool = False
 
     def ready(self, now: int) -> int:
         """How many rows are there."""
@@ -175,6 +177,8 @@ class SourceOperator(ModelOperator):
             position = self.position(split)
             if position == split.pauses_at:
                 times.append(split.rows[position - 1][1] if position else 0)
+            elif split.steady and split.pauses_at is not None and position > split.pauses_at:
+                times.append(split.rows[split.pauses_at][1] - 1)
             elif position < len(split.rows):
                 times.append(split.rows[position][1] - 1)
             elif not self.bounded:

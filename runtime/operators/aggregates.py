@@ -180,7 +180,7 @@ class _Extreme(Aggregate):
     def _take(self, state: Columns, name: str, column: pa.Array, at: Positions) -> None:
         values, at = _present(column, at)
         best, valid = state.column(f"{name}:{self._suffix}"), state.valid(f"{name}:{self._suffix}")
-        values = values.astype(best.dtype, copy=False)
+        values = _fitting(values, best.dtype, name)
         fresh = np.flatnonzero(~valid[at])
         best[at[fresh]] = values[fresh]  # any value of the key will do to start from
         valid[at[fresh]] = True
@@ -298,6 +298,19 @@ def _added(before: Values, more: Values, name: str) -> Values:
     if (((before ^ total) & (more ^ total)) < 0).any():
         raise _overflow(name)
     return np.asarray(total)
+
+
+def _fitting(values: Values, kind: np.dtype[Any], name: str) -> Values:
+    """The values as the state holds them, which may be from when the column was narrower."""
+    if np.can_cast(values.dtype, kind):
+        return values.astype(kind, copy=False)
+    with np.errstate(over="ignore"):
+        fitting = values.astype(kind)
+    lost = (fitting != values) & (values == values)  # what is no number equals nothing
+    if lost.any():
+        detail = f"the state of {name!r} cannot hold {values[lost][0]}: it is of type {pa.from_numpy_dtype(kind)}"
+        raise DataRejected(f"{detail}, as the column was when it began")
+    return fitting
 
 
 def _overflow(name: str) -> DataRejected:

@@ -72,7 +72,7 @@ class SlidingWindow(Operator):
         self._aggregates = counting(aggregates)
         self._output = WindowOutput(self._keys, size_ms, aggregates)
         self._pane = f"pane_{self._pane_ms}_ms"  #: in the name, so that panes of another length are refused
-        self._settled = False
+        self._settled_for: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
         keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(self._pane, pa.int64())]
@@ -117,10 +117,11 @@ class SlidingWindow(Operator):
         self._by_pane(self._table.slots())
 
     def _settle(self, schema: pa.Schema) -> None:
-        if not self._settled:
-            kinds = [schema.field(name).type for name in (*self._keys, PANE)]
-            self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
-            self._settled = True
+        if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
+            return
+        kinds = [schema.field(name).type for name in (*self._keys, PANE)]
+        self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
+        self._settled_for = schema
 
     def _note(self, fresh: Slots, parts: pa.RecordBatch) -> None:
         """Remembers which rows are new, and that totals have changed."""

@@ -138,6 +138,26 @@ def test_a_sum_never_wraps_around(batches: list[list[int]]) -> None:
         harness.process(last)
 
 
+@pytest.mark.parametrize(
+    ("kept", "more"),
+    [
+        (pa.array([5], pa.int32()), pa.array([2**32 + 1], pa.int64())),
+        (pa.array([5], pa.uint64()), pa.array([-1], pa.int64())),
+        (pa.array([5], pa.int64()), pa.array([2**63], pa.uint64())),
+        (pa.array([5], pa.float32()), pa.array([0.1], pa.float64())),
+    ],
+)
+@pytest.mark.parametrize("aggregate", [Min("v"), Max("v")])
+def test_an_extreme_that_its_state_cannot_hold_is_refused(aggregate: Aggregate, kept: pa.Array, more: pa.Array) -> None:
+    """A job's column may have become wider than it was when the state began: values were cut off."""
+    harness = Harness(RunningAggregate(["k"], {"x": aggregate}))
+    harness.process(batch(["a"], kept))
+    with pytest.raises(DataRejected, match=f"'x' .* {kept.type}"):
+        harness.process(batch(["a"], more))
+    fits = pa.array([7, None], more.type)
+    assert harness.process(batch(["b", "b"], fits))[0]["x"] == 7
+
+
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint16()])
 def test_a_column_may_become_narrower_than_its_sum_is_large(kind: pa.DataType) -> None:
     harness = Harness(RunningAggregate(["k"], {"total": Sum("v")}))

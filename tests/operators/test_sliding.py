@@ -226,3 +226,15 @@ def test_windows_that_cannot_be_are_refused(size: int, slide: int | None, messag
 def test_output_columns_must_differ() -> None:
     with pytest.raises(JobRejected, match="must differ"):
         SlidingWindow(["window_start"], 10, 5, {"n": Count()})
+
+
+def test_a_sender_whose_keys_are_of_another_type_is_refused() -> None:
+    """Each has a combiner of its own; the types of the first say nothing of the next."""
+    harness = Harness(SlidingWindow(["k"], 10, 5, {"n": Count()}))
+    rows = [pa.record_batch({"k": key, "t": [1]}) for key in ([dt.date(1970, 1, 8)], [7])]
+    first, second = (WindowCombiner(["k"], "t", 5, {"n": Count()}) for _ in rows)
+    first.add(rows[0])
+    second.add(rows[1])
+    harness.process(first.flush()[0])
+    with pytest.raises(JobRejected, match=r"'k' is date32.* in the state and int64 in the data"):
+        harness.process(second.flush()[0])

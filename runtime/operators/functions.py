@@ -38,7 +38,7 @@ class RowCollector:
         self._target: Collector
 
     def emit(self, row: Row) -> None:
-        """Gives out a row; columns that it lacks are null.
+        """Gives out a row; columns that it lacks are null. It is taken as it is: do not change it afterwards.
 
         Raises:
             WeirError: no hook that may emit is being called: it would be lost.

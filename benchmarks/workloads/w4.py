@@ -61,7 +61,7 @@ def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
     }
 
 
-#: With more rows the sum of all sums would not fit 64 bits, in which the sink adds up.
+#: Some ten seconds.
 _OWN_ROWS: Final = 500_000_000
 W4_10 = _sliding(10, {"weir": _OWN_ROWS, "spark": 5_000_000, "flink_sql": 20_000_000}, 6_000_000)
 W4_60 = _sliding(60, {"weir": _OWN_ROWS, "spark": 1_000_000, "flink_sql": 20_000_000}, 4_000_000, ("W4-10", _FLAT))

@@ -85,6 +85,7 @@ class Coordinator:
         self._ends = RecentEnds()
         self._manifests: dict[CheckpointId, Manifest] = {}
         self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}  #: of finished subtasks; they ride on when they end
+        self._newest = CheckpointId(0)  #: that has completed
         self._pacing = Pacing(settings.interval_ms, settings.min_pause_ms)
         self._tolerance = Tolerance(settings.tolerable_failures)
         self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
@@ -266,7 +267,11 @@ class Coordinator:
         if kind is not CheckpointKind.SAVEPOINT:
             self._released = self._released or pending.releases_all
             finished = {s: snapshot for s, (snapshot, _) in pending.acks.items() if snapshot.finished}
-            self._last_snapshots.update(finished)
+            if checkpoint < self._newest:  # one notice overtook another: files that only the older one names may be gone
+                self._last_snapshots = finished | self._last_snapshots
+            else:
+                self._newest = checkpoint
+                self._last_snapshots.update(finished)
             effects += self._subsume_older(at, checkpoint)
             effects.append(NotifyCompleted(permit_for_recorded(manifest, self._token), pending.plan.notify))
         if pending.operation is not None:

@@ -528,6 +528,23 @@ def test_a_subtask_that_ends_after_its_snapshot_harms_nothing() -> None:
     assert of(StoreManifest, job.ack(2, B, C))
 
 
+def test_the_newest_snapshot_of_a_finished_subtask_rides_on_whichever_record_is_heard_of_first() -> None:
+    """Retention goes by the newest checkpoint: files that only an older one names are gone."""
+    job = Job(max_concurrent=2)
+    for number in (1, 2):
+        job.ask()
+        job.issue(number)
+    for number, watermark in ((1, 10), (2, 20)):
+        job.ack(number, A, snapshot=SubtaskSnapshot(finished=True, watermark=watermark))
+        job.ack(number, B, C)
+    job.record(2)
+    job.record(1)
+    job.end(A)
+    job.ask()
+    job.issue(3)
+    assert manifest_in(job.ack(3, B, C)).operators["a"].subtasks[0].watermark == 20
+
+
 def test_what_an_ended_subtask_had_committed_is_not_owed_for_ever() -> None:
     job = _with_finished_source()
     job.end(A)

@@ -304,7 +304,8 @@ class Slot:
         self._mail.put(partial(self._fail_channel, channel, reason))
 
     def _fail_channel(self, channel: ChannelId, reason: str) -> None:
-        raise EnvironmentFailure(f"channel {channel} broke: {reason}")
+        way = f"from slot {channel.source} to slot {channel.target}"
+        raise EnvironmentFailure(f"channel {channel}, {way}, broke: {reason}")
 
     # ------------------------------------------------------------ to the master
 

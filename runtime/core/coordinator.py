@@ -267,7 +267,7 @@ class Coordinator:
         if kind is not CheckpointKind.SAVEPOINT:
             self._released = self._released or pending.releases_all
             finished = {s: snapshot for s, (snapshot, _) in pending.acks.items() if snapshot.finished}
-            if checkpoint < self._newest:  # one notice overtook another: files that only the older one names may be gone
+            if checkpoint < self._newest:  # one notice overtook another, whose files may be gone
                 self._last_snapshots = finished | self._last_snapshots
             else:
                 self._newest = checkpoint

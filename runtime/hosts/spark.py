@@ -54,6 +54,7 @@ class SparkLauncher(StandingLauncher):
         super().__init__()
         self._name, self._spark_master = name, spark_master
         self._context: SparkContext | None = None
+        self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
         self._group = ""
 
@@ -116,12 +117,14 @@ class SparkLauncher(StandingLauncher):
             stage.over(_first_line(error))
 
     def _open(self, slots: int) -> SparkContext:
-        if self._context is None:
-            settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
-            settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
-            self._context = SparkContext.getOrCreate(settings)
-            self._context.setLogLevel("ERROR")
-        return self._context
+        """A context of its own: one that is there already has other settings, and maybe too few slots to wait for."""
+        with self._opening:
+            if self._context is None:
+                settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
+                settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+                self._context = SparkContext(conf=settings)
+                self._context.setLogLevel("ERROR")
+            return self._context
 
 
 _SPARK_SETTINGS: Final = {

@@ -209,6 +209,16 @@ def test_stop_restore_at_another_parallelism_and_drain(launcher: SparkLauncher, 
     assert final_counts(second.output) == expected_counts(source)
 
 
+def test_a_context_that_is_there_already_is_not_taken_over(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """It might offer fewer slots than a stage needs, which would wait for them without a word."""
+    warmed = Running(launcher, tmp_path / "first", Numbers(total=10), 2)
+    assert warmed.join() is Exit.DONE
+    second = Running(SparkLauncher("second", "local[2]"), tmp_path / "second", Numbers(total=10), 2, attempts=0)
+    second.join()
+    assert second.records.failure is not None
+    assert "multiple SparkContexts" in str(second.records.failure["message"])
+
+
 def test_more_slots_than_the_cluster_offers_fails_in_words(tmp_path: Path, launcher: SparkLauncher) -> None:
     source = Numbers(total=10)
     job = Running(launcher, tmp_path, source, 14, attempts=0)

@@ -1,4 +1,4 @@
-"""One Spark session for the tests that need one, and the command line as the console calls it."""
+"""A Spark session for the tests that need one, and the command line as the console calls it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answer:
 Command = Callable[..., Answer]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # whatever comes next in this process may need a context of its own
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     settings = SparkSettings(app_name="weir tests", scratch_dir=str(scratch), shuffle_partitions=2)

@@ -6,7 +6,7 @@ One machine, one clock. It neither hurts the job nor judges what it sees.
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -98,7 +98,7 @@ def logged(logs: Mapping[Path, int], at: float) -> dict[str, float]:
     for path, start in logs.items():
         with path.open("rb") as log:
             log.seek(start)
-            for line in _records(log.read().splitlines()):
+            for line in records(log.read().decode(errors="replace")):
                 name = _LINES.get(line.get("event", ""))
                 moment = datetime.fromisoformat(line["timestamp"]).timestamp() if name else 0.0
                 if name and moment >= at:
@@ -106,11 +106,17 @@ def logged(logs: Mapping[Path, int], at: float) -> dict[str, float]:
     return found
 
 
-def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Those that are JSON: the JVM writes others."""
-    for line in lines:
-        if line.startswith(b"{"):
-            yield json.loads(line)
+def records(text: str) -> Iterator[dict[str, Any]]:
+    """What is JSON in it: the JVM writes other lines, and two processes may write at once."""
+    decoder, at = json.JSONDecoder(), text.find("{")
+    while at >= 0:
+        try:
+            record, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            record, end = None, at + 1
+        if isinstance(record, dict):
+            yield record
+        at = text.find("{", end)
 
 
 def is_in_pace(row: dict[str, Any], params: RecoveryParams, since: float = 0.0) -> bool:

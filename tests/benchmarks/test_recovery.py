@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.recovery.job import HURRY, PIPELINE, RAISE, RAISED, RecoveryParams
 from benchmarks.recovery.measure import report, wrong
-from benchmarks.recovery.watch import Recovery, is_in_pace, logged
+from benchmarks.recovery.watch import Recovery, is_in_pace, logged, records
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.lifecycle import RunState
 from runtime.core.restart import FixedDelay
@@ -111,3 +111,8 @@ def test_figures_are_medians_with_their_targets() -> None:
     assert figures["slot killed, next committed output"].met is False
     assert figures["exception, next committed output"].met is True
     assert figures["job master killed, next committed output"].met is None
+
+
+def test_lines_that_two_processes_wrote_at_once_are_told_apart() -> None:
+    text = 'WARN of the JVM {x}\n{"event": "a"}{"event": "b", "deep": {"c": 1}}\n\n{"event": "cut'
+    assert [record["event"] for record in records(text)] == ["a", "b"]

@@ -157,8 +157,7 @@ class WindowCombiner:
         if batch.num_rows > _TOO_FEW and batch.num_rows < _WORTH_TABLE * len(distinct):
             self._table_paused = _PAUSE
             return False
-        first = pa.array(distinct.first)
-        slots = self._table.upsert([column.take(first) for column in columns])
+        slots = self._table.upsert(distinct.once(columns))
         self._aggregates.fold(self._table, batch, slots[distinct.which])
         return True
 

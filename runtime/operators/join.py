@@ -99,8 +99,7 @@ class _Lookup:
             return np.full(len(keys[0]), NOWHERE, dtype=np.intp)
         self._check_types(keys)
         distinct = factorise(keys)
-        first = pa.array(distinct.first)
-        once = [plain(key.take(first)) for key in keys]
+        once = [plain(key) for key in distinct.once(keys)]
         slots = self._index.find(self._encoded(once, learn=False))
         rows = np.where(slots == NOWHERE, NOWHERE, self._row_of[slots])
         rows[_any_null(once)] = NOWHERE

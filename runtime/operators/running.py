@@ -56,8 +56,7 @@ class RunningAggregate(Operator):
         self._table.settle(kinds, self._aggregates.kinds(batch.schema))
         columns = [batch.column(key) for key in self._keys]
         distinct = factorise(columns)
-        first = pa.array(distinct.first)
-        keys = [column.take(first) for column in columns]
+        keys = distinct.once(columns)
         rows = self._changes(batch, distinct, keys) if self._changelog else self._folded(batch, distinct, keys)
         if rows.num_rows:
             out.emit(self._sorted(rows))

@@ -88,8 +88,7 @@ class SlidingWindow(Operator):
             return
         columns = [parts.column(key) for key in (*self._keys, PANE)]
         distinct = factorise(columns)
-        first = pa.array(distinct.first)
-        slots = self._table.upsert([column.take(first) for column in columns])
+        slots = self._table.upsert(distinct.once(columns))
         fresh = slots[self._table.column(self._aggregates.row_count())[slots] == 0]
         self._aggregates.merge(self._table, parts, slots[distinct.which])
         self._table.touch(slots)

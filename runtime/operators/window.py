@@ -82,8 +82,7 @@ class TumblingWindow(Operator):
             return
         columns = [parts.column(key) for key in (*self._keys, PANE)]
         distinct = factorise(columns)
-        first = pa.array(distinct.first)
-        slots = self._table.upsert([column.take(first) for column in columns])
+        slots = self._table.upsert(distinct.once(columns))
         self._aggregates.merge(self._table, parts, slots[distinct.which])
         self._table.touch(slots)
         self._first_end = min(self._first_end, pc.min(parts.column(PANE)).as_py() + self._size_ms)

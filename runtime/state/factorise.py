@@ -32,6 +32,11 @@ class Distinct:
     def __len__(self) -> int:
         return len(self.first)
 
+    def once(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Each distinct key once, in the order of their numbers; `columns` are those of the rows."""
+        first = pa.array(self.first)
+        return [column.take(first) for column in columns]
+
 
 def factorise(columns: Sequence[pa.Array]) -> Distinct:
     """Finds the distinct rows of `columns`; nulls are a value, equal to each other."""

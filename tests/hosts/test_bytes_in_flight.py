@@ -3,16 +3,12 @@
 import pyarrow as pa
 
 from runtime.core.flow import FIRST_WINDOW_BYTES, LEAST_WINDOW_BYTES
-from runtime.core.ids import ChannelId, Token
+from runtime.core.ids import ChannelId
 from runtime.core.messages import Records
-from runtime.core.spec import spec_of
-from runtime.core.subtask import Subtask
-from runtime.hosts.outputs import Outputs
-from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock, MemorySnapshotStore
-from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.io.memory import ManualClock
+from runtime.ports import Collector, Operator
 from tests.core.builders import chain, subtask
+from tests.hosts.tasks import opened
 
 GRAPH, READER = chain(), subtask("b/0")
 (CHANNEL,) = GRAPH.inputs[READER]
@@ -31,37 +27,13 @@ class Slow(Operator):
 
 def credit_after(batches: int, takes_ms: int) -> int:
     """What the sender may have on its way, once so many batches have been consumed."""
-    clock, store, credit = ManualClock(1_000), MemorySnapshotStore(), FIRST_WINDOW_BYTES
+    clock, credit = ManualClock(1_000), FIRST_WINDOW_BYTES
 
     def repay(channel: ChannelId, nbytes: int) -> None:
         nonlocal credit
         credit += nbytes
 
-    state = SubtaskState(range(GRAPH.max_parallelism), GRAPH.max_parallelism, store)
-    context = OperatorContext(
-        job="job",
-        uid="b",
-        index=0,
-        parallelism=1,
-        max_parallelism=GRAPH.max_parallelism,
-        token=Token(1),
-        state=state,
-        now_ms=clock.now_ms,
-    )
-    task = Task(
-        machine=Subtask(spec_of(GRAPH, READER)),
-        operator=Slow(clock, takes_ms),
-        state=state,
-        context=context,
-        outputs=Outputs(GRAPH, READER, lambda channel, message: None),
-        clock=clock,
-        store=store,
-        report=lambda message: None,
-        consumed=repay,
-        background=lambda work: None,
-        tidying=lambda work: None,
-    )
-    task.open()
+    task = opened(GRAPH, READER, Slow(clock, takes_ms), clock, consumed=repay)
     task.start()
     for _ in range(batches):
         credit -= BATCH.nbytes

@@ -8,18 +8,15 @@ import pytest
 
 from runtime.core.checkpoint import CommitPermit
 from runtime.core.events import Triggered
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.ids import CheckpointId
 from runtime.core.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
-from runtime.core.spec import spec_of
-from runtime.core.subtask import Subtask
 from runtime.errors import DataRejected, OperatorFailure
-from runtime.hosts.outputs import Outputs
 from runtime.hosts.sources import SourceOperator
 from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.io.memory import ManualClock
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.store import SubtaskState
 from tests.core.builders import chain, subtask
+from tests.hosts.tasks import opened
 
 GRAPH, SOURCE = chain(), subtask("a/0")
 BATCH = pa.record_batch({"value": [1, 2]})
@@ -70,33 +67,9 @@ class Reader(SourceReader):
 
 
 def task(reader: Reader, sent: list[Message]) -> Task:
-    clock = ManualClock(1_000)
-    store = MemorySnapshotStore()
-    state = SubtaskState(range(GRAPH.max_parallelism), GRAPH.max_parallelism, store)
-    context = OperatorContext(
-        job="job",
-        uid="a",
-        index=0,
-        parallelism=1,
-        max_parallelism=GRAPH.max_parallelism,
-        token=Token(1),
-        state=state,
-        now_ms=clock.now_ms,
+    made = opened(
+        GRAPH, SOURCE, SourceOperator(reader), ManualClock(1_000), lambda channel, message: sent.append(message)
     )
-    made = Task(
-        machine=Subtask(spec_of(GRAPH, SOURCE)),
-        operator=SourceOperator(reader),
-        state=state,
-        context=context,
-        outputs=Outputs(GRAPH, SOURCE, lambda channel, message: sent.append(message)),
-        clock=clock,
-        store=store,
-        report=lambda message: None,
-        consumed=lambda channel, nbytes: None,
-        background=lambda work: None,
-        tidying=lambda work: None,
-    )
-    made.open()
     made.start()
     return made
 

@@ -7,17 +7,13 @@ import pytest
 
 from runtime.core.events import MessageArrived
 from runtime.core.flow import CHANNEL_WINDOW_BYTES
-from runtime.core.ids import Token
 from runtime.core.messages import EndOfData, Message, Records
-from runtime.core.spec import spec_of
-from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure
-from runtime.hosts.outputs import Outputs
 from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock, MemorySnapshotStore
-from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.io.memory import ManualClock
+from runtime.ports import Collector, Operator
 from tests.core.builders import chain, subtask
+from tests.hosts.tasks import opened
 
 GRAPH, ME = chain(), subtask("b/0")
 RUNG = pa.record_batch({"rung": [1]})
@@ -44,39 +40,13 @@ class Alarm(Operator):
             out.emit(RUNG)
 
 
-def opened(alarm: Alarm, clock: ManualClock, sent: list[Message]) -> Task:
-    store = MemorySnapshotStore()
-    state = SubtaskState(range(GRAPH.max_parallelism), GRAPH.max_parallelism, store)
-    context = OperatorContext(
-        job="job",
-        uid="b",
-        index=0,
-        parallelism=1,
-        max_parallelism=GRAPH.max_parallelism,
-        token=Token(1),
-        state=state,
-        now_ms=clock.now_ms,
-    )
-    made = Task(
-        machine=Subtask(spec_of(GRAPH, ME)),
-        operator=alarm,
-        state=state,
-        context=context,
-        outputs=Outputs(GRAPH, ME, lambda channel, message: sent.append(message)),
-        clock=clock,
-        store=store,
-        report=lambda message: None,
-        consumed=lambda channel, nbytes: None,
-        background=lambda work: None,
-        tidying=lambda work: None,
-    )
-    made.open()
-    return made
+def ringing(alarm: Alarm, clock: ManualClock, sent: list[Message]) -> Task:
+    return opened(GRAPH, ME, alarm, clock, lambda channel, message: sent.append(message))
 
 
 def test_a_timer_fires_when_its_time_has_come_and_not_before_the_start() -> None:
     clock, sent = ManualClock(100), list[Message]()
-    task = opened(Alarm(50, 130), clock, sent)
+    task = ringing(Alarm(50, 130), clock, sent)
     assert (task.timer_in_ms, task.step()) == (None, False)
     task.start()
     assert (task.timer_in_ms, task.step()) == (0, True)
@@ -89,7 +59,7 @@ def test_a_timer_fires_when_its_time_has_come_and_not_before_the_start() -> None
 
 def test_a_timer_waits_for_credit() -> None:
     clock, sent = ManualClock(100), list[Message]()
-    task = opened(Alarm(50), clock, sent)
+    task = ringing(Alarm(50), clock, sent)
     task.start()
     channel = GRAPH.outputs[ME][0]
     task.outputs.credits.spend(channel, CHANNEL_WINDOW_BYTES)
@@ -103,7 +73,7 @@ def test_a_timer_waits_for_credit() -> None:
 def test_no_timer_fires_after_the_end_of_the_input(drain: bool) -> None:
     """Nothing but end events follows the barrier of a stop, and a finished operator may not emit."""
     clock, sent = ManualClock(100), list[Message]()
-    task = opened(Alarm(110), clock, sent)
+    task = ringing(Alarm(110), clock, sent)
     task.start()
     task.handle(MessageArrived(GRAPH.inputs[ME][0], EndOfData(drain)))
     clock.advance(1_000)
@@ -119,7 +89,7 @@ def test_rows_and_timers_take_turns() -> None:
             out.emit(RUNG)
 
     clock, sent = ManualClock(100), list[Message]()
-    task = opened(Restless(50), clock, sent)
+    task = ringing(Restless(50), clock, sent)
     task.start()
     row: Any = pa.record_batch({"rung": [2]})
     task.deliver(GRAPH.inputs[ME][0], Records(row, 1, row.nbytes))
@@ -128,7 +98,7 @@ def test_rows_and_timers_take_turns() -> None:
 
 
 def test_an_error_in_a_timer_names_the_operator() -> None:
-    task = opened(Alarm(50, error=ValueError("why")), ManualClock(100), [])
+    task = ringing(Alarm(50, error=ValueError("why")), ManualClock(100), [])
     task.start()
     with pytest.raises(OperatorFailure, match="operator 'b', subtask 0, in on_processing_time: ValueError: why"):
         task.step()

@@ -1,0 +1,52 @@
+"""One live subtask without a slot: what it sends, and the credit that it gives back, go where a test wants them."""
+
+from collections.abc import Callable
+
+from runtime.core.graph import JobGraph
+from runtime.core.ids import ChannelId, SubtaskId, Token
+from runtime.core.messages import Message
+from runtime.core.spec import spec_of
+from runtime.core.subtask import Subtask
+from runtime.hosts.outputs import Outputs
+from runtime.hosts.task import Task
+from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.ports import Operator, OperatorContext
+from runtime.state.store import SubtaskState
+
+
+def opened(
+    graph: JobGraph,
+    subtask: SubtaskId,
+    operator: Operator,
+    clock: ManualClock,
+    send: Callable[[ChannelId, Message], None] = lambda channel, message: None,
+    consumed: Callable[[ChannelId, int], None] = lambda channel, nbytes: None,
+) -> Task:
+    """Opened and not started. Nothing is stored, and nobody hears its reports."""
+    store = MemorySnapshotStore()
+    state = SubtaskState(range(graph.max_parallelism), graph.max_parallelism, store)
+    context = OperatorContext(
+        job="job",
+        uid=subtask.operator,
+        index=subtask.index,
+        parallelism=1,
+        max_parallelism=graph.max_parallelism,
+        token=Token(1),
+        state=state,
+        now_ms=clock.now_ms,
+    )
+    made = Task(
+        machine=Subtask(spec_of(graph, subtask)),
+        operator=operator,
+        state=state,
+        context=context,
+        outputs=Outputs(graph, subtask, send),
+        clock=clock,
+        store=store,
+        report=lambda message: None,
+        consumed=consumed,
+        background=lambda work: None,
+        tidying=lambda work: None,
+    )
+    made.open()
+    return made

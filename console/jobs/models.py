@@ -87,12 +87,15 @@ class JobVersion(models.Model):
     prepared_at = models.DateTimeField(null=True, blank=True)
     #: when the compile stage was last asked for
     woken_at = models.DateTimeField(db_default=Now())
+    #: by what its user's request is known again, should it come twice
+    request_key = models.TextField(null=True, blank=True)
 
     class Meta:
         db_table = "weir_job_version"
         ordering = ("job", "-number")
         constraints = [
             models.UniqueConstraint(fields=("job", "number"), name="weir_version_number"),
+            models.UniqueConstraint(fields=("created_by", "request_key"), name="weir_version_request"),
             models.CheckConstraint(
                 condition=Q(parallelism__gte=1, parallelism__lte=F("max_parallelism")),
                 name="weir_version_parallelism",

@@ -48,8 +48,9 @@ def create_version(
     params: dict[str, Any],
     settings: dict[str, Any] | None = None,
     max_parallelism: int | None = None,
+    request_key: str | None = None,
 ) -> JobVersion:
-    """Add a version in state `compiling` and ask for its compilation."""
+    """Add a version in state `compiling` and ask for its compilation. One `request_key` makes one version."""
     must_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
     _check_parallelism(parallelism, groups)
@@ -57,13 +58,22 @@ def create_version(
     checked = msgspec.to_builtins(job_settings.parse(settings or {}))
     with transaction.atomic():
         Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # numbers are handed out one at a time
+        if earlier := version_of_request(user, request_key):
+            return earlier
         newest = JobVersion.objects.filter(job=job).aggregate(Max("number"))["number__max"] or 0
         version = JobVersion.objects.create(
             job=job, number=newest + 1, parallelism=parallelism, max_parallelism=groups,
-            params=params, settings=checked, created_by=user,
+            params=params, settings=checked, created_by=user, request_key=request_key,
         )  # fmt: skip
         wake.after_commit(wake.COMPILE, version.pk)
     return version
+
+
+def version_of_request(user: User, request_key: str | None) -> JobVersion | None:
+    """What this user's request made when it came before. Without a key no request is known again."""
+    if request_key is None:
+        return None
+    return JobVersion.objects.select_related("job").filter(created_by=user, request_key=request_key).first()
 
 
 def record_compiled(version_id: int, graph: dict[str, Any], inputs: list[str]) -> bool:

@@ -1,7 +1,9 @@
 """The list of jobs, the page of one, and new definitions."""
 
+import hashlib
 from typing import Any
 
+import msgspec
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -72,6 +74,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if pipeline is None or reason:
         context = {"section": "jobs", "pipelines": Pipeline.objects.all(), "unknown": name, "reason": reason}
         return page(request, "jobs/choose.html", context, status=403 if reason else 200)
+    if before := _made_before(request):
+        return before
     data = request.POST if request.method == "POST" else None
     form, version = JobForm(data), VersionForms(pipeline.schema, data)
     if data is not None:
@@ -79,6 +83,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
         if job is not None:
             messages.success(request, f"{job.name} is defined. Version 1 is being compiled.")
             return redirect("ui:job", job.pk)
+        if before := _made_before(request):  # the name was taken by this very form, a moment ago
+            return before
     return _form_page(request, "jobs/new.html", {"pipeline": pipeline, "form": form, "version": version}, data)
 
 
@@ -86,13 +92,15 @@ def new_job(request: HttpRequest) -> HttpResponse:
 @signed_in
 def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job, pk=pk)
+    if before := _made_before(request):
+        return before
     pipeline = Pipeline.objects.filter(pk=job.pipeline).first()
     newest = job.versions.order_by("-number").first()
     data = request.POST if request.method == "POST" else None
     forms = VersionForms(pipeline.schema if pipeline else {}, data, like=newest)
     if data is not None and forms.is_valid():
         try:
-            made = services.create_version(user_of(request), job, **forms.values)
+            made = services.create_version(user_of(request), job, **forms.values, request_key=_request_key(request))
         except Refused as refused:
             forms.refuse(refused)
         else:
@@ -111,7 +119,7 @@ def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline
         with transaction.atomic():
             job = services.create_job(user, pipeline=pipeline.name, **form.cleaned_data)
             step = "version"
-            services.create_version(user, job, **version.values)
+            services.create_version(user, job, **version.values, request_key=_request_key(request))
     except Refused as refused:
         if step == "job":
             put(form, refused.field or "", refused)
@@ -119,6 +127,23 @@ def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline
             version.refuse(refused)
         return None
     return job
+
+
+def _made_before(request: HttpRequest) -> HttpResponse | None:
+    """Where a form leads that was sent before, by a double click or a reload."""
+    version = services.version_of_request(user_of(request), _request_key(request))
+    if version is None:
+        return None
+    messages.info(request, f"Version {version.number} of {version.job.name} was made from this form already.")
+    return redirect("ui:job", version.job_id)
+
+
+def _request_key(request: HttpRequest) -> str | None:
+    """The same form with the same values is the same request; changed after going back, it is another one."""
+    if not request.POST.get("key"):
+        return None
+    values = sorted((name, given) for name, given in request.POST.lists() if name != "csrfmiddlewaretoken")
+    return hashlib.sha256(msgspec.json.encode([request.path, values])).hexdigest()
 
 
 def _form_page(request: HttpRequest, template: str, context: dict[str, Any], data: Any) -> HttpResponse:

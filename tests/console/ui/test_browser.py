@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 from console.checkpoints.models import Checkpoint
@@ -284,6 +284,20 @@ def test_a_person_takes_a_savepoint_and_drains(signed_in: Open, running: Run) ->
         expect(page.locator("#live-notices")).to_contain_text("Drain queued")
         expect(page.locator("#live-head")).to_contain_text("wanted: finished")
         assert Operation.objects.get(kind="drain").reason == "The year is over."
+
+
+def test_a_form_whose_answer_was_lost_can_be_sent_again(signed_in: Open, running: Run) -> None:
+    def lose(route: Route) -> None:
+        route.fetch(max_redirects=0)
+        route.abort("aborted")
+
+    with signed_in() as page:
+        page.goto(f"/jobs/{running.job_id}/versions/new/")
+        page.route("**/versions/new/", lose, times=1)
+        page.get_by_role("button", name="Make version").click()
+        page.get_by_role("button", name="Make version").click()
+        expect(page.get_by_text("Version 2 of flights-delays was made from this form already.")).to_be_visible()
+    assert running.job.versions.count() == 2
 
 
 def test_the_plan_of_a_restore_follows_the_choice(signed_in: Open, running: Run) -> None:

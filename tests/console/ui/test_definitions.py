@@ -1,6 +1,10 @@
 """New jobs and new versions, through forms drawn from the pipeline's schema."""
 
+import re
+from typing import Any
+
 import pytest
+from django.db import connection
 from django.test import Client
 
 from console.accounts.models import User
@@ -150,3 +154,86 @@ def test_a_pipeline_that_is_gone_is_said(at_console: Client) -> None:
     job = rows.job()
     Pipeline.objects.all().delete()
     assert "is not installed any more" in blocks.text(at_console.get(f"/jobs/{job.pk}/versions/new/"))
+
+
+# ---------------------------------------------------------------- the same form twice
+
+
+def key_of(page: Any) -> str:
+    """What makes the form, sent twice, one request."""
+    return str(re.findall(r'name="key" value="(\w+)"', page.content.decode())[0])
+
+
+def test_a_version_form_that_is_sent_twice_makes_one_version(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/new/"
+    given = {**FILLED, "key": key_of(at_console.get(path))}
+    for _ in range(2):
+        response = at_console.post(path, given, follow=True)
+    assert response.redirect_chain == [(f"/jobs/{job.pk}/", 302)]
+    assert "Version 2 of flights-delays was made from this form already." in blocks.text(response)
+    assert job.versions.count() == 2
+
+
+def test_a_job_form_that_is_sent_twice_leads_to_the_job_that_was_made(at_console: Client) -> None:
+    rows.pipeline()
+    path = "/jobs/new/"
+    given = {**FILLED, "key": key_of(at_console.get(f"{path}?pipeline=flights"))}
+    for _ in range(2):
+        response = at_console.post(path, given, follow=True)
+    assert response.redirect_chain == [(f"/jobs/{Job.objects.get().pk}/", 302)]
+    assert "Version 1 of delays was made from this form already." in blocks.text(response)
+    assert JobVersion.objects.count() == 1
+
+
+def test_a_form_that_was_changed_after_going_back_makes_another_version(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/new/"
+    given = {**FILLED, "key": key_of(at_console.get(path))}
+    at_console.post(path, given)
+    at_console.post(path, {**given, "params-output": "/data/elsewhere"})
+    assert [version.params["output"] for version in job.versions.order_by("number")[1:]] == [
+        "/data/out", "/data/elsewhere"
+    ]  # fmt: skip
+
+
+def test_the_same_values_from_another_page_make_another_version(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/new/"
+    for _ in range(2):
+        at_console.post(path, {**FILLED, "key": key_of(at_console.get(path))})
+    assert job.versions.count() == 3
+
+
+def test_a_key_counts_for_the_user_who_sent_it(at_console: Client) -> None:
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/new/"
+    other = Client()
+    other.force_login(User.objects.create_superuser("colleague", password="a-river-runs"))
+    given = {**FILLED, "key": key_of(at_console.get(path))}
+    for client in (at_console, other):
+        client.post(path, given)
+    assert job.versions.count() == 3
+
+
+@pytest.mark.parametrize("path", ["/jobs/new/", "/jobs/{}/versions/new/"])
+def test_a_form_that_overtakes_itself_makes_one_version(at_console: Client, operator: User, path: str) -> None:
+    """A double click: the second request is done between the first one's look for an earlier one and its insert."""
+    where = path.format(rows.job("another").pk)
+    overtaking = Client()
+    overtaking.force_login(operator)
+    answers: list[Any] = []
+
+    def overtake(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        found = execute(sql, params, many, context)
+        if '"request_key" = ' in sql and not answers:
+            answers.append(None)
+            answers[0] = overtaking.post(where, {**FILLED, "key": "once"})
+        return found
+
+    with connection.execute_wrapper(overtake):
+        answers.append(at_console.post(where, {**FILLED, "key": "once"}))
+    assert [(answer.status_code, answer.headers["Location"]) for answer in answers] == [
+        (302, f"/jobs/{Job.objects.latest('pk').pk}/")
+    ] * 2
+    assert JobVersion.objects.count() == 2

@@ -3,7 +3,8 @@
 A pane is a stretch of event time that no window cuts. What is held of it must go before event time has passed its end,
 and before anything else is said (a barrier, the end, a channel set aside, a probe): so nothing is held when state is
 captured, and whoever judges lateness judges as if rows had not been held. What does not pay is passed on row by row, in
-the same columns: the keys, `PANE` (ms), `ROWS`, and the state columns of the aggregates.
+the same columns, which are these by position: the keys, when the pane begins (ms), the state columns of the aggregates,
+and how many rows were folded to this one. The keys go by their names there; all others get names that no key has.
 
 Integer keys that lie close together go straight into arrays (`dense`), all others into a table.
 """
@@ -20,14 +21,15 @@ from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count
 from runtime.operators.cells import Cells
 from runtime.operators.dense import DensePanes, Keys
 from runtime.operators.event_time import Times, panes
+from runtime.operators.names import free
 from runtime.state.factorise import factorise
 from runtime.state.index import Slots
 from runtime.state.keycodes import plain, plain_type
 from runtime.state.schema import TableSchema, namespace_field
 from runtime.state.table import KeyedTable
 
-PANE: Final = ":pane"  #: when the pane begins
-ROWS: Final = ":count"  #: how many rows were folded to this one
+_PANE: Final = ":pane"
+_ROWS: Final = ":count"
 _MOST_HELD: Final = 1 << 19  #: entries in the table
 _BATCH_ROWS: Final = 65_536
 _WORTH_ARRAYS: Final = 1.5  #: rows to an entry
@@ -49,14 +51,20 @@ class Combiner(Protocol):
 
 
 def counting(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
-    """These and, where none of them counts all rows, one more that does. Its state column is `ROWS`."""
+    """These and, where none of them counts all rows, one more behind them that does."""
     counted = any(type(wanted) is Count for wanted in aggregates.values())
-    return AggregateSet(aggregates if counted else {**aggregates, "": Count()})
+    return AggregateSet(aggregates if counted else {**aggregates, free("", aggregates): Count()})
 
 
 def rows_of(parts: pa.RecordBatch) -> int:
     """How many rows went into these."""
-    return int(pc.sum(parts.column(ROWS)).as_py())
+    return int(pc.sum(parts.column(-1)).as_py())
+
+
+def state_of(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.RecordBatch:
+    """The state columns of parts with so many keys, by their names in the state. The last may count the rows."""
+    first = keys + 1
+    return pa.RecordBatch.from_arrays(parts.columns[first : first + len(state)], names=state.names)
 
 
 class WindowCombiner:
@@ -125,10 +133,11 @@ class WindowCombiner:
         kinds = self._aggregates.kinds(schema)
         self._state = [field.with_type(kind) for field, kind in zip(self._aggregates.fields(), kinds, strict=True)]
         keys = [pa.field(key, plain_type(schema.field(key).type)) for key in self._keys]
-        pane, rows = pa.field(PANE, pa.int64(), nullable=False), pa.field(ROWS, pa.int64(), nullable=False)
-        self._schema = pa.schema([*keys, pane, rows, *self._state[: len(self._fields)]])
+        pane, rows = pa.field(_PANE, pa.int64(), nullable=False), pa.field(_ROWS, pa.int64(), nullable=False)
+        self._schema = _told_apart([*keys, pane, *self._state[: len(self._fields)], rows])
+        self._pane = self._schema.names[len(keys)]
         self._dense = DensePanes(self._state, self._aggregates.row_count())
-        held = TableSchema("held", pa.schema([*keys, namespace_field(PANE, pa.int64())]), pa.schema(self._state))
+        held = TableSchema("held", pa.schema([*keys, namespace_field(self._pane, pa.int64())]), pa.schema(self._state))
         self._table = KeyedTable(held, max_parallelism=1)
         self._settled = True
 
@@ -196,16 +205,16 @@ class WindowCombiner:
     def _out_of_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
         slots = self._table.slots()
         if before is not None:
-            slots = slots[self._table.key_codes(PANE)[slots] < before * self._pane_ms]
+            slots = slots[self._table.key_codes(self._pane)[slots] < before * self._pane_ms]
         if not len(slots):
             return
         keys = [self._table.key_column(name, slots) for name in self._keys]
-        yield self._parts(keys, self._table.key_column(PANE, slots), self._table, slots)
+        yield self._parts(keys, self._table.key_column(self._pane, slots), self._table, slots)
         self._table.delete(slots)
         self._table.forget_texts()
 
     def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, slots: Slots) -> pa.RecordBatch:
-        names = [self._aggregates.row_count(), *self._fields.names]
+        names = [*self._fields.names, self._aggregates.row_count()]
         columns = [state.value_column(name, slots) for name in names]
         return pa.RecordBatch.from_arrays([*keys, starts, *columns], schema=self._schema)
 
@@ -213,7 +222,7 @@ class WindowCombiner:
         starts = [pane * self._pane_ms for pane in self._dense.panes[:1]]
         slots = self._table.slots()
         if len(slots):
-            starts.append(int(self._table.key_codes(PANE)[slots].min()))
+            starts.append(int(self._table.key_codes(self._pane)[slots].min()))
         return min(starts) + self._pane_ms if starts else None
 
     def _judge(self) -> None:
@@ -223,3 +232,11 @@ class WindowCombiner:
         if self._rows < _WORTH_ARRAYS * self._entries:
             self._paused = _PAUSE
         self._rows, self._entries = 0, 0
+
+
+def _told_apart(fields: Sequence[pa.Field]) -> pa.Schema:
+    """The first to have a name keeps it."""
+    names: list[str] = []
+    for field in fields:
+        names.append(free(field.name, names))
+    return pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])

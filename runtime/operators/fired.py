@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from runtime.core.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
-from runtime.operators.combine import PANE, rows_of
+from runtime.operators.combine import rows_of
 from runtime.operators.event_time import Times
 from runtime.ports import OperatorContext
 from runtime.state.hashing import key_groups
@@ -58,7 +58,7 @@ class FiredTimes:
 
     def without_late(self, parts: pa.RecordBatch, time: int) -> pa.RecordBatch:
         """Without the rows of which the last window has fired, now that it is `time`. They are counted."""
-        starts = parts.column(PANE).to_numpy()
+        starts = parts.column(len(self._keys)).to_numpy()
         if not len(starts) or int(starts.min()) >= self._open_from(np.array(max(time, self.greatest))):
             return parts
         times = np.maximum(self.before(parts), time) if self.greatest > time else np.array(time)

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.combine import PANE, counting
+from runtime.operators.combine import counting, state_of
 from runtime.operators.fired import FiredTimes
+from runtime.operators.names import free
 from runtime.operators.pane_totals import PaneTotals
 from runtime.operators.window import WindowOutput
 from runtime.ports import Collector, Operator, OperatorContext
@@ -70,13 +71,14 @@ class SlidingWindow(Operator):
         self._size_ms, self._slide_ms, self._pane_ms = size_ms, slide_ms, gcd(size_ms, slide_ms)
         self._results = AggregateSet(aggregates)
         self._aggregates = counting(aggregates)
+        self._fields = self._aggregates.fields()
         self._output = WindowOutput(self._keys, size_ms, aggregates)
-        self._pane = f"pane_{self._pane_ms}_ms"  #: in the name, so that panes of another length are refused
+        self._pane = free(f"pane_{self._pane_ms}_ms", self._keys)  #: so that panes of another length are refused
         self._settled_for: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
         keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(self._pane, pa.int64())]
-        self._table: KeyedTable = context.state.keyed_table("panes", pa.schema(keys), self._aggregates.fields())
+        self._table: KeyedTable = context.state.keyed_table("panes", pa.schema(keys), self._fields)
         self._fired = FiredTimes(context, self._keys, self._size_ms, self._slide_ms, only_size_ms=None)
         self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
         self._restore()
@@ -86,13 +88,13 @@ class SlidingWindow(Operator):
         parts = self._fired.without_late(batch, self._time)
         if not parts.num_rows:
             return
-        columns = [parts.column(key) for key in (*self._keys, PANE)]
+        columns = parts.columns[: len(self._keys) + 1]
         distinct = factorise(columns)
         slots = self._table.upsert(distinct.once(columns))
         fresh = slots[self._table.column(self._aggregates.row_count())[slots] == 0]
-        self._aggregates.merge(self._table, parts, slots[distinct.which])
+        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), slots[distinct.which])
         self._table.touch(slots)
-        self._note(fresh, parts)
+        self._note(fresh, columns[-1])
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         while self._panes:
@@ -118,14 +120,14 @@ class SlidingWindow(Operator):
     def _settle(self, schema: pa.Schema) -> None:
         if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
             return
-        kinds = [schema.field(name).type for name in (*self._keys, PANE)]
-        self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
+        kinds, keys = [field.type for field in schema], len(self._keys) + 1
+        self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
         self._settled_for = schema
 
-    def _note(self, fresh: Slots, parts: pa.RecordBatch) -> None:
+    def _note(self, fresh: Slots, panes: pa.Array) -> None:
         """Remembers which rows are new, and that totals have changed."""
         self._by_pane(fresh)
-        for pane in pc.unique(parts.column(PANE)).to_pylist():
+        for pane in pc.unique(panes).to_pylist():
             self._totals.changed(pane)
 
     def _by_pane(self, slots: Slots) -> None:

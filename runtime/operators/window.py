@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet
-from runtime.operators.combine import PANE
+from runtime.operators.combine import state_of
 from runtime.operators.event_time import Times
 from runtime.operators.fired import FiredTimes
 from runtime.ports import Collector, Operator, OperatorContext
@@ -65,13 +65,14 @@ class TumblingWindow(Operator):
         self._keys = tuple(keys)
         self._size_ms = size_ms
         self._aggregates = AggregateSet(aggregates)
+        self._fields = self._aggregates.fields()
         self._output = WindowOutput(self._keys, size_ms, aggregates)
         self._watermark = MIN_WATERMARK
         self._settled_for: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
         keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(START, pa.int64())]
-        self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._aggregates.fields())
+        self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._fields)
         self._fired = FiredTimes(context, self._keys, self._size_ms, self._size_ms, self._size_ms)
         self._first_end = self._earliest_end()
 
@@ -80,12 +81,12 @@ class TumblingWindow(Operator):
         parts = self._fired.without_late(batch, self._watermark)
         if not parts.num_rows:
             return
-        columns = [parts.column(key) for key in (*self._keys, PANE)]
+        columns = parts.columns[: len(self._keys) + 1]
         distinct = factorise(columns)
         slots = self._table.upsert(distinct.once(columns))
-        self._aggregates.merge(self._table, parts, slots[distinct.which])
+        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), slots[distinct.which])
         self._table.touch(slots)
-        self._first_end = min(self._first_end, pc.min(parts.column(PANE)).as_py() + self._size_ms)
+        self._first_end = min(self._first_end, pc.min(columns[-1]).as_py() + self._size_ms)
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._watermark = max(self._watermark, watermark)
@@ -103,8 +104,8 @@ class TumblingWindow(Operator):
     def _settle(self, schema: pa.Schema) -> None:
         if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
             return
-        kinds = [schema.field(name).type for name in (*self._keys, PANE)]
-        self._table.settle(kinds, [schema.field(field.name).type for field in self._aggregates.fields()])
+        kinds, keys = [field.type for field in schema], len(self._keys) + 1
+        self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
         self._settled_for = schema
 
     def _earliest_end(self) -> int:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from runtime.core.messages import MAX_WATERMARK
 from runtime.operators import combine, dense
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Min, Sum
-from runtime.operators.combine import PANE, ROWS, WindowCombiner, rows_of
+from runtime.operators.combine import WindowCombiner, rows_of
 
 PANE_MS = 10
+PANE, ROWS = ":pane", ":count"
 AGGREGATES: dict[str, Aggregate] = {"total": Sum("v"), "low": Min("v"), "high": Max("v"), "mean": Mean("v")}
 FORMS: dict[str, Callable[[int], Any]] = {
     "close": lambda number: number,

@@ -189,8 +189,11 @@ class DirectoryReader(SourceReader):
             waited = now - self._listed_at
             if self._source.bounded or 0 <= waited < self._source.discovery_interval_ms:
                 return
+        first = self._listed_at is None
         self._listed_at = now
         new = self._new_names()
+        if first:
+            self._check_restored(new)
         self._known.update(new)
         mine = [name for name in self._owned(new) if not self._position(name).done]
         if mine:
@@ -205,6 +208,12 @@ class DirectoryReader(SourceReader):
             if self._source.bounded:
                 raise EnvironmentFailure(f"there is no folder {self._folder}") from None
             return []
+
+    def _check_restored(self, names: list[str]) -> None:
+        """A file that was read in part must still be there: the rest of it would be missing without a word."""
+        begun = {name for name, position in self._positions.items() if not position.done}
+        for name in sorted(begun.difference(names)):
+            raise _gone(self._folder / name)
 
     def _owned(self, names: list[str]) -> list[str]:
         if not names:
@@ -224,7 +233,7 @@ class DirectoryReader(SourceReader):
         try:
             size = path.stat().st_size
         except FileNotFoundError:
-            raise EnvironmentFailure(f"{path}: the file is gone before it was read to its end") from None
+            raise _gone(path) from None
         if position.next_row and size != position.size_bytes:
             was = f"it has {size} bytes and had {position.size_bytes}"
             raise DataRejected(f"{path}: the file has changed since row {position.next_row} of it was read: {was}")
@@ -244,7 +253,7 @@ class DirectoryReader(SourceReader):
             self._refuse(file, [Malformed(row=None, column="", reason=str(error), text="")])
             piece = None
         except FileNotFoundError:
-            raise EnvironmentFailure(f"{file.path}: the file is gone before it was read to its end") from None
+            raise _gone(file.path) from None
         position = self._positions[file.path.name]
         self._changed.add(file.path.name)
         if piece is None:
@@ -278,6 +287,10 @@ class DirectoryReader(SourceReader):
         if self._source.event_time is not None:
             largest = int(event_times_ms(batch, self._source.event_time).max())
             self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
+
+
+def _gone(path: Path) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{path}: the file is gone before it was read to its end")
 
 
 class _OpenFile:

@@ -1,0 +1,51 @@
+"""Folders in which things go wrong: files that vanish between attempts."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.formats import CsvFormat
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.errors import EnvironmentFailure
+from tests.contracts.files import Reading, drop
+
+CSV = CsvFormat(pa.schema([("id", pa.int64()), ("at", pa.int64())]))
+
+
+def csv(ids: range) -> str:
+    return "id,at\n" + "".join(f"{number},{number}\n" for number in ids)
+
+
+def ids(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("folder_too", [True, False])
+def test_a_file_read_in_part_that_is_gone_at_the_restore_is_named(
+    tmp_path: Path, bounded: bool, folder_too: bool
+) -> None:
+    """The rows behind the position would be missing, and a bounded job would end as if it had read them. S1-22."""
+    folder = tmp_path / "in"
+    drop(folder, "a.csv", csv(range(50)))
+    source = DirectorySource(str(folder), CSV, bounded=bounded)
+    before = Reading(source)
+    before.poll(10)
+    snapshot = before.snapshot("chk-1")
+    (folder / "a.csv").unlink()
+    if folder_too:
+        folder.rmdir()
+    after = Reading(source, store=before.store, snapshots=[snapshot])
+    with pytest.raises(EnvironmentFailure, match=r"there is no folder|a\.csv: the file is gone before it was read"):
+        after.poll()
+
+
+def test_a_file_read_to_its_end_may_go(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", csv(range(5)))
+    before = Reading(DirectorySource(str(tmp_path), CSV))
+    before.rows()
+    (tmp_path / "a.csv").unlink()
+    after = Reading(DirectorySource(str(tmp_path), CSV), store=before.store, snapshots=[before.snapshot("chk-1")])
+    assert after.rows() == []

@@ -1,5 +1,6 @@
-"""Folders in which things go wrong: files that vanish between attempts."""
+"""Folders in which things go wrong: files that vanish between attempts, names that cannot be."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.errors import EnvironmentFailure
+from runtime.errors import DataRejected, EnvironmentFailure
 from tests.contracts.files import Reading, drop
 
 CSV = CsvFormat(pa.schema([("id", pa.int64()), ("at", pa.int64())]))
@@ -49,3 +50,12 @@ def test_a_file_read_to_its_end_may_go(tmp_path: Path) -> None:
     (tmp_path / "a.csv").unlink()
     after = Reading(DirectorySource(str(tmp_path), CSV), store=before.store, snapshots=[before.snapshot("chk-1")])
     assert after.rows() == []
+
+
+def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    """Positions are kept by name, as text."""
+    drop(tmp_path, "a.csv", csv(range(5)))
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff.csv")).write_text(csv(range(5)))
+    with pytest.raises(DataRejected, match=r"the name of the file 'b\\udcff\.csv' is not UTF-8") as refused:
+        Reading(DirectorySource(str(tmp_path), CSV)).poll()
+    str(refused.value).encode()

@@ -203,11 +203,17 @@ class DirectoryReader(SourceReader):
         try:
             with os.scandir(self._folder) as entries:
                 new = (entry for entry in entries if entry.name not in self._known)
-                return [entry.name for entry in new if entry.name[0] not in "._" and entry.is_file()]
+                return [self._text(entry.name) for entry in new if entry.name[0] not in "._" and entry.is_file()]
         except FileNotFoundError:
             if self._source.bounded:
                 raise EnvironmentFailure(f"there is no folder {self._folder}") from None
             return []
+
+    def _text(self, name: str) -> str:
+        """Positions are kept by name, as text."""
+        if not name.isascii() and name.encode(errors="replace").decode() != name:
+            raise DataRejected(f"{self._folder}: the name of the file {name!r} is not UTF-8: rename it")
+        return name
 
     def _check_restored(self, names: list[str]) -> None:
         """A file that was read in part must still be there: the rest of it would be missing without a word."""

@@ -1,4 +1,4 @@
-"""Folders in which things go wrong: files that vanish between attempts, names that cannot be."""
+"""Folders in which things go wrong: files that vanish between attempts, names and times that cannot be."""
 
 import os
 from pathlib import Path
@@ -59,3 +59,17 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataRejected, match=r"the name of the file 'b\\udcff\.csv' is not UTF-8") as refused:
         Reading(DirectorySource(str(tmp_path), CSV)).poll()
     str(refused.value).encode()
+
+
+TOO_FAR = "id,at\n1,1\n2,9223372036854775807\n3,\n4,-9223372036854775808\n5,5\n"
+
+
+def test_a_time_out_of_range_is_a_malformed_row(tmp_path: Path) -> None:
+    drop(tmp_path, "a.csv", TOO_FAR)
+    skipping = Reading(DirectorySource(str(tmp_path), CSV, event_time="at", on_malformed="skip"))
+    assert ids(skipping.rows()) == [1, 5]
+    assert skipping.context.counters == {"malformed_records": 3}
+    drop(tmp_path, "a.csv", TOO_FAR.replace("3,\n", ""))
+    with pytest.raises(DataRejected) as refused:
+        Reading(DirectorySource(str(tmp_path), CSV, event_time="at")).rows()
+    assert str(refused.value) == f"{tmp_path / 'a.csv'}: row 2, column 'at': the event time is out of range"

@@ -443,6 +443,7 @@ def test_files_of_other_columns_are_named(tmp_path: Path) -> None:
         (lambda: DirectorySource("/in", CSV, idle_after_ms=0), "idle_after_ms"),
         (lambda: DirectorySource("/in", CSV, event_time="when"), "event_time"),
         (lambda: DirectorySource("/in", LineFormat(), event_time="at"), "event_time"),
+        (lambda: DirectorySource("/in", LineFormat(), event_time="line"), "event_time"),
         (lambda: DirectorySource("/in", CSV, on_malformed=cast("Any", "ignore")), "on_malformed"),
         (lambda: DirectorySource("/in", CSV, on_malformed="dead_letter"), "dead_letter_path"),
         (lambda: DirectorySource("/in/", CSV, on_malformed="dead_letter", dead_letter_path="/in"), "dead_letter_path"),

@@ -9,7 +9,6 @@ been read is never looked at again.
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -17,7 +16,8 @@ from typing import Any, ClassVar, Final, Literal
 import pyarrow as pa
 
 from runtime.connectors.dead_letters import DeadLetters
-from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile
+from runtime.connectors.formats import Format, Malformed, MalformedFile
+from runtime.connectors.sources.open_file import OpenFile
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
@@ -73,9 +73,16 @@ class DirectorySource:
             raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
         self._check_policy()
         self.format.check()
+        self._check_event_time()
+
+    def _check_event_time(self) -> None:
         columns = self.format.columns()
-        if self.event_time is not None and columns is not None and self.event_time not in columns.names:
-            raise JobRejected("unknown-column", "event_time", f"{self.event_time!r} is not among {columns.names}")
+        if self.event_time is None or columns is None:
+            return
+        try:
+            event_times_ms(pa.RecordBatch.from_pylist([], columns), self.event_time)
+        except JobRejected as error:
+            raise JobRejected(error.code, "event_time", str(error)) from None
 
     def _check_policy(self) -> None:
         if self.on_malformed not in ("fail", "skip", "dead_letter"):
@@ -111,7 +118,7 @@ class DirectoryReader(SourceReader):
         self._known: set[str] = set()
         self._listed_at: int | None = None
         self._idle_since: int | None = None  #: when a poll first found nothing to read
-        self._current: _OpenFile | None = None
+        self._current: OpenFile | None = None
         self._schema: pa.Schema | None = source.format.columns()
         self._largest_time: int | None = None
         self._letters: DeadLetters | None = None
@@ -176,7 +183,7 @@ class DirectoryReader(SourceReader):
 
     def close(self) -> None:
         if self._current is not None:
-            self._current.chunks_close()
+            self._current.close()
         if self._letters is not None:
             self._letters.close()
 
@@ -244,7 +251,7 @@ class DirectoryReader(SourceReader):
             was = f"it has {size} bytes and had {position.size_bytes}"
             raise DataRejected(f"{path}: the file has changed since row {position.next_row} of it was read: {was}")
         position.size_bytes = size
-        self._current = _OpenFile(path, self._source.format.read(path, position.next_row))
+        self._current = OpenFile(path, self._source.format.read(path, position.next_row))
         return True
 
     # ------------------------------------------------------------ rows
@@ -264,7 +271,7 @@ class DirectoryReader(SourceReader):
         self._changed.add(file.path.name)
         if piece is None:
             position.done = True
-            file.chunks_close()
+            file.close()
             self._current = None
             return None
         if piece.malformed:
@@ -272,7 +279,7 @@ class DirectoryReader(SourceReader):
         position.next_row = piece.next_row
         return self._alike(piece.batch, file.path) if piece.batch.num_rows else None
 
-    def _refuse(self, file: "_OpenFile", rows: Any) -> None:
+    def _refuse(self, file: OpenFile, rows: Any) -> None:
         if self._source.on_malformed == "fail":
             raise DataRejected(f"{file.path}: {rows[0]}")
         if self._letters is not None:
@@ -297,59 +304,6 @@ class DirectoryReader(SourceReader):
 
 def _gone(path: Path) -> EnvironmentFailure:
     return EnvironmentFailure(f"{path}: the file is gone before it was read to its end")
-
-
-class _OpenFile:
-    """A file being read, and what is left of the chunk that was parsed last."""
-
-    def __init__(self, path: Path, chunks: Iterator[Chunk]) -> None:
-        self.path = path
-        self._chunks = chunks
-        self._rest: Chunk | None = None
-
-    def next_piece(self, max_rows: int, event_time: str | None) -> Chunk | None:
-        """The next rows, `max_rows` at most, and the bad ones among and right behind them. None at the end."""
-        chunk = self._rest
-        if chunk is None:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return None
-            chunk = _without_timeless(chunk, event_time)
-        if chunk.batch.num_rows <= max_rows:
-            self._rest = None
-            return chunk
-        next_row = int(chunk.rows[max_rows])
-        self._rest = _part(chunk, max_rows, chunk.batch.num_rows, next_row, chunk.next_row)
-        return _part(chunk, 0, max_rows, 0, next_row)
-
-    def chunks_close(self) -> None:
-        close = getattr(self._chunks, "close", None)  # generators have it; that closes the file
-        if close is not None:
-            close()
-
-
-def _part(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Chunk:
-    malformed = tuple(m for m in chunk.malformed if m.row is None or from_row <= m.row < to_row)
-    batch, rows = chunk.batch.slice(start, stop - start), chunk.rows[start:stop]
-    return Chunk(batch=batch, rows=rows, next_row=to_row, malformed=malformed)
-
-
-def _without_timeless(chunk: Chunk, event_time: str | None) -> Chunk:
-    """A row without its event time has no place in the stream: it counts as malformed."""
-    if event_time is None or event_time not in chunk.batch.schema.names:
-        return chunk
-    column = chunk.batch.column(event_time)
-    if not column.null_count:
-        return chunk
-    missing = column.is_null().to_numpy(zero_copy_only=False)
-    reason = "the event time is missing"
-    found = [
-        Malformed(row=int(number), column=event_time, reason=reason, text=str(row))
-        for number, row in zip(chunk.rows[missing], chunk.batch.filter(pa.array(missing)).to_pylist(), strict=True)
-    ]
-    malformed = sorted([*chunk.malformed, *found], key=lambda item: item.row or 0)
-    batch = chunk.batch.filter(pa.array(~missing))
-    return Chunk(batch=batch, rows=chunk.rows[~missing], next_row=chunk.next_row, malformed=tuple(malformed))
 
 
 _KEYS: Final = pa.schema([pa.field("file", pa.string())])

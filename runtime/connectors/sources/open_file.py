@@ -1,0 +1,85 @@
+"""A file that is being read: pieces of the size that is asked for, in which every row has its event time.
+
+It knows neither positions nor what becomes of malformed rows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.connectors.formats import Chunk, Malformed
+from runtime.errors import DataRejected
+from runtime.operators.event_time import event_times_ms
+
+
+class OpenFile:
+    """A file being read, and what is left of the chunk that was parsed last."""
+
+    def __init__(self, path: Path, chunks: Iterator[Chunk]) -> None:
+        self.path = path
+        self._chunks = chunks
+        self._rest: Chunk | None = None
+
+    def next_piece(self, max_rows: int, event_time: str | None) -> Chunk | None:
+        """The next rows, `max_rows` at most, and the bad ones among and right behind them. None at the end."""
+        chunk = self._rest
+        if chunk is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return None
+            chunk = _without_timeless(chunk, event_time)
+        if chunk.batch.num_rows <= max_rows:
+            self._rest = None
+            return chunk
+        next_row = int(chunk.rows[max_rows])
+        self._rest = _part(chunk, max_rows, chunk.batch.num_rows, next_row, chunk.next_row)
+        return _part(chunk, 0, max_rows, 0, next_row)
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)  # generators have it; that closes the file
+        if close is not None:
+            close()
+
+
+def _part(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Chunk:
+    malformed = tuple(m for m in chunk.malformed if m.row is None or from_row <= m.row < to_row)
+    batch, rows = chunk.batch.slice(start, stop - start), chunk.rows[start:stop]
+    return Chunk(batch=batch, rows=rows, next_row=to_row, malformed=malformed)
+
+
+def _without_timeless(chunk: Chunk, event_time: str | None) -> Chunk:
+    """A row without its event time has no place in the stream: it counts as malformed."""
+    if event_time is None or event_time not in chunk.batch.schema.names:
+        return chunk
+    missing = chunk.batch.column(event_time).is_null().to_numpy(zero_copy_only=False)
+    chunk = _set_aside(chunk, missing, event_time, "the event time is missing")
+    try:
+        event_times_ms(chunk.batch, event_time)
+    except DataRejected:
+        rows = range(chunk.batch.num_rows)
+        beyond = np.array([not _has_time(chunk.batch.slice(row, 1), event_time) for row in rows])
+        chunk = _set_aside(chunk, beyond, event_time, "the event time is out of range")
+    return chunk
+
+
+def _has_time(row: pa.RecordBatch, event_time: str) -> bool:
+    try:
+        event_times_ms(row, event_time)
+    except DataRejected:
+        return False
+    return True
+
+
+def _set_aside(chunk: Chunk, bad: npt.NDArray[np.bool_], column: str, reason: str) -> Chunk:
+    if not bad.any():
+        return chunk
+    found = [
+        Malformed(row=int(number), column=column, reason=reason, text=str(row))
+        for number, row in zip(chunk.rows[bad], chunk.batch.filter(pa.array(bad)).to_pylist(), strict=True)
+    ]
+    malformed = sorted([*chunk.malformed, *found], key=lambda item: item.row or 0)
+    batch = chunk.batch.filter(pa.array(~bad))
+    return Chunk(batch=batch, rows=chunk.rows[~bad], next_row=chunk.next_row, malformed=tuple(malformed))

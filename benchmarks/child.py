@@ -19,6 +19,7 @@ from benchmarks import protocol
 ROOT: Final = Path(__file__).resolve().parent.parent
 _LOOK_S: Final = 0.2  #: how often processor time is looked at; what a process uses after its last look is lost
 _GRACE_S: Final = 20.0  #: how long a child may take to go after it has told its result
+_READ_S: Final = 5.0  #: how long what it has said last may take to get into the log
 
 
 @dataclass(kw_only=True)
@@ -43,15 +44,18 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
         child = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink, start_new_session=True,
+            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, encoding="utf-8",
+            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink, start_new_session=True,
         )  # fmt: skip
         assert child.stdout is not None, "stdout is a pipe"
-        threading.Thread(target=_read, args=(child.stdout, sink, lines), daemon=True).start()
+        reader = threading.Thread(target=_read, args=(child.stdout, sink, lines), daemon=True)
+        reader.start()
+        meter = Meter(child.pid)
         try:
-            _listen(child, lines, outcome, time.monotonic() + time_box_s, stepped)
+            _listen(child, meter, lines, outcome, time.monotonic() + time_box_s, stepped)
         finally:
-            _end(child, _GRACE_S if outcome.state == "done" else 0.0)
+            _end(child, meter, _GRACE_S if outcome.state == "done" else 0.0)
+            reader.join(_READ_S)
     return outcome
 
 
@@ -66,18 +70,22 @@ def _read(stdout: TextIO, log: TextIO, lines: "queue.SimpleQueue[str | None]") -
 
 def _listen(
     child: "subprocess.Popen[str]",
+    meter: "Meter",
     lines: "queue.SimpleQueue[str | None]",
     outcome: Outcome,
     until: float,
     stepped: Callable[[str], None],
 ) -> None:
     """Takes events until the last one, the child's end, or the end of its time."""
-    meter, cpu_before = Meter(child.pid), 0.0
+    cpu_before, is_gone = 0.0, False
     while protocol.MEASURED not in outcome.events:
         try:
             line = lines.get(timeout=min(_LOOK_S, max(0.0, until - time.monotonic())))
         except queue.Empty:
             meter.look()
+            if is_gone:  # for a while already; what it has started may keep its output open
+                return
+            is_gone = child.poll() is not None
             if time.monotonic() < until:
                 continue
             outcome.state = "did not finish"
@@ -96,25 +104,6 @@ def _listen(
     outcome.state = "done"
 
 
-def cpu_seconds(pid: int) -> float:
-    """Processor time of a process and all below it, including those that have ended and were waited for.
-
-    Where some may end unwaited for, use a `Meter`.
-    """
-    total = 0.0
-    try:
-        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return total
-    for process in processes:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
 class Meter:
     """Processor time of a process and all below it, by looking now and then.
 
@@ -125,6 +114,11 @@ class Meter:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._seconds: dict[psutil.Process, float] = {}
+
+    @property
+    def seen(self) -> list[psutil.Process]:
+        """Every process there was, parents before those that they started."""
+        return list(self._seconds)
 
     def look(self) -> float:
         """Returns the seconds so far."""
@@ -139,25 +133,16 @@ class Meter:
         return sum(self._seconds.values())
 
 
-def _end(child: "subprocess.Popen[str]", grace_s: float) -> None:
-    """Lets it end, then ends what is left: the child leads a session of its own, its children may lead groups."""
-    descendants = _descendants(child.pid)
+def _end(child: "subprocess.Popen[str]", meter: Meter, grace_s: float) -> None:
+    """Lets it end, then ends what is left, also of a child that was killed: nobody else knows what that had started."""
+    meter.look()
     try:
         child.wait(grace_s)
     except subprocess.TimeoutExpired:
-        descendants = _descendants(child.pid)
+        meter.look()
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    for process in descendants:
-        try:
+    for process in meter.seen:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()  # does nothing to another process that has got the number since
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(descendants, timeout=5)
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+    psutil.wait_procs(meter.seen, timeout=5)

@@ -2,15 +2,17 @@
 
 A system is a child process, `python -m benchmarks.systems.NAME TASK`. It first does the task small, with its output in
 files (that is the check, and warms it up), then at full size without. It says on stdout, one marked line each, when it
-has finished the first, starts the second, and has finished that. Other lines are its log. A measurement of figures
+has finished the first, starts the second, and has finished that. Everything else is its log. A measurement of figures
 (`benchmarks.figures`) is a child process too: it says when it starts, each step, and its report.
 """
 
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 MARK: Final = "@bench "
 CHECKED, STARTED, STEPPED, MEASURED = "checked", "started", "stepped", "measured"
@@ -55,6 +57,7 @@ class Task:
 
 def task() -> Task:
     """The task that this process was started for."""
+    _channel()
     return Task(**json.loads(sys.argv[1]))
 
 
@@ -99,5 +102,15 @@ def event(line: str) -> dict[str, Any] | None:
 
 
 def _say(name: str, **values: Any) -> None:
-    sys.stdout.write(MARK + json.dumps({"event": name, **values}) + "\n")
+    channel = _channel()
+    channel.write(MARK + json.dumps({"event": name, **values}) + "\n")
+    channel.flush()
+
+
+@cache
+def _channel() -> TextIO:
+    """What was stdout, which is the log from now on: what a JVM or a worker writes must not cut an event in two."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     sys.stdout.flush()
+    os.dup2(2, 1)
+    return channel

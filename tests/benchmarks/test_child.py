@@ -33,6 +33,21 @@ while os.path.exists(f"/proc/{worker}"):
     time.sleep(0.01)
 protocol.measured(rows=7, seconds=0.5)
 """
+DIES_AND_LEAVES = """
+import os, signal, subprocess, sys, time
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(sleeper.pid, flush=True)
+time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+OTHERS_WRITE_TOO = r"""
+import os, subprocess, sys
+from benchmarks import protocol
+protocol.checked(rows=5, format="csv", columns={}, pattern="*")
+subprocess.run([sys.executable, "-c", "import os; os.write(1, b'half a line of a child')"], check=True)
+os.write(1, b"half a line of its own \xff")
+protocol.measured(rows=7, seconds=0.5)
+"""
 HANGS = """
 import subprocess, sys, time
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -70,3 +85,20 @@ def test_a_child_over_its_time_box_ends_with_all_that_it_started(tmp_path: Path)
     outcome = child.run([sys.executable, "-c", HANGS], environment={}, log=log, time_box_s=3)
     assert outcome.state == "did not finish"
     assert not psutil.pid_exists(int(log.read_text()))
+
+
+def test_what_a_child_that_was_killed_has_started_is_ended_too(tmp_path: Path) -> None:
+    """It would take a processor from all that is measured afterwards."""
+    log = tmp_path / "child.log"
+    outcome = child.run([sys.executable, "-c", DIES_AND_LEAVES], environment={}, log=log, time_box_s=60)
+    assert outcome.state == "failed"
+    assert not psutil.pid_exists(int(log.read_text()))
+
+
+def test_what_others_write_between_events_is_log(tmp_path: Path) -> None:
+    """A JVM and worker processes share the output of their parent; an event that is not heard is a hung run."""
+    log = tmp_path / "child.log"
+    outcome = child.run([sys.executable, "-c", OTHERS_WRITE_TOO], environment={}, log=log, time_box_s=20)
+    assert outcome.state == "done"
+    assert outcome.events[protocol.MEASURED]["rows"] == 7
+    assert "half a line of a child" in log.read_text(errors="replace")

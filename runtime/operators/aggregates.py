@@ -2,11 +2,13 @@
 
 An aggregate keeps its state in columns, at one position per key. `fold` takes rows in; `merge` takes in what other rows
 were folded to elsewhere, so that folding parts and merging them is folding the whole. Integer sums are exact and refuse
-to overflow; a mean is kept as sum and count.
+to overflow, before anything has changed; a mean is kept as sum and count.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import setitem
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -24,6 +26,7 @@ _SCANNED: Final = 8  #: so many numbers are looked at in a row in the time that 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.intp]
+Change = Callable[[], None]  #: of state, which has been checked
 
 
 class Columns(Protocol):
@@ -46,12 +49,20 @@ class Aggregate(ABC):
         """The types of the state columns for input of `schema`."""
 
     @abstractmethod
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
-        """Takes rows in; `at` has the position of each row's key."""
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        """What takes rows in; `at` has the position of each row's key.
+
+        Raises:
+            DataRejected: the state cannot hold it.
+        """
 
     @abstractmethod
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
-        """Takes state in: rows of state columns that lay elsewhere, with the position of each one's key."""
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        """What takes state in: rows of state columns that lay elsewhere, with the position of each one's key.
+
+        Raises:
+            DataRejected: as `fold`.
+        """
 
     @abstractmethod
     def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
@@ -67,11 +78,11 @@ class Count(Aggregate):
     def kinds(self, schema: pa.Schema) -> list[Any]:
         return [pa.int64()]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
-        np.add.at(state.column(f"{name}:count"), at, 1)
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        return partial(np.add.at, state.column(f"{name}:count"), at, 1)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
-        _merge_counts(state, f"{name}:count", parts, at)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return _merged_counts(state, f"{name}:count", parts, at)
 
     def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
         return state.value_column(f"{name}:count", slots)
@@ -89,9 +100,9 @@ class CountIf(Count):
             raise JobRejected("bad-aggregate", self._column, f"count_if needs a boolean column, not {kind}")
         return [pa.int64()]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
         true = batch.column(self._column).fill_null(False).to_numpy(zero_copy_only=False)
-        np.add.at(state.column(f"{name}:count"), at[true], 1)
+        return partial(np.add.at, state.column(f"{name}:count"), at[true], 1)
 
 
 class Sum(Aggregate):
@@ -111,19 +122,19 @@ class Sum(Aggregate):
             return [pa.float64()]
         raise JobRejected("bad-aggregate", self._column, f"a sum or mean needs a numeric column, not {kind}")
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
-        self._add(state, name, batch.column(self._column), at)
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        return self._added(state, name, batch.column(self._column), at)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
-        self._add(state, name, parts.column(f"{name}:sum"), at)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return self._added(state, name, parts.column(f"{name}:sum"), at)
 
     def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
         return state.value_column(f"{name}:sum", slots)
 
-    def _add(self, state: Columns, name: str, column: pa.Array, at: Positions) -> None:
+    def _added(self, state: Columns, name: str, column: pa.Array, at: Positions) -> Change:
         values, at = _present(column, at)
-        _add_at(state.column(f"{name}:sum"), at, values, name)
-        state.valid(f"{name}:sum")[at] = True
+        add = _added_at(state.column(f"{name}:sum"), at, values, name)
+        return _both(add, partial(setitem, state.valid(f"{name}:sum"), at, True))
 
 
 class Mean(Sum):
@@ -135,14 +146,13 @@ class Mean(Sum):
     def kinds(self, schema: pa.Schema) -> list[Any]:
         return [*super().kinds(schema), pa.int64()]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
-        super().fold(state, name, batch, at)
-        _, at = _present(batch.column(self._column), at)
-        np.add.at(state.column(f"{name}:count"), at, 1)
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        _, known = _present(batch.column(self._column), at)
+        count = partial(np.add.at, state.column(f"{name}:count"), known, 1)
+        return _both(super().fold(state, name, batch, at), count)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
-        super().merge(state, name, parts, at)
-        _merge_counts(state, f"{name}:count", parts, at)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return _both(super().merge(state, name, parts, at), _merged_counts(state, f"{name}:count", parts, at))
 
     def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
         counts = state.column(f"{name}:count")[slots]
@@ -168,19 +178,21 @@ class _Extreme(Aggregate):
             raise JobRejected("bad-aggregate", self._column, f"min and max need a number or a time, not {kind}")
         return [kind]
 
-    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> None:
-        self._take(state, name, batch.column(self._column), at)
+    def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
+        return self._taken(state, name, batch.column(self._column), at)
 
-    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> None:
-        self._take(state, name, parts.column(f"{name}:{self._suffix}"), at)
+    def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
+        return self._taken(state, name, parts.column(f"{name}:{self._suffix}"), at)
 
     def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
         return state.value_column(f"{name}:{self._suffix}", slots)
 
-    def _take(self, state: Columns, name: str, column: pa.Array, at: Positions) -> None:
+    def _taken(self, state: Columns, name: str, column: pa.Array, at: Positions) -> Change:
         values, at = _present(column, at)
         best, valid = state.column(f"{name}:{self._suffix}"), state.valid(f"{name}:{self._suffix}")
-        values = _fitting(values, best.dtype, name)
+        return partial(self._take, best, valid, _fitting(values, best.dtype, name), at)
+
+    def _take(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
         fresh = np.flatnonzero(~valid[at])
         best[at[fresh]] = values[fresh]  # any value of the key will do to start from
         valid[at[fresh]] = True
@@ -223,12 +235,18 @@ class AggregateSet:
         return next(f"{name}:count" for name, wanted in self._aggregates.items() if type(wanted) is Count)
 
     def fold(self, state: Columns, batch: pa.RecordBatch, at: Positions) -> None:
-        for name, wanted in self._aggregates.items():
-            wanted.fold(state, name, batch, at)
+        """By all of them, or by none.
+
+        Raises:
+            DataRejected: the state cannot hold it.
+        """
+        for change in [wanted.fold(state, name, batch, at) for name, wanted in self._aggregates.items()]:
+            change()
 
     def merge(self, state: Columns, parts: pa.RecordBatch, at: Positions) -> None:
-        for name, wanted in self._aggregates.items():
-            wanted.merge(state, name, parts, at)
+        """As `fold`."""
+        for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
+            change()
 
     def results(self, state: Columns, slots: Positions) -> list[pa.Array]:
         return [wanted.result(state, name, slots) for name, wanted in self._aggregates.items()]
@@ -238,8 +256,16 @@ def _count_field(name: str) -> pa.Field:
     return pa.field(f"{name}:count", pa.int64(), nullable=False)
 
 
-def _merge_counts(state: Columns, field: str, parts: pa.RecordBatch, at: Positions) -> None:
-    np.add.at(state.column(field), at, parts.column(field).to_numpy())
+def _merged_counts(state: Columns, field: str, parts: pa.RecordBatch, at: Positions) -> Change:
+    return partial(np.add.at, state.column(field), at, parts.column(field).to_numpy())
+
+
+def _both(first: Change, second: Change) -> Change:
+    def change() -> None:
+        first()
+        second()
+
+    return change
 
 
 def _kind(schema: pa.Schema, column: str) -> Any:
@@ -258,11 +284,11 @@ def _present(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
     return column.to_numpy(zero_copy_only=False), at
 
 
-def _add_at(sums: Values, at: Positions, values: Values, name: str) -> None:
+def _added_at(sums: Values, at: Positions, values: Values, name: str) -> Change:
     if sums.dtype == np.int64 and len(values) and not _fits(sums, at, values):
-        _add_checked(sums, at, values, name)
-    else:
-        np.add.at(sums, at, values.astype(sums.dtype, copy=False))  # equal types: numpy has a fast loop for these only
+        return _added_checked(sums, at, values, name)
+    values = values.astype(sums.dtype, copy=False)  # numpy has a fast loop for equal types only
+    return partial(np.add.at, sums, at, values)
 
 
 def _fits(sums: Values, at: Positions, values: Values) -> bool:
@@ -275,11 +301,11 @@ def _magnitude(values: Values) -> int:
     return max(int(values.max()), -int(values.min()))
 
 
-def _add_checked(sums: Values, at: Positions, values: Values, name: str) -> None:
+def _added_checked(sums: Values, at: Positions, values: Values, name: str) -> Change:
     if values.dtype != np.uint64:
         values = values.astype(np.int64, copy=False)  # so that it has two halves
     slots, which = np.unique(at, return_inverse=True)
-    sums[slots] = _added(sums[slots], _checked_sums(values, which, len(slots), name), name)
+    return partial(setitem, sums, slots, _total(sums[slots], _checked_sums(values, which, len(slots), name), name))
 
 
 def _checked_sums(values: Values, rows: Positions, count: int, name: str) -> Values:
@@ -293,7 +319,7 @@ def _checked_sums(values: Values, rows: Positions, count: int, name: str) -> Val
     return (high << 32) | (low & _LOW_HALF)
 
 
-def _added(before: Values, more: Values, name: str) -> Values:
+def _total(before: Values, more: Values, name: str) -> Values:
     total = before + more
     if (((before ^ total) & (more ^ total)) < 0).any():
         raise _overflow(name)

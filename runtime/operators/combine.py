@@ -6,6 +6,9 @@ captured, and whoever judges lateness judges as if rows had not been held. What 
 the same columns, which are these by position: the keys, when the pane begins (ms), the state columns of the aggregates,
 and how many rows were folded to this one. The keys go by their names there; all others get names that no key has.
 
+A sum that leaves 64 bits is refused where windows are, since it may be one of rows that are late: such rows are passed
+on as well. A single value that the sum cannot hold (an unsigned one from 2^63 on) is refused here, late or not.
+
 Integer keys that lie close together go straight into arrays (`dense`), all others into a table.
 """
 
@@ -17,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.core.messages import MIN_WATERMARK
+from runtime.errors import DataRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count
 from runtime.operators.cells import Cells
 from runtime.operators.dense import DensePanes, Keys
@@ -98,7 +102,11 @@ class WindowCombiner:
         if self._paused > 0:
             self._paused -= batch.num_rows
             return self._as_they_are(batch, numbers)
-        if not self._into_arrays(batch, numbers) and not self._into_table(batch, numbers):
+        try:
+            held = self._into_arrays(batch, numbers) or self._into_table(batch, numbers)
+        except DataRejected:
+            return [*self._given_out(None), *self._as_they_are(batch, numbers)]
+        if not held:
             return self._as_they_are(batch, numbers)
         lowest = numbers if isinstance(numbers, int) else int(numbers.min())
         end = (lowest + 1) * self._pane_ms
@@ -203,14 +211,14 @@ class WindowCombiner:
         self._dense.drop(due)
 
     def _out_of_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
-        slots = self._table.slots()
+        due = self._table.slots()
         if before is not None:
-            slots = slots[self._table.key_codes(self._pane)[slots] < before * self._pane_ms]
-        if not len(slots):
-            return
-        keys = [self._table.key_column(name, slots) for name in self._keys]
-        yield self._parts(keys, self._table.key_column(self._pane, slots), self._table, slots)
-        self._table.delete(slots)
+            due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
+        slots = due[self._table.column(self._aggregates.row_count())[due] > 0]  # rows that were refused left others
+        if len(slots):
+            keys = [self._table.key_column(name, slots) for name in self._keys]
+            yield self._parts(keys, self._table.key_column(self._pane, slots), self._table, slots)
+        self._table.delete(due)
         self._table.forget_texts()
 
     def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, slots: Slots) -> pa.RecordBatch:

@@ -13,9 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.messages import MAX_WATERMARK
+from runtime.errors import DataRejected
 from runtime.operators import combine, dense
-from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Min, Sum
+from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
 from runtime.operators.combine import WindowCombiner, rows_of
+from runtime.operators.fired import LATE_RECORDS
+from runtime.operators.window import TumblingWindow
+from tests.operators.combined import Combined
+from tests.operators.harness import Harness
 
 PANE_MS = 10
 PANE, ROWS = ":pane", ":count"
@@ -270,3 +275,44 @@ def test_texts_of_keys_that_are_gone_are_forgotten() -> None:
         assert after(20, 100) < 2 * few
     finally:
         tracemalloc.stop()
+
+
+# ---------------------------------------------------------------- sums that leave 64 bits
+
+HUGE = 2**62
+LIMITED: dict[str, Aggregate] = {
+    "n": Count(), "true": CountIf("even"), "high": Max("v"), "small": Sum("w"), "mean": Mean("v"), "total": Sum("v"),
+}  # fmt: skip
+
+
+def window(keys: tuple[str, ...] = ("k",)) -> Harness:
+    return Harness(Combined(combiner(LIMITED, keys), TumblingWindow(keys, PANE_MS, LIMITED)))
+
+
+def huge(form: str, rows: list[Row]) -> pa.RecordBatch:
+    made = batch(form, rows)
+    small = pa.array([1] * len(rows))
+    return made.append_column("w", small).append_column("even", pa.array([True] * len(rows)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sum_of_rows_that_are_late_may_be_as_large_as_it_likes(form: str) -> None:
+    """They are dropped, as if they had come one by one. What is held keeps the rows that it has, each of them once."""
+    harness = window()
+    harness.process(huge(form, [(1, 20, 5), (2, 20, None)]))
+    harness.watermark(19)
+    harness.process(huge(form, [(3, 5, HUGE), (1, 21, 6), (3, 6, HUGE), (2, 20, None)]))
+    found = {row["k"]: [row[name] for name in LIMITED] for row in harness.watermark(MAX_WATERMARK)}
+    assert found == {FORMS[form](1): [2, 2, 6, 2, 5.5, 11], FORMS[form](2): [2, 2, None, 2, None, None]}
+    assert harness.context.counters == {LATE_RECORDS: 2}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sum_that_leaves_64_bits_in_time_is_refused_where_windows_are(form: str) -> None:
+    rows: list[Row] = [(3, 5, HUGE), (3, 6, HUGE)]
+    made = combiner(LIMITED)
+    assert made.add(huge(form, rows[:1])) == []
+    assert sum(map(rows_of, made.add(huge(form, rows[1:])))) == 2
+    assert made.flush() == []
+    with pytest.raises(DataRejected, match="the sum 'mean' leaves the range"):
+        window().process(huge(form, rows))

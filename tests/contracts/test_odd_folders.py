@@ -73,3 +73,12 @@ def test_a_time_out_of_range_is_a_malformed_row(tmp_path: Path) -> None:
     with pytest.raises(DataRejected) as refused:
         Reading(DirectorySource(str(tmp_path), CSV, event_time="at")).rows()
     assert str(refused.value) == f"{tmp_path / 'a.csv'}: row 2, column 'at': the event time is out of range"
+
+
+def test_dead_letters_are_kept_under_their_policy_only(tmp_path: Path) -> None:
+    drop(tmp_path / "in", "a.csv", "id,at\n1,noon\n")
+    letters = tmp_path / "letters"
+    source = DirectorySource(str(tmp_path / "in"), CSV, on_malformed="skip", dead_letter_path=str(letters))
+    reading = Reading(source)
+    assert reading.rows() == []
+    assert not letters.exists()

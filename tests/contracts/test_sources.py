@@ -447,6 +447,10 @@ def test_files_of_other_columns_are_named(tmp_path: Path) -> None:
         (lambda: DirectorySource("/in", CSV, on_malformed=cast("Any", "ignore")), "on_malformed"),
         (lambda: DirectorySource("/in", CSV, on_malformed="dead_letter"), "dead_letter_path"),
         (lambda: DirectorySource("/in/", CSV, on_malformed="dead_letter", dead_letter_path="/in"), "dead_letter_path"),
+        (
+            lambda: DirectorySource("/in", CSV, on_malformed="dead_letter", dead_letter_path="/x/../in"),
+            "dead_letter_path",
+        ),
         (lambda: DirectorySource("/in", CsvFormat(pa.schema([]))), "schema"),
         (lambda: DirectorySource("/in", CsvFormat(SCHEMA, delimiter="::")), "delimiter"),
     ],

@@ -93,7 +93,7 @@ class DirectorySource:
             return
         if not self.dead_letter_path:
             raise JobRejected("missing-folder", "dead_letter_path", "the policy dead_letter needs a folder")
-        if Path(self.dead_letter_path) == Path(self.path):
+        if Path(self.dead_letter_path).resolve() == Path(self.path).resolve():
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
 
 
@@ -130,7 +130,8 @@ class DirectoryReader(SourceReader):
         columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUES.names]
         for name, *values in zip(self._table.key_column("file", slots).to_pylist(), *columns, strict=True):
             self._positions[name] = Position(*values)
-        if self._source.dead_letter_path is not None:
+        if self._source.on_malformed == "dead_letter":
+            assert self._source.dead_letter_path, "the source was checked"
             self._letters = DeadLetters(Path(self._source.dead_letter_path), context)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:

@@ -44,7 +44,8 @@ class RestoreReport:
 
 def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
     """What restoring `origin` into a version at a parallelism would mean."""
-    found = mapping.report(origin.manifest, _target(version, parallelism), str(job.pk))
+    target = msgspec.convert(version.graph, Target).at(parallelism, compiled_for=version.parallelism)
+    found = mapping.report(origin.manifest, target, str(job.pk))
     final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
     return RestoreReport(
         refusal=_bad_parallelism(parallelism, version) or _refused(final, origin, version),
@@ -105,17 +106,6 @@ def committed_of(job_id: int, after: int = 0) -> Repeated | None:
     newer = Checkpoint.objects.filter(job_id=job_id, number__gt=after, status=Status.COMPLETED)
     ends = newer.exclude(kind=Kind.SAVEPOINT).aggregate(first=Min("number"), last=Max("number"))
     return None if ends["first"] is None else Repeated(first=ends["first"], last=ends["last"])
-
-
-def _target(version: JobVersion, parallelism: int) -> Target:
-    """The version's graph at another parallelism: operators that had the version's follow it, others keep their own."""
-    graph = msgspec.convert(version.graph, Target)
-
-    def scaled(own: int) -> int:
-        return parallelism if own == version.parallelism else min(own, parallelism)
-
-    operators = tuple(msgspec.structs.replace(one, parallelism=scaled(one.parallelism)) for one in graph.operators)
-    return msgspec.structs.replace(graph, operators=operators)
 
 
 def _bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.graph import JobGraph, Role
@@ -78,6 +79,13 @@ class TargetOperator(msgspec.Struct, frozen=True):
     uid: str
     role: Role
     parallelism: int
+    most: int | None = None  #: what it has at the greatest parallelism of the job; None: compiled before that was told
+
+    def at(self, parallelism: int, compiled_for: int) -> int:
+        """How many subtasks it has in a job of `parallelism`."""
+        if self.most is not None:
+            return min(self.most, parallelism)
+        return parallelism if self.parallelism == compiled_for else min(self.parallelism, parallelism)
 
 
 class TargetEdge(msgspec.Struct, frozen=True):
@@ -98,6 +106,11 @@ class Target(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, graph: JobGraph) -> Self:
         return msgspec.convert(graph.to_json(), cls)
+
+    def at(self, parallelism: int, *, compiled_for: int) -> Self:
+        """The graph in a job of `parallelism`, where that for which it was compiled was another."""
+        operators = (replace(one, parallelism=one.at(parallelism, compiled_for)) for one in self.operators)
+        return replace(self, operators=tuple(operators))
 
     def predecessors(self, uid: str) -> Iterator[str]:
         """By regular edges: what comes back round a loop does not precede it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.dataflow import Dataflow
 from runtime.pipelines import Pipeline, PipelineContext, pipeline, pipelines
 
 _DEFINITIONS = "$defs"
@@ -40,4 +41,13 @@ def compiled(
     flow = one.build(one.parse(raw), PipelineContext(inputs_dir))
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
-    return {"graph": flow.compile(parallelism).graph.to_json(), "inputs": sorted(one.inputs)}
+    return {"graph": _graph(flow, parallelism), "inputs": sorted(one.inputs)}
+
+
+def _graph(flow: Dataflow, parallelism: int) -> dict[str, Any]:
+    """What each operator has at the greatest parallelism goes with it: from that follows what it has at any."""
+    graph = flow.compile(parallelism).graph.to_json()
+    widest = flow.compile(flow.max_parallelism).graph.by_uid
+    for operator in graph["operators"]:
+        operator["most"] = widest[operator["uid"]].parallelism
+    return graph

@@ -80,6 +80,18 @@ def test_operators_keep_a_parallelism_of_their_own(api: APIClient, savepoint: Ch
     assert [o["parallelism_after"] for o in found["operators"]] == [3, 3, 1]
 
 
+def test_operators_have_as_many_subtasks_as_their_author_lets_them(api: APIClient, savepoint: Checkpoint) -> None:
+    """The version had room for fewer than its author allows."""
+    most = {"numbers": 128, "sums": 4, "files": 2}
+    operators = [{**o, "parallelism": 2, "most": most[o["uid"]]} for o in GRAPH["operators"]]  # type: ignore[attr-defined]
+    version = JobVersion.objects.create(
+        job=savepoint.job, number=2, parallelism=2, state="ready", graph={**GRAPH, "operators": operators}
+    )
+    path = f"/api/v1/checkpoints/{savepoint.pk}/mapping/"
+    found = api.get(path, {"version": str(version.pk), "parallelism": "8"}).json()
+    assert [o["parallelism_after"] for o in found["operators"]] == [8, 4, 2]
+
+
 def test_a_mapping_with_problems_is_shown_with_each(
     api: APIClient, make_run: MakeRun, make_checkpoint: MakeCheckpoint
 ) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.graph import JobGraph
-from runtime.core.mapping import Fate, OperatorMapping, Target, check_restorable, report
+from runtime.core.graph import JobGraph, Role
+from runtime.core.mapping import Fate, OperatorMapping, Target, TargetOperator, check_restorable, report
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
 
@@ -58,6 +58,27 @@ def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
     made = manifest({"a": [HELD], "gone": [HELD]})
     stored = msgspec.json.decode(msgspec.json.encode(chain().to_json()))
     assert report(made, msgspec.convert(stored, Target), "job") == report(made, Target.of(chain()), "job")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "most", "now", "after"),
+    [
+        (2, 128, 8, 8),
+        (2, 4, 8, 4),
+        (2, 4, 3, 3),
+        (2, 2, 8, 2),
+        (1, 1, 8, 1),
+        (2, None, 8, 8),
+        (1, None, 8, 1),
+        (2, None, 1, 1),
+    ],
+)
+def test_a_graph_at_another_parallelism(compiled: int, most: int | None, now: int, after: int) -> None:
+    """An author's own number may be more than the job had, or just as many. Graphs of before did not tell."""
+    operators = (TargetOperator(uid="a", role=Role.SOURCE, parallelism=compiled, most=most),)
+    made = Target(max_parallelism=128, operators=operators, edges=())
+    (found,) = made.at(now, compiled_for=2).operators
+    assert (found.uid, found.parallelism) == ("a", after)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -67,6 +67,7 @@ def test_flights_compile_to_their_graph(command: Command) -> None:
         "daily": ("operator", 3, False),
         "parquet": ("sink", 3, False),
     }
+    assert {one["uid"]: one["most"] for one in graph["operators"]} == dict.fromkeys(found, 64) | {"airlines": 1}
     edges = {(one["source"], one["target"]): one for one in graph["edges"]}
     assert edges["airlines", "joined"]["build"] is True
     assert edges["airlines", "joined"]["partitioning"] == "broadcast"

@@ -6,26 +6,29 @@ each process is checked against the answer and warms it up; only the second coun
 """
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NoReturn
-
-from tqdm import tqdm
+from typing import Final
 
 from benchmarks import child, figures, inputs, protocol, results, table
 from benchmarks.answers import differences
 from benchmarks.peers import PEERS
+from benchmarks.progress import Progress
 from benchmarks.results import Figured, Measurement
 from benchmarks.systems import SYSTEMS, System, python_of
 from benchmarks.workload import Workload
 from benchmarks.workloads import QUICK, WORKLOADS
+from stack.launch.java import ADVICE, find_java
 
 BENCH: Final = child.ROOT / "var" / "bench"
 LATEST: Final = BENCH / "latest.json"
@@ -33,6 +36,8 @@ REPEATS: Final = 3
 TIME_BOX_S: Final = 300.0
 QUICK_TIME_BOX_S: Final = 75.0
 QUICK_SHARE: Final = 0.4
+STEP_S: Final = 30.0  #: what a run of a system takes about, its small run and the start of its processes included
+LEAST_FREE_BYTES: Final = 6_000_000_000  #: of disk: the files of W7, and the states of W9, which is more
 
 Step = tuple[Workload, System]
 Rates = dict[str, dict[str, Measurement]]
@@ -65,16 +70,16 @@ def measure(workload: Workload, system: System, measured: Measurement, plan: Pla
         log=BENCH / "log" / f"{workload.name}-{system.name}.log",
         time_box_s=plan.time_box_s,
     )
-    measured.state = "done" if measured.runs else outcome.state
     if outcome.state == "done":
         _take(workload, task, outcome, measured)
+    else:
+        measured.lose(outcome.state)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measured: Measurement) -> None:
-    said = outcome.events[protocol.MEASURED]
-    measured.add(rows=said["rows"], seconds=said["seconds"], cpu_seconds=outcome.cpu_seconds)
-    checked = outcome.events[protocol.CHECKED]
+    """Compares first: what cannot be compared is no result."""
+    said, checked = outcome.events[protocol.MEASURED], outcome.events[protocol.CHECKED]
     found = [differences(workload, task.output, checked)]
     if workload.files is not None:
         found.append(differences(workload, task.measured_output, {**checked, "rows": task.rows}))
@@ -83,6 +88,12 @@ def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measu
     miscounted = workload.miscounted(said["rows"], said["details"])
     if miscounted is not None:
         measured.miscounted = (measured.miscounted or []) + miscounted
+    measured.add(
+        rows=said["rows"],
+        seconds=said["seconds"],
+        cpu_seconds=outcome.cpu_seconds,
+        rows_worked=said["rows_worked"],
+    )
 
 
 def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -> Iterator[Step]:
@@ -94,48 +105,84 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
                     yield workload, SYSTEMS[name]
 
 
-def run_rates(todo: Sequence[Step], plan: Plan, bar: "tqdm[NoReturn]") -> Rates:
-    """Runs each step, and writes what is known after it."""
-    found: Rates = {}
+def run_rates(todo: Sequence[Step], plan: Plan, progress: Progress, found: Rates) -> None:
+    """Runs each step, and writes what is known after it. One that goes wrong in any way loses itself only."""
     for workload, group in groupby(todo, key=lambda step: step[0]):
         of_all = found[workload.name] = {}
-        with inputs.made(workload, BENCH / "inputs", plan.share) as files:
-            for _, system in group:
-                bar.set_description(f"{workload.name} {system.title}, load {results.load_average()}")
-                measured = of_all.setdefault(system.name, Measurement(unit=workload.unit))
-                if measured.state != "did not finish":  # once is enough
-                    measure(workload, system, measured, plan, files)
-                results.write(LATEST, {workload.name: results.entry(workload.title, of_all)})
-                bar.update()
-    return found
+        todo_here = [system for _, system in group]
+        try:
+            with inputs.made(workload, BENCH / "inputs", plan.share) as files:
+                for system in todo_here:
+                    progress.says(f"{workload.name} {system.title}, load {results.load_average()}")
+                    measured = of_all.setdefault(system.name, Measurement(unit=workload.unit))
+                    _attempt(workload, system, measured, plan, files, progress)
+                    results.write(LATEST, {workload.name: results.entry(workload.title, of_all)})
+                    progress.done(_kind(workload, system))
+        except Exception:  # noqa: BLE001 - no disk for its files, say: others need none
+            _note(progress, workload.name)
+        for system in todo_here:
+            of_all.setdefault(system.name, Measurement(unit=workload.unit, state="failed"))
+            progress.over(_kind(workload, system))
 
 
-def run_figures(names: Sequence[str], rounds: int | None, bar: "tqdm[NoReturn]") -> dict[str, Figured]:
+def _attempt(
+    workload: Workload, system: System, measured: Measurement, plan: Plan, files: Path, progress: Progress
+) -> None:
+    if measured.state == "did not finish":  # once is enough
+        return
+    lost = len(measured.lost)
+    try:
+        measure(workload, system, measured, plan, files)
+    except Exception:  # noqa: BLE001 - whatever it is, the others go on
+        measured.lose("failed")
+        _note(progress, f"{workload.name}-{system.name}")
+    if len(measured.lost) > lost:
+        log = BENCH / "log" / f"{workload.name}-{system.name}.log"
+        progress.notes(f"{workload.name} {system.title}: {measured.lost[-1]}, see {log}")
+
+
+def _note(progress: Progress, name: str) -> None:
+    """Puts the exception that is being handled below what else is known of it."""
+    with (BENCH / "log" / f"{name}.log").open("a", encoding="utf-8") as log:
+        traceback.print_exc(file=log)
+    progress.notes(f"{name}: {sys.exc_info()[1]!r}")
+
+
+def _kind(workload: Workload, system: System) -> str:
+    return f"{workload.name} {system.name}"
+
+
+def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, found: dict[str, Figured]) -> None:
     """Runs each measurement in a process of its own, and writes what it found."""
-    found: dict[str, Figured] = {}
     for name in names:
         folder = _empty_folder(name)
 
         def stepped(text: str, name: str = name) -> None:
-            bar.set_description(f"{name} {text}, load {results.load_average()}")
-            bar.update()
+            progress.says(f"{name} {text}, load {results.load_average()}")
+            progress.done(name)
 
+        progress.says(f"{name}, load {results.load_average()}")
+        log = BENCH / "log" / f"{name}.log"
         outcome = child.run(
             [sys.executable, "-m", "benchmarks.figure_run", json.dumps([name, str(folder), rounds])],
             environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "TZ": "UTC"},
-            log=BENCH / "log" / f"{name}.log",
+            log=log,
             time_box_s=figures.measurement(name).TIME_BOX_S,
             stepped=stepped,
         )
-        report = outcome.events[protocol.MEASURED]["report"] if outcome.state == "done" else None
-        found[name] = Figured(
-            title=figures.measurement(name).TITLE,
-            state=outcome.state,
-            report=None if report is None else figures.from_json(report),
-        )
+        if outcome.state != "done":
+            progress.notes(f"{name}: {outcome.state}, see {log}")
+        found[name] = _figured(name, outcome)
         results.write(LATEST, {name: found[name].to_json()})
+        progress.over(name)
         shutil.rmtree(folder, ignore_errors=True)
-    return found
+
+
+def _figured(name: str, outcome: child.Outcome) -> Figured:
+    """With the last report that it gave, also when it came to no end."""
+    said = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
+    report = None if said is None else figures.from_json(said["report"])
+    return Figured(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
 
 
 def _empty_folder(name: str) -> Path:
@@ -146,18 +193,59 @@ def _empty_folder(name: str) -> Path:
 
 
 def run(names: Sequence[str], systems: Sequence[str], plan: Plan) -> bool:
-    """Runs everything and prints the table. Returns whether all output is right."""
+    """Runs everything and prints the table, of what there is when it is interrupted. Returns whether all is right."""
     todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
     figured = [name for name in names if name in figures.MODULES]
+    expected = [(_kind(workload, system), STEP_S) for workload, system in todo]
     sketch = figures.Plan(folder=BENCH, rounds=plan.rounds)
-    total = len(todo) + sum(figures.measurement(name).steps(sketch) for name in figured)
-    with tqdm(total=total, unit="run", file=sys.stderr) as bar:
-        rates = run_rates(todo, plan, bar)
-        found = run_figures(figured, plan.rounds, bar)
+    for name in figured:
+        measurement = figures.measurement(name)
+        expected += [(name, measurement.STEP_S)] * measurement.steps(sketch)
+    rates: Rates = {}
+    found: dict[str, Figured] = {}
+    try:
+        with Progress(expected) as progress:
+            run_rates(todo, plan, progress, rates)
+            run_figures(figured, plan.rounds, progress, found)
+    finally:
+        _show(rates, found)
+    return results.all_right(rates.values()) and all(one.right for one in found.values())
+
+
+def _show(rates: Rates, found: dict[str, Figured]) -> None:
     blocks = [table.render(rates, WORKLOADS) if rates else "", table.render_figures(found)]
     sys.stdout.write("\n\n".join(block for block in blocks if block) + "\n")
     sys.stdout.write(f"load average at the end: {results.load_average()}, {os.cpu_count()} processors\n")
-    return results.all_right(rates.values()) and all(one.right for one in found.values())
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """No other run in this folder, which would spoil the numbers of both; nothing left of one that was killed."""
+    BENCH.mkdir(parents=True, exist_ok=True)
+    with (BENCH / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"another benchmark runs here: {lock.name} is locked") from None
+        for name in ("runs", "inputs"):
+            shutil.rmtree(BENCH / name, ignore_errors=True)
+        yield
+
+
+def check() -> None:
+    """What would fail in the middle fails now. Finds Java for Spark and for the peers."""
+    java = find_java(os.environ)
+    if java is None:
+        raise SystemExit(ADVICE)
+    os.environ["JAVA_HOME"] = java
+    free = shutil.disk_usage(BENCH).free
+    if free < LEAST_FREE_BYTES:
+        raise SystemExit(f"{BENCH}: {free / 1e9:.1f} GB are free, {LEAST_FREE_BYTES / 1e9:.0f} GB may be needed")
+    try:
+        results.read(LATEST)
+    except ValueError as error:
+        raise SystemExit(f"{LATEST} is not what was written ({error}): move it away") from error
+    (BENCH / "log").mkdir(exist_ok=True)
 
 
 def _chosen(text: str | None, known: Sequence[str], default: Sequence[str]) -> list[str]:
@@ -183,7 +271,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(repeats=options.repeats or REPEATS, time_box_s=TIME_BOX_S, rounds=options.rounds)
     if options.quick:
         plan = Plan(repeats=options.repeats or 1, time_box_s=QUICK_TIME_BOX_S, share=QUICK_SHARE, rounds=options.rounds)
-    return 0 if run(names, systems, plan) else 1
+    try:
+        with alone():
+            check()
+            return 0 if run(names, systems, plan) else 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -11,8 +11,13 @@ from benchmarks.figures import Plan, measurement
 def main() -> None:
     name, folder, rounds = json.loads(sys.argv[1])
     protocol.started()
-    report = measurement(name).run(Plan(folder=Path(folder), rounds=rounds, step=protocol.stepped))
-    protocol.reported(report.to_json())
+    plan = Plan(
+        folder=Path(folder),
+        rounds=rounds,
+        step=protocol.stepped,
+        tell=lambda report: protocol.told(report.to_json()),
+    )
+    protocol.reported(measurement(name).run(plan).to_json())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Each is a module that `measurements` names and that has
 
     TITLE: str                      for the table
     TIME_BOX_S: float               after which it is ended: "did not finish"
+    STEP_S: float                   what a part takes about, for the time that is left
     steps(plan: Plan) -> int        how often `run` will call `plan.step`: for the progress bar
     run(plan: Plan) -> Report       measures; in a process of its own (`figure_run`)
 
@@ -62,7 +63,7 @@ class Report:
     details: Mapping[str, Any] = field(default_factory=dict)  #: for latest.json and the plots
 
     def to_json(self) -> dict[str, Any]:
-        figures = [asdict(figure) | {"met": figure.met} for figure in self.figures]
+        figures = [asdict(figure) | {"met": figure.met and not self.wrong} for figure in self.figures]
         return {"figures": figures, "lines": self.lines, "wrong": self.wrong, "details": self.details}
 
 
@@ -73,11 +74,13 @@ class Plan:
     folder: Path  #: empty, on a real disk; removed afterwards
     rounds: int | None = None  #: None: as many as the targets need
     step: Callable[[str], None] = lambda text: None  #: call it after each part, with what that was
+    tell: Callable[[Report], None] = lambda report: None  #: with what a later failure is not to lose
 
 
 class Measurement(Protocol):
     TITLE: str
     TIME_BOX_S: float
+    STEP_S: float
 
     def steps(self, plan: Plan) -> int: ...
     def run(self, plan: Plan) -> Report: ...

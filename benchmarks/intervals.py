@@ -26,6 +26,7 @@ from runtime.ports import Source
 
 TITLE: Final = "run time against checkpoint interval, aligned and stop-the-world"
 TIME_BOX_S: Final = 3_600.0
+STEP_S: Final = 10.0
 ROUNDS: Final = 10
 KEYS: Final = 100_003
 PARALLELISM: Final = 2
@@ -72,15 +73,15 @@ def rows_for(seconds: float, rate: float) -> int:
     return max(3, round(seconds * rate / 1e6)) * 1_000_000
 
 
-def samples(plan: Plan, rate: float, folder: Path, launcher: StandingLauncher) -> Iterator[Sample]:
-    for turn in range(plan.rounds or ROUNDS):
-        for number, group in enumerate(GROUPS):
-            rows = rows_for(group.seconds, rate)
-            for interval_ms, mode in settings_of(group, turn):
-                run = timed(rows, (interval_ms, mode), folder, launcher)
-                name = "none" if interval_ms is None else f"{interval_ms:,} ms {mode}"
-                plan.step(f"round {turn + 1}, {name}")
-                yield Sample(round=turn, group=number, interval_ms=interval_ms, mode=mode, rows=rows, run=run)
+def samples(turn: int, plan: Plan, rate: float, folder: Path, launcher: StandingLauncher) -> Iterator[Sample]:
+    """Those of one round."""
+    for number, group in enumerate(GROUPS):
+        rows = rows_for(group.seconds, rate)
+        for interval_ms, mode in settings_of(group, turn):
+            run = timed(rows, (interval_ms, mode), folder, launcher)
+            name = "none" if interval_ms is None else f"{interval_ms:,} ms {mode}"
+            plan.step(f"round {turn + 1}, {name}")
+            yield Sample(round=turn, group=number, interval_ms=interval_ms, mode=mode, rows=rows, run=run)
 
 
 def steps(plan: Plan) -> int:
@@ -96,7 +97,10 @@ def run(plan: Plan) -> Report:
         plan.step("warming up")
         first = timed(CALIBRATION_ROWS, (None, ALIGNED), folder, launcher)
         plan.step("warming up")
-        found = list(samples(plan, CALIBRATION_ROWS / first.seconds, folder, launcher))
+        found: list[Sample] = []
+        for turn in range(plan.rounds or ROUNDS):
+            found += samples(turn, plan, CALIBRATION_ROWS / first.seconds, folder, launcher)
+            plan.tell(report(found, costs, KEYS))
     finally:
         launcher.close()
     return report(found, costs, KEYS)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 MARK: Final = "@bench "
-CHECKED, STARTED, STEPPED, MEASURED = "checked", "started", "stepped", "measured"
+CHECKED, STARTED, STEPPED, TOLD, MEASURED = "checked", "started", "stepped", "told", "measured"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +78,19 @@ def started() -> None:
     _say(STARTED)
 
 
-def measured(*, rows: int, seconds: float, **details: Any) -> None:
-    """The measured run took `seconds` for `rows`."""
-    _say(MEASURED, rows=rows, seconds=seconds, details=details)
+def measured(*, rows: int, seconds: float, rows_worked: int | None = None, **details: Any) -> None:
+    """The measured run took `seconds` for `rows`. `rows_worked`: of all processor time since it started, if more."""
+    _say(MEASURED, rows=rows, seconds=seconds, rows_worked=rows_worked or rows, details=details)
 
 
 def stepped(text: str) -> None:
     """One more step of a measurement is done."""
     _say(STEPPED, text=text)
+
+
+def told(report: dict[str, Any]) -> None:
+    """What the report would be if the measurement came to no end."""
+    _say(TOLD, report=report)
 
 
 def reported(report: dict[str, Any]) -> None:

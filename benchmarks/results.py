@@ -21,7 +21,9 @@ class Measurement:
     state: str = "missing"
     runs: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  #: the states of runs that gave nothing
     rows: int = 0
+    rows_worked: int = 0  #: in the processor seconds of a run
     differences: int | None = None  #: rows of the small run that differ from the answer; None: not compared
     miscounted: list[str] | None = None  #: what the sink of a measured run counted wrong; None: not compared
 
@@ -36,12 +38,19 @@ class Measurement:
     @property
     def rows_per_cpu_second(self) -> float | None:
         used = statistics.median(self.cpu_seconds) if self.cpu_seconds else 0.0
-        return self.rows / used if used else None
+        return self.rows_worked / used if used else None
 
-    def add(self, *, rows: int, seconds: float, cpu_seconds: float) -> None:
-        self.rows = rows
+    def add(self, *, rows: int, seconds: float, cpu_seconds: float, rows_worked: int | None = None) -> None:
+        self.state = "done"
+        self.rows, self.rows_worked = rows, rows_worked or rows
         self.runs.append(rows / seconds)
         self.cpu_seconds.append(cpu_seconds)
+
+    def lose(self, state: str) -> None:
+        """A run ended so, and gave no number."""
+        self.lost.append(state)
+        if not self.runs:
+            self.state = state
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,7 +60,9 @@ class Measurement:
             "verified": self.verified,
             "totals_verified": self.miscounted == [],
             "state": self.state,
+            "lost": self.lost,
             "rows": self.rows,
+            "rows_worked": self.rows_worked,
             "cpu_seconds": self.cpu_seconds,
         }
 
@@ -76,7 +87,10 @@ def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figured:
-    """A measurement whose result is figures. `state` is "done", "did not finish" or "failed"."""
+    """A measurement whose result is figures. `state` is "done", "did not finish" or "failed".
+
+    One that is not done has the report of its last part that was.
+    """
 
     title: str
     state: str
@@ -84,16 +98,24 @@ class Figured:
 
     @property
     def right(self) -> bool:
-        return self.report is not None and not self.report.wrong
+        return self.state == "done" and self.report is not None and not self.report.wrong
 
     def to_json(self) -> dict[str, Any]:
         told = self.report.to_json() if self.report is not None else {"figures": []}
         return {"title": self.title, "state": self.state, **told}
 
 
+def read(path: Path) -> dict[str, Any]:
+    """What was written last; nothing where there is no file. Raises ValueError when it is no JSON object."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise ValueError("it is not an object")
+    return found
+
+
 def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Puts these entries in the place of their older ones; the others stay. Nobody ever sees half of the file."""
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({**known, **entries}, indent=2) + "\n", encoding="utf-8")
@@ -106,10 +128,10 @@ def load_average() -> str:
 
 
 def all_right(results: Iterable[Mapping[str, Measurement]]) -> bool:
-    """Whether every system that gave a result gave a right one, and Weir did."""
+    """Whether every system that gave a result gave a right one, and Weir did in every run."""
     for systems in results:
         if any(m.state == "done" and not m.verified for m in systems.values()):
             return False
-        if OWN in systems and systems[OWN].state != "done":
+        if OWN in systems and (systems[OWN].state != "done" or systems[OWN].lost):
             return False
     return True

@@ -22,6 +22,7 @@ from runtime.hosts.standing import StandingLauncher
 
 TITLE: Final = "one slot against two on W2, beside its bare operators"
 TIME_BOX_S: Final = 1_200.0
+STEP_S: Final = 11.0
 ROUNDS: Final = 5
 CORES: Final = 2
 CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
@@ -104,7 +105,10 @@ def run(plan: Plan) -> Report:
             warm = weir.took(parallelism, WARM_UP_ROWS)
             plan.step("warming up")
         rows = max(3, round(SECONDS * WARM_UP_ROWS / warm.seconds / 1e6)) * 1_000_000
-        found = [measured(turn, rows, weir.took, bare, plan.step) for turn in range(plan.rounds or ROUNDS)]
+        found: list[Round] = []
+        for turn in range(plan.rounds or ROUNDS):
+            found.append(measured(turn, rows, weir.took, bare, plan.step))
+            plan.tell(report(found, rows, weir.wrong))
     finally:
         launcher.close()
     return report(found, rows, weir.wrong)

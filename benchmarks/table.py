@@ -16,7 +16,7 @@ def render(results: Mapping[str, Mapping[str, Measurement]], workloads: Mapping[
     for name, systems in results.items():
         lines.append((name, workloads[name].title))
         lines += [_row(system, measured, systems) for system, measured in systems.items()]
-        lines.append(("", _verdict(systems, workloads[name].target)))
+        lines.append(("", _verdict(systems, workloads[name])))
         lines += [("", beside) for beside in _beside(workloads[name], results)]
     widths = [max(len(line[i]) for line in lines if len(line) == len(_HEAD)) for i in range(len(_HEAD))]
     return "\n".join(_padded(line, [max(widths[0], 11), *widths[1:]]) for line in lines)
@@ -42,6 +42,11 @@ def _row(system: str, measured: Measurement, systems: Mapping[str, Measurement])
 
 
 def _output(measured: Measurement) -> str:
+    lost = f"; {len(measured.lost)} of {len(measured.lost) + len(measured.runs)} runs lost" if measured.lost else ""
+    return _compared(measured) + lost
+
+
+def _compared(measured: Measurement) -> str:
     if measured.differences is None:
         return "not compared"
     if measured.differences:
@@ -51,13 +56,17 @@ def _output(measured: Measurement) -> str:
     return "right" if measured.miscounted is None else "right, totals too"
 
 
-def _verdict(systems: Mapping[str, Measurement], target: float | None) -> str:
-    ratio = ratio_to_best_peer(systems)
+def _verdict(systems: Mapping[str, Measurement], workload: Workload) -> str:
+    """A peer that has no right result may be the best one, so the ratio says who is not in it."""
+    ratio, target = ratio_to_best_peer(systems), workload.target
     wanted = "no target" if target is None else f"target {target:g}x"
     if ratio is None:
         return f"no ratio to a peer ({wanted})"
     met = "" if target is None else f": {_met(ratio >= target)}"
-    return f"{ratio:.1f}x the best peer ({wanted}{met})"
+    peers = [name for name in workload.rows if name != OWN]
+    without = [name for name in peers if name not in systems or not systems[name].runs or not systems[name].verified]
+    beside = f", without {', '.join(SYSTEMS[name].title for name in without)}" if without else ""
+    return f"{ratio:.1f}x the best peer{beside} ({wanted}{met})"
 
 
 def _beside(workload: Workload, results: Mapping[str, Mapping[str, Measurement]]) -> list[str]:
@@ -79,30 +88,33 @@ def render_figures(found: Mapping[str, Figured]) -> str:
     lines: list[str] = []
     for name, one in found.items():
         lines.append(f"{name:<11}  {one.title}")
+        if one.state != "done":
+            lines.append(f"{'':<11}  {one.state}" + (", after what follows" if one.report is not None else ""))
         if one.report is None:
-            lines.append(f"{'':<11}  {one.state}")
             continue
-        lines += [f"{'':<11}  {_figure(figure, width)}".rstrip() for figure in one.report.figures]
+        is_right = not one.report.wrong
+        lines += [f"{'':<11}  {_figure(figure, width, is_right)}".rstrip() for figure in one.report.figures]
         lines += [f"{'':<11}  wrong: {text}" for text in one.report.wrong]
         lines += [f"{'':<11}  {text}" for text in one.report.lines]
     return "\n".join(lines)
 
 
-def _figure(figure: Figure, width: int) -> str:
+def _figure(figure: Figure, width: int, is_right: bool) -> str:
     value = "missing" if figure.value is None else f"{_number(figure, figure.value)} {figure.unit}".strip()
     between = ""
     if figure.low is not None and figure.high is not None:
         between = f"{_number(figure, figure.low)} to {_number(figure, figure.high)}"
-    return f"{figure.name:<{width}}  {value:>12}  {between:<18}  {_target(figure)}"
+    return f"{figure.name:<{width}}  {value:>12}  {between:<18}  {_target(figure, is_right)}"
 
 
-def _target(figure: Figure) -> str:
+def _target(figure: Figure, is_right: bool) -> str:
+    """With wrong output nothing is met."""
     wanted = [
         f"{word} {_number(figure, limit)}"
         for word, limit in (("at least", figure.at_least), ("at most", figure.at_most))
         if limit is not None
     ]
-    return f"target {' and '.join(wanted)}: {_met(bool(figure.met))}" if wanted else ""
+    return f"target {' and '.join(wanted)}: {_met(is_right and bool(figure.met))}" if wanted else ""
 
 
 def _number(figure: Figure, value: float) -> str:

@@ -31,7 +31,7 @@ def test_latest_json_has_its_shape(tmp_path: Path) -> None:
     assert weir["verified"] is True
     assert found["systems"]["pyflink"] == {
         "rate": None, "unit": "rec/s", "runs": [], "verified": False, "totals_verified": False, "state": "missing",
-        "rows": 0, "cpu_seconds": [],
+        "lost": [], "rows": 0, "rows_worked": 0, "cpu_seconds": [],
     }  # fmt: skip
 
 
@@ -66,7 +66,30 @@ def test_the_table_says_what_is_missing_wrong_or_too_slow() -> None:
     shown = {line.split("  ")[-1].strip() for line in lines}
     assert {"right", "1,234 rows differ", "did not finish", "missing"} <= shown
     assert any(line.split() == ["Weir", "40,000,000", "20,000,000", "right"] for line in lines)
-    assert any("20.0x the best peer (target 10x: met)" in line for line in lines)
+    assert any("20.0x the best peer, without Flink SQL (target 10x: met)" in line for line in lines)
+
+
+def test_the_table_names_no_peer_that_is_in_the_ratio() -> None:
+    systems = {"weir": measured(40e6), "spark": measured(2e6), "flink_sql": measured(4e6)}
+    assert "10.0x the best peer (target 10x: met)" in render({"W1": systems}, WORKLOADS)
+
+
+def test_a_run_that_was_lost_is_told_beside_those_that_were_not() -> None:
+    systems = {"weir": measured(40e6, 41e6), "spark": measured(2e6)}
+    assert all_right([systems])
+    systems["weir"].lose("failed")
+    assert systems["weir"].state == "done"
+    assert not all_right([systems])
+    assert "right; 1 of 3 runs lost" in render({"W1": systems}, WORKLOADS)
+    assert entry("windows", systems)["systems"]["weir"]["lost"] == ["failed"]
+
+
+def test_rows_that_were_not_timed_count_for_the_processor_time_that_they_took() -> None:
+    """Structured Streaming is timed from its second batch on, but works from its first on."""
+    spark = Measurement(unit="rec/s")
+    spark.add(rows=8_000_000, seconds=10, cpu_seconds=20, rows_worked=10_000_000)
+    assert spark.rate == 800_000
+    assert spark.rows_per_cpu_second == 500_000
 
 
 def test_a_measured_run_that_counted_something_else_is_wrong_output() -> None:
@@ -122,6 +145,7 @@ def test_the_table_shows_figures_with_their_targets() -> None:
         "W8": Figured(title="intervals", state="done", report=Report(figures=FIGURES, lines=("a line",))),
         "W9": Figured(title="state", state="did not finish"),
         "W11": Figured(title="recovery", state="done", report=wrong),
+        "W14": Figured(title="slots", state="failed", report=Report(figures=FIGURES[:1], wrong=("not compared",))),
     }
     shown = render_figures(found)
     rows = [" ".join(line.split()) for line in shown.splitlines()]
@@ -131,4 +155,7 @@ def test_the_table_shows_figures_with_their_targets() -> None:
     assert "never came missing target at most 3.00: missed" in rows
     assert rows[rows.index("W9 state") + 1] == "did not finish"
     assert "wrong: a row is lost" in rows
-    assert [one.right for one in found.values()] == [True, False, False]
+    assert rows[rows.index("W14 slots") + 1] == "failed, after what follows"
+    assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: missed" in rows, "its output is wrong"
+    assert not found["W14"].to_json()["figures"][0]["met"]
+    assert [one.right for one in found.values()] == [True, False, False, False]

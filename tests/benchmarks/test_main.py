@@ -1,0 +1,75 @@
+"""A whole run: what goes wrong in one part of it leaves the others as they are."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as main
+from benchmarks import child
+from benchmarks.progress import Progress
+from benchmarks.systems import System
+from benchmarks.workloads import WORKLOADS
+
+NOT_INSTALLED = System("spark", "Not installed", peer="nowhere")
+STRANGER = System("stranger", "Not of this workload")
+PLAN = main.Plan(repeats=1, time_box_s=5.0)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(main, "BENCH", tmp_path)
+    monkeypatch.setattr(main, "LATEST", tmp_path / "latest.json")
+    with main.alone():
+        main.check()
+        yield tmp_path
+
+
+def test_a_step_that_raises_loses_itself_only(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    no_such_files = replace(WORKLOADS["W7"], files="nonsense")
+    todo = [(no_such_files, NOT_INSTALLED), (WORKLOADS["W1"], STRANGER), (WORKLOADS["W1"], NOT_INSTALLED)]
+    rates: main.Rates = {}
+    with Progress([(f"{workload.name} {system.name}", 1.0) for workload, system in todo]) as progress:
+        main.run_rates(todo, PLAN, progress, rates)
+        assert progress.left_s == 0
+    states = {name: {system: told.state for system, told in of_all.items()} for name, of_all in rates.items()}
+    assert states == {"W7": {"spark": "failed"}, "W1": {"stranger": "failed", "spark": "missing"}}
+    assert "KeyError" in (bench / "log" / "W1-stranger.log").read_text()
+    assert list(json.loads((bench / "latest.json").read_text())["W1"]["systems"]) == ["stranger", "spark"]
+    assert "W7: " in capsys.readouterr().err
+
+
+def test_only_one_runs_at_a_time(bench: Path) -> None:
+    with pytest.raises(SystemExit, match="another benchmark runs here"), main.alone():
+        pass
+
+
+def test_what_is_left_of_a_run_that_was_killed_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "BENCH", tmp_path)
+    left = tmp_path / "inputs" / "measure"
+    left.mkdir(parents=True)
+    with main.alone():
+        assert not left.exists()
+
+
+def test_results_that_cannot_be_read_are_told_of_before_anything_runs(bench: Path) -> None:
+    (bench / "latest.json").write_text('{"W1": {"sys')
+    with pytest.raises(SystemExit, match="is not what was written"):
+        main.check()
+
+
+def test_a_measurement_that_ends_early_keeps_what_it_told(tmp_path: Path) -> None:
+    program = """
+from benchmarks import figures, protocol
+for value in (1.0, 2.0):
+    report = figures.Report(figures=(figures.Figure(name="gain", value=value),))
+    protocol.told(report.to_json())
+raise SystemExit("in its third round")
+"""
+    outcome = child.run([sys.executable, "-c", program], environment={}, log=tmp_path / "log", time_box_s=60)
+    told = main._figured("W14", outcome).to_json()
+    assert told["state"] == "failed"
+    assert [figure["value"] for figure in told["figures"]] == [2.0]

@@ -1,5 +1,6 @@
 """Text files in blocks of whole rows, so that a parser never sees half a row and every row has a number."""
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
@@ -59,20 +60,26 @@ class Block:
 
 def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Cuts what is left of `file` at line breaks. Without `blank_rows`, blank lines are no rows."""
-    rest, row = b"", 0
+    rest, row = list[bytes](), 0
     while True:
         read = file.read(block_bytes)
         cut = read.rfind(b"\n") + 1
         if read and not cut:
-            rest += read
+            rest.append(read)
             continue
-        content, rest = rest + (read[:cut] if read else b""), read[cut:]
+        content, rest = b"".join([*rest, read[:cut]]), [read[cut:]]
         if content:
             block = _block(content, row, blank_rows)
             row += len(block)
             yield block
         if not read:
             return
+
+
+def skip_byte_order_mark(file: BinaryIO) -> None:
+    """For a file at its beginning: the mark belongs to no row."""
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
 
 
 def _block(content: bytes, first_row: int, blank_rows: bool) -> Block:
@@ -83,5 +90,7 @@ def _block(content: bytes, first_row: int, blank_rows: bool) -> Block:
     starts = np.concatenate([[0], stops[:-1]])
     if not blank_rows:
         blank = (data[starts] == _NEWLINE) | ((data[starts] == _RETURN) & (stops - starts <= 2))
+        if data[-1] != _NEWLINE:
+            blank[-1] = content[starts[-1] :] == b"\r"
         starts, stops = starts[~blank], stops[~blank]
     return Block(content=content, starts=starts, stops=stops, first_row=first_row)

@@ -1,5 +1,6 @@
 """Comma-separated values. A line break ends a row, also inside quotes: one quote too many spoils one row only."""
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from runtime.connectors.blocks import Block, blocks
+from runtime.connectors.blocks import Block, blocks, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile
 from runtime.connectors.formats.salvage import Salvage, whole
 from runtime.errors import JobRejected
@@ -18,6 +19,8 @@ from runtime.errors import JobRejected
 _CONVERSION: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): (.*)", re.DOTALL
 )
+_NOT_CLOSED: Final = "a quote is not closed"
+_BROKEN: Final = "there is a line break inside the row"
 _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
@@ -26,7 +29,8 @@ class CsvFormat:
     """Comma-separated values.
 
     Args:
-        schema: the columns wanted, with their types; a field that is not nullable must have a value.
+        schema: the columns wanted, with their types; a field that is not nullable must have a value. No text between
+            the delimiters, `NA`, `N/A`, `NULL`, `NaN` and their like are null, except in columns of text.
         has_header: the first row names the columns, which may stand in any order, with others between them.
         delimiter: one character.
     """
@@ -38,14 +42,22 @@ class CsvFormat:
     def check(self) -> None:
         if not len(self.schema):
             raise JobRejected("bad-format", "schema", "a CSV file needs at least one column")
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise JobRejected("bad-format", "delimiter", f"must be one character, not {self.delimiter!r}")
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
+            raise JobRejected("bad-format", "delimiter", f"must be one ASCII character, not {self.delimiter!r}")
+        for item in self.schema:
+            if self.schema.names.count(item.name) > 1:
+                raise JobRejected("bad-format", "schema", f"there is more than one column {item.name!r}")
+            try:
+                _CsvParser(pa.schema([item]), [item.name], self.delimiter).try_types()
+            except pa.ArrowNotImplementedError:
+                raise JobRejected("bad-format", "schema", f"{item.name!r}: no {item.type} from CSV") from None
 
     def columns(self) -> pa.Schema:
         return self.schema
 
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
+            skip_byte_order_mark(file)
             names = self._header(file) if self.has_header else self.schema.names
             if names is None:
                 return
@@ -60,9 +72,14 @@ class CsvFormat:
         if line is None:
             return None
         try:
-            names = next(csv.reader([line.decode("utf-8-sig").rstrip("\r\n")], delimiter=self.delimiter))
+            text = line.decode().rstrip("\r\n")
+            if "\r" in text:
+                raise MalformedFile("the header cannot be read: there is a line break inside it")
+            names = next(csv.reader([text], delimiter=self.delimiter))
         except UnicodeDecodeError as error:
             raise MalformedFile(f"the header is not UTF-8: {error}") from error
+        except csv.Error as error:
+            raise MalformedFile(f"the header cannot be read: {error}") from error
         for wanted in self.schema.names:
             if names.count(wanted) != 1:
                 times = "no" if wanted not in names else "more than one"
@@ -77,6 +94,9 @@ class _CsvParser:
         self._schema = schema
         self._names = list(names)
         self._required = [item.name for item in schema if not item.nullable]
+        widths = {item.name: item.type.byte_width for item in schema if pa.types.is_fixed_size_binary(item.type)}
+        probe = delimiter.join(f'"{"0" * widths.get(name, 0)}"' for name in names)
+        self._probe = probe.encode() + b"\n"  #: a row that is good whatever the types
         self._parse_options = pa_csv.ParseOptions(delimiter=delimiter)
         self._convert_options = pa_csv.ConvertOptions(
             include_columns=schema.names, column_types={item.name: item.type for item in schema}
@@ -84,19 +104,35 @@ class _CsvParser:
 
     def parse(self, block: Block) -> Chunk:
         good = Salvage(block, self._parsed, self._blame)
-        good.search(block.unclosed_quotes(), "a quote is not closed")
+        good.search(block.unclosed_quotes(), _NOT_CLOSED)
         return good.chunk(self._schema)
+
+    def try_types(self) -> None:
+        """Raises ArrowNotImplementedError if there is one that cannot be read from text."""
+        self._read(self._probe)
 
     def _parsed(self, data: bytes, count: int) -> pa.RecordBatch:
         """All of `data`, which must be `count` good rows."""
-        options = pa_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(data) + 1)
-        table = pa_csv.read_csv(pa.BufferReader(data), options, self._parse_options, self._convert_options)
+        if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+            raise pa.ArrowInvalid(_BROKEN)  # one broken row could make up for one that has swallowed the next
+        table = self._read(data) if b'"' not in data else self._read_quoted(data)
         if table.num_rows != count:
-            raise pa.ArrowInvalid(f"{table.num_rows} rows in {count} lines")
+            raise pa.ArrowInvalid(_BROKEN if table.num_rows > count else _NOT_CLOSED)
         for name in self._required:
             if table.column(name).null_count:
                 raise pa.ArrowInvalid(f"column {name!r}: a value is missing")
         return pa.RecordBatch.from_arrays([whole(column) for column in table.columns], schema=self._schema)
+
+    def _read(self, data: bytes) -> pa.Table:
+        if data.startswith(codecs.BOM_UTF8):  # the parser takes one away, and this is not the beginning of the file
+            data = codecs.BOM_UTF8 + data
+        options = pa_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(data) + 1)
+        return pa_csv.read_csv(pa.BufferReader(data), options, self._parse_options, self._convert_options)
+
+    def _read_quoted(self, data: bytes) -> pa.Table:
+        """With a row behind it, taken away again: an open quote swallows it, and the parser would not mind."""
+        table = self._read(data + (b"" if data.endswith(b"\n") else b"\n") + self._probe)
+        return table.slice(0, table.num_rows - 1)
 
     def _blame(self, row: int, text: str, error: str) -> Malformed:
         """Names the column that a parser's message is about."""

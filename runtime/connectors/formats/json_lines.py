@@ -7,17 +7,16 @@ and if the numbers agree, exactly one. (The first condition is also what keeps a
 crashes on it.)
 """
 
-import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from runtime.connectors.blocks import blocks
+from runtime.connectors.blocks import blocks, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed
 from runtime.connectors.formats.salvage import Salvage, whole
 from runtime.errors import JobRejected
@@ -36,7 +35,7 @@ class JsonLinesFormat:
 
     Args:
         schema: the fields wanted, with their types; others are passed over. A field that is missing is null; one that
-            is not nullable must have a value. Timestamps are text in ISO 8601.
+            is not nullable must have a value. Timestamps are text in ISO 8601, of any offset: without one, in UTC.
     """
 
     schema: pa.Schema
@@ -57,7 +56,7 @@ class JsonLinesFormat:
 
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
-            _skip_byte_order_mark(file)
+            skip_byte_order_mark(file)
             for block in blocks(file, blank_rows=False):
                 if block.first_row + len(block) > first_row:
                     rest = block.from_row(first_row)
@@ -113,8 +112,3 @@ def _plain(error: str) -> str:
     if _MISSING.search(error):
         return "a value is missing"
     return found[1] if (found := _SYNTAX.fullmatch(error)) else error
-
-
-def _skip_byte_order_mark(file: BinaryIO) -> None:
-    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-        file.seek(0)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from runtime.connectors.blocks import blocks
+from runtime.connectors.blocks import blocks, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed
 from runtime.connectors.formats.salvage import Salvage
 
@@ -24,6 +24,7 @@ class LineFormat:
 
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
+            skip_byte_order_mark(file)
             for block in blocks(file, blank_rows=True):
                 if block.first_row + len(block) > first_row:
                     good = Salvage(block.from_row(first_row), _lines, _not_text)
@@ -36,7 +37,8 @@ _LINES: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])
 
 def _lines(data: bytes, count: int) -> pa.RecordBatch:
     text = data.decode()
-    lines = text.replace("\r\n", "\n").removesuffix("\n").removesuffix("\r").split("\n")
+    text = text if text.endswith("\n") else text.removesuffix("\r") + "\n"  # the last line of a file
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     assert len(lines) == count, "a block knows its rows"
     return pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_LINES)
 

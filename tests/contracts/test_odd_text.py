@@ -1,0 +1,119 @@
+"""Text files that other programs make: stray carriage returns and quotes, byte order marks, headers of all kinds.
+
+What a row says must not depend on where a block or a restore cuts the file.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from runtime.connectors.blocks import blocks
+from runtime.connectors.formats import Chunk, CsvFormat, LineFormat, MalformedFile, csv, lines
+from runtime.errors import JobRejected
+
+TEXTS = CsvFormat(pa.schema([("a", pa.string()), ("b", pa.string())]), has_header=False)
+NUMBERS = CsvFormat(pa.schema([("n", pa.int64()), ("x", pa.float64())]), has_header=False)
+ONE = CsvFormat(pa.schema([("a", pa.string())]), has_header=False)
+
+
+def read(kind: Any, data: bytes, folder: Path, start: int = 0) -> list[Chunk]:
+    path = folder / "a.txt"
+    path.write_bytes(data)
+    return list(kind.read(path, start))
+
+
+def told(chunks: list[Chunk]) -> dict[int, Any]:
+    """By row, what is said of it."""
+    found: dict[int, Any] = {}
+    for chunk in chunks:
+        found.update(zip(chunk.rows.tolist(), map(str, chunk.batch.to_pylist()), strict=True))
+        found.update((bad.row, str(bad)) for bad in chunk.malformed if bad.row is not None)
+    assert sorted(found) == list(range(chunks[-1].next_row if chunks else 0))[-len(found) :]
+    return found
+
+
+MARK = b"\xef\xbb\xbf"
+PIECES = st.sampled_from(
+    [b'"', b'""', b",", b"\r", b"\n", b"\r\n", b"a", b"1", b" ", b"\xc3\xa9", b"\xff", MARK, b"\0"]
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(PIECES, max_size=24), st.sampled_from([TEXTS, NUMBERS, ONE, LineFormat()]), st.data())
+@example([b"1,2", b"\r", b"3,4", b"\n", b'a"b,"c', b"\n", b"5,6", b"\n"], TEXTS, None)
+@example([b"1,2", b"\n", MARK, b"3,4", b"\n"], NUMBERS, None)
+@example([b"a", b"\r", b"\r\n", b"b"], LineFormat(), None)
+@example([b"1,2", b"\n\r", b"X"], TEXTS, None)
+def test_what_a_row_says_does_not_depend_on_where_the_file_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], kind: Any, data: st.DataObject | None
+) -> None:
+    folder, content = tmp_path_factory.mktemp("in"), b"".join(pieces)
+    whole = told(read(kind, content, folder))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (csv, lines):
+            patch.setattr(module, "blocks", partial(blocks, block_bytes=1))
+        assert told(read(kind, content, folder)) == whole
+    start = data.draw(st.integers(0, len(whole))) if data else len(whole) // 2
+    assert told(read(kind, content, folder, start)) == {row: text for row, text in whole.items() if row >= start}
+    blank = () if isinstance(kind, LineFormat) else (b"", b"\r")
+    rows = content.removeprefix(MARK).split(b"\n")
+    assert len(whole) == len([row for row in (rows if rows[-1] else rows[:-1]) if row not in blank])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'x"y,"z\n', "row 1: a quote is not closed"),
+        (b'x"y,"z', "row 1: a quote is not closed"),
+        (b"1,2\r3,4\n", "row 1: there is a line break inside the row"),
+    ],
+)
+def test_a_row_that_is_no_row_is_malformed(data: bytes, reason: str, tmp_path: Path) -> None:
+    assert told(read(TEXTS, data, tmp_path)) == {0: reason}
+    good = str({"a": "1", "b": "2"})
+    assert told(read(TEXTS, b"1,2\n" + data.rstrip() + b"\n1,2\n", tmp_path)) == {
+        0: good, 1: reason.replace("row 1", "row 2"), 2: good,
+    }  # fmt: skip
+
+
+def test_a_carriage_return_inside_quotes_belongs_to_the_value(tmp_path: Path) -> None:
+    (chunk,) = read(TEXTS, b'1,"2\r3"\n4,5\n', tmp_path)
+    assert chunk.batch.to_pylist() == [{"a": "1", "b": "2\r3"}, {"a": "4", "b": "5"}]
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"a,b\r1,2\r3,4", "the header cannot be read: there is a line break inside it"),
+        (b"x" * 200_000 + b",a,b\n", "the header cannot be read: field larger than field limit"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_the_files_fault(header: bytes, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(MalformedFile, match=reason):
+        read(CsvFormat(TEXTS.schema), header, tmp_path)
+
+
+def test_a_byte_order_mark_belongs_to_no_row(tmp_path: Path) -> None:
+    assert [chunk.batch.to_pylist() for chunk in read(LineFormat(), MARK + b"the\n", tmp_path)] == [[{"line": "the"}]]
+    assert read(LineFormat(), MARK, tmp_path) == []
+    (chunk,) = read(CsvFormat(TEXTS.schema), MARK + b"\na,b\n1,2\n", tmp_path)
+    assert chunk.batch.to_pylist() == [{"a": "1", "b": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "delimiter", "message"),
+    [
+        (pa.schema([("a", pa.list_(pa.int8()))]), ",", "schema: 'a': no list<item: int8> from CSV"),
+        (pa.schema([("a", pa.int8()), ("a", pa.int8())]), ",", "schema: there is more than one column 'a'"),
+        (TEXTS.schema, "é", "delimiter: must be one ASCII character, not 'é'"),
+        (TEXTS.schema, "\0", "delimiter: must be one ASCII character"),
+    ],
+)
+def test_a_format_that_cannot_be_is_refused(schema: pa.Schema, delimiter: str, message: str) -> None:
+    with pytest.raises(JobRejected, match=f"^{message}".replace("<", ".").replace(">", ".")):
+        CsvFormat(schema, delimiter=delimiter).check()

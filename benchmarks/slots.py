@@ -20,6 +20,7 @@ from runtime.core.checkpoint import SubtaskSnapshot
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import OperatorId
 from runtime.core.lifecycle import RunEvent, RunState
+from runtime.core.restart import NoRestart
 from runtime.dataflow import Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import JobMaster, MasterConfig
@@ -94,6 +95,7 @@ def run(
         storage=storage,
         host=launcher.host,
         coordinator=settings,
+        restart=NoRestart(),  # seconds are those of one attempt, which must have done all rows
     )
     JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run()
     if records.state is not RunState.FINISHED:

@@ -5,7 +5,7 @@ and reason. What to do about those is the source's policy. Rows are counted from
 without header and blank lines (lines of text: with blank ones).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.errors import WeirError
+from runtime.errors import JobRejected, WeirError
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -46,6 +46,23 @@ class Chunk:
     rows: RowNumbers
     next_row: int
     malformed: tuple[Malformed, ...] = ()
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """Refuses one without columns, and one with a column twice. Raises JobRejected."""
+    if not len(schema):
+        raise JobRejected("bad-format", "schema", "there must be at least one column")
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise JobRejected("bad-format", "schema", f"there is more than one column {name!r}")
+
+
+def require_columns(wanted: pa.Schema, names: Sequence[str], who: str) -> None:
+    """Each column wanted must be among `names` once. Raises MalformedFile."""
+    for name in wanted.names:
+        if names.count(name) != 1:
+            times = "no" if name not in names else "more than one"
+            raise MalformedFile(f"{who} has {times} column {name!r}; it has {', '.join(names)}")
 
 
 class Format(Protocol):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from runtime.connectors.blocks import Block, blocks, skip_byte_order_mark
-from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile
+from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, check_schema, require_columns
 from runtime.connectors.formats.salvage import Salvage, whole
 from runtime.errors import JobRejected
 
@@ -40,13 +40,10 @@ class CsvFormat:
     delimiter: str = ","
 
     def check(self) -> None:
-        if not len(self.schema):
-            raise JobRejected("bad-format", "schema", "a CSV file needs at least one column")
+        check_schema(self.schema)
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
             raise JobRejected("bad-format", "delimiter", f"must be one ASCII character, not {self.delimiter!r}")
         for item in self.schema:
-            if self.schema.names.count(item.name) > 1:
-                raise JobRejected("bad-format", "schema", f"there is more than one column {item.name!r}")
             try:
                 _CsvParser(pa.schema([item]), [item.name], self.delimiter).try_types()
             except pa.ArrowNotImplementedError:
@@ -80,10 +77,7 @@ class CsvFormat:
             raise MalformedFile(f"the header is not UTF-8: {error}") from error
         except csv.Error as error:
             raise MalformedFile(f"the header cannot be read: {error}") from error
-        for wanted in self.schema.names:
-            if names.count(wanted) != 1:
-                times = "no" if wanted not in names else "more than one"
-                raise MalformedFile(f"the header has {times} column {wanted!r}; it has {', '.join(names)}")
+        require_columns(self.schema, names, "the header")
         return names
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from runtime.connectors.blocks import blocks, skip_byte_order_mark
-from runtime.connectors.formats.base import Chunk, Malformed
+from runtime.connectors.formats.base import Chunk, Malformed, check_schema
 from runtime.connectors.formats.salvage import Salvage, whole
 from runtime.errors import JobRejected
 
@@ -41,11 +41,8 @@ class JsonLinesFormat:
     schema: pa.Schema
 
     def check(self) -> None:
-        if not len(self.schema):
-            raise JobRejected("bad-format", "schema", "JSON lines need at least one field")
+        check_schema(self.schema)
         for item in self.schema:
-            if self.schema.names.count(item.name) > 1:
-                raise JobRejected("bad-format", "schema", f"there is more than one field {item.name!r}")
             try:
                 _read(b"{}", pa.schema([item.with_nullable(True)]))
             except pa.ArrowNotImplementedError:

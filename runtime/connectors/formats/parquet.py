@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.connectors.formats.base import Chunk, MalformedFile
+from runtime.connectors.formats.base import Chunk, MalformedFile, check_schema, require_columns
 
 _PARQUET_ROWS: Final = 65_536
 
@@ -19,13 +19,15 @@ class ParquetFormat:
     """Parquet files.
 
     Args:
-        schema: the columns wanted; None: all, as the first file has them.
+        schema: the columns wanted, with their types; a field that is not nullable must have a value. None: all, as the
+            first file has them.
     """
 
     schema: pa.Schema | None = None
 
     def check(self) -> None:
-        """Nothing can be wrong before a file is there."""
+        if self.schema is not None:
+            check_schema(self.schema)
 
     def columns(self) -> pa.Schema | None:
         return self.schema
@@ -58,17 +60,24 @@ class ParquetFormat:
     def _names(self, file: Any) -> list[str] | None:
         if self.schema is None:
             return None
-        missing = [name for name in self.schema.names if name not in file.schema_arrow.names]
-        if missing:
-            raise MalformedFile(f"it has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+        require_columns(self.schema, file.schema_arrow.names, "it")
         return list(self.schema.names)
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without the metadata of whoever wrote the file, so that all files look alike."""
         if self.schema is None:
             return pa.RecordBatch.from_arrays(batch.columns, schema=plain_schema(batch.schema))
-        columns = [batch.column(item.name).cast(item.type) for item in self.schema]
+        columns = [_cast(batch.column(item.name), item) for item in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
+    if column.null_count and not wanted.nullable:
+        raise MalformedFile(f"column {wanted.name!r}: a value is missing")
+    try:
+        return column.cast(wanted.type)
+    except pa.ArrowException as error:
+        raise MalformedFile(f"column {wanted.name!r}: {error}") from error
 
 
 def _blames_the_file(error: Exception) -> bool:

@@ -44,7 +44,7 @@ class PaneTotals:
         self._known: KeyedTable | None = None  #: by key, its position
         self._live = 0  #: positions when they were last given out anew
         self._rows: dict[int, tuple[Slots, Positions]] = {}  #: by pane, its rows in the table and their positions
-        self._front: dict[int, Cells] = {}  #: from each of these panes up to the last one in front, in their order
+        self._front: dict[int, Cells] = {}  #: from each of the first panes up to the last one in front, in their order
         self._front_last: int | None = None
         self._back: Cells | None = None
         self._back_first: int | None = None
@@ -88,11 +88,13 @@ class PaneTotals:
         self._front, self._back, self._back_first = {}, None, None
         self._front_last = panes[-1]
         cells = Cells(self._fields, 0)
-        kept = {}
+        kept: dict[int, Cells] = {}
         for number, pane in reversed([*enumerate(panes)]):
             cells = self._with_pane(cells, pane)
             if number < max(_FEWEST_FRONT, _FRONT_CELLS // max(1, len(cells))):
                 kept[pane] = cells.copy(len(cells))
+            else:
+                kept.clear()  # few keys let later ones be kept; but whoever looks for this pane must not find those
         self._front = dict(reversed(kept.items()))
         if renewed:
             self._live = len(self._known_keys)

@@ -187,13 +187,17 @@ def test_hours_without_a_row_cost_nothing() -> None:
     assert len(harness.watermark(MAX_WATERMARK)) == 20
 
 
-@given(st.integers(1, 3), st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), max_size=9), max_size=9))
+@given(
+    st.integers(0, 20),
+    st.integers(1, 3),
+    st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), max_size=9), max_size=9),
+)
 def test_few_totals_in_front_and_many_keys_that_go_make_no_difference(
-    front: int, batches: list[list[tuple[int, int]]]
+    cells: int, front: int, batches: list[list[tuple[int, int]]]
 ) -> None:
     """The bounds on memory are never reached by small tests, so they are lowered here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pane_totals, "_FRONT_CELLS", 0)
+        patch.setattr(pane_totals, "_FRONT_CELLS", cells)
         patch.setattr(pane_totals, "_FEWEST_FRONT", front)
         patch.setattr(pane_totals, "_SPARE_KEYS", 2)
         harness, oracle = Harness(operator((12, 2))), Oracle((12, 2))
@@ -203,6 +207,16 @@ def test_few_totals_in_front_and_many_keys_that_go_make_no_difference(
             harness.process(batch(events))
             assert harness.watermark(10 * number + 7) == oracle.advance(10 * number + 7)
         assert harness.watermark(MAX_WATERMARK) == oracle.advance(MAX_WATERMARK)
+
+
+def test_a_window_over_thousands_of_panes_and_keys_has_all_of_them() -> None:
+    """Each pane has a key of its own: the later ones had totals, those in the middle none, so their rows were lost."""
+    size, slide = 5001, 2500
+    harness = Harness(operator((size, slide), {"n": Count()}))
+    harness.watermark(slide)
+    harness.process(batch([(f"{time}", time, 1) for time in range(size)]))
+    assert len(harness.watermark(size - 1)) == size
+    assert len(harness.watermark(size + slide - 1)) == size - slide
 
 
 @pytest.mark.parametrize(

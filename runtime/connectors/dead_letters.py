@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from runtime.connectors import folders
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import safe
 from runtime.ports import OperatorContext
@@ -58,15 +59,7 @@ class DeadLetters:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            folders.make(self._path.parent)
             self._file = self._path.open("ab")
-            _sync_folder(self._path.parent)
+            folders.sync(self._path.parent)
         return self._file
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.connectors import folders
 from runtime.connectors.names import safe
 from runtime.core.checkpoint import CommitPermit
 from runtime.core.ids import Token
@@ -73,7 +74,7 @@ class ParquetWriter(SinkWriter):
 
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        folders.make(self._folder)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._parquet is None:
@@ -82,20 +83,22 @@ class ParquetWriter(SinkWriter):
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         if self._waiting_bytes >= _GROUP_BYTES:
-            self._write_group()
+            with self._naming_the_file():
+                self._write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         if self._parquet is None:
             return ()
         assert self._path is not None, "a file that is written has a name"
-        self._write_group()
-        self._parquet.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._naming_the_file():
+            self._write_group()
+            self._parquet.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
         pending = self._path.with_suffix(".pending")
         self._path.rename(pending)
-        _sync_folder(self._folder)
+        folders.sync(self._folder)
         committable = {
             "pending": pending.name,
             "final": f"part-{self._owner}-{checkpoint}-{self._number}.parquet",
@@ -107,11 +110,10 @@ class ParquetWriter(SinkWriter):
 
     def close(self) -> None:
         """What is in progress belongs to no checkpoint and goes; what is pending stays."""
-        if self._parquet is not None:
-            with contextlib.suppress(OSError):  # it goes in any case
-                self._parquet.close()
-        if self._file is not None:
-            self._file.close()
+        for part in (self._parquet, self._file):
+            if part is not None:
+                with contextlib.suppress(OSError):  # it goes in any case
+                    part.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         self._path = self._file = self._parquet = None
@@ -122,6 +124,13 @@ class ParquetWriter(SinkWriter):
         self._path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
         self._file = self._path.open("xb")
         self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=_dictionaries(schema))
+
+    @contextlib.contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise EnvironmentFailure(f"{self._path}: it cannot be written: {error}") from error
 
     def _write_group(self) -> None:
         if self._waiting:
@@ -145,7 +154,7 @@ class ParquetCommitter(SinkCommitter):
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         shown = sum(self._show(committable) for committable in committables)
         if committables:
-            _sync_folder(self._folder)
+            folders.sync(self._folder)
         return shown
 
     def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:
@@ -200,11 +209,3 @@ class ParquetCommitter(SinkCommitter):
         if not same:
             raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
         return False
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

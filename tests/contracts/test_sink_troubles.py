@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from runtime.errors import EnvironmentFailure
+from runtime.ports import SinkWriter
 from tests.contracts.test_sinks import batch, clean, commit, names, visible, writer
 
 
@@ -32,15 +33,18 @@ def test_a_full_disk_names_the_file_and_keeps_no_part_of_it(tmp_path: Path, rows
     """What is left in progress would keep the disk full until another attempt begins."""
     sink = writer(tmp_path)
     numbers = np.random.default_rng(1).integers(0, 2**62, rows)
-    with no_file_above(100), pytest.raises(EnvironmentFailure) as failed:
-        sink.write(pa.RecordBatch.from_arrays([pa.array(numbers)], names=["n"]))
-        sink.prepare(1)
-    assert str(failed.value).startswith(
-        f"{tmp_path / '.weir-7-1-out-0-1.inprogress'}: it cannot be written: [Errno 27]"
-    )
     with no_file_above(100):
+        with pytest.raises(EnvironmentFailure) as failed:
+            all_at_once(sink, pa.RecordBatch.from_arrays([pa.array(numbers)], names=["n"]))
         sink.close()
+    file = tmp_path / ".weir-7-1-out-0-1.inprogress"
+    assert str(failed.value).startswith(f"{file}: it cannot be written: [Errno 27]")
     assert names(tmp_path) == []
+
+
+def all_at_once(sink: SinkWriter, rows: pa.RecordBatch) -> None:
+    sink.write(rows)
+    sink.prepare(1)
 
 
 class Cut(BaseException):

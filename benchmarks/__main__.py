@@ -63,7 +63,7 @@ def measure(workload: Workload, system: System, measured: Measurement, plan: Pla
         measured.state = "missing"
         return
     folder = _empty_folder(f"{workload.name}-{system.name}")
-    task = workload.task(system.name, str(folder), plan.share, str(inputs))
+    task = workload.task(system.name, str(folder), plan.share, str(inputs / system.name))
     outcome = child.run(
         [python, "-m", system.module, task.to_json()],
         environment={"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "TZ": "UTC"},

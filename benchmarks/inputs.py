@@ -1,6 +1,7 @@
 """The files that a workload reads, the same for all systems: made by the harness, gone when the workload is done.
 
-They hold the sequence in order: the later a file's name and its time of change, the later its rows in event time.
+They hold the sequence in order: the later a file's name and its time of change, the later its rows in event time. A
+system that gets fewer rows gets the first of the files.
 """
 
 import os
@@ -24,15 +25,30 @@ _WRITE: Final = """
 
 @contextmanager
 def made(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]:
-    """Gives the folder with the files of the small and the measured run; nothing where the workload needs none."""
+    """Gives a folder that has one for each system, with the files of its small and of its measured run.
+
+    Nothing is there where the workload needs none.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     try:
         if workload.files is not None:
-            write(workload, folder / "check", workload.check_rows)
-            write(workload, folder / "measure", round(max(workload.rows.values()) * share))
+            check, measure, most = folder / "check", folder / "measure", max(workload.rows.values())
+            write(workload, check, workload.check_rows)
+            write(workload, measure, round(most * share))
+            for system, rows in workload.rows.items():
+                _offer(check, folder / system, FILES)
+                _offer(measure, folder / system, FILES * rows // most)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _offer(every: Path, own: Path, count: int) -> None:
+    """Links the first files into a folder of the same name, where they have the same times."""
+    into = own / every.name
+    into.mkdir(parents=True)
+    for path in sorted(every.iterdir())[:count]:
+        os.link(path, into / path.name)
 
 
 def write(workload: Workload, folder: Path, rows: int) -> None:

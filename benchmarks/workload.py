@@ -27,8 +27,9 @@ class Workload:
         target: the least ratio to the best peer; None: the ratio is told as it is.
         totals: what a sink that counts must have counted of so many rows; None: there is no closed form.
         window_s, slide_s: of windows, how long they are, and how long after one the next begins.
-        files: format of the files that the rows are in ("parquet", "json"), for all systems the same and all of them;
-            output then goes to files in the measured run too, and that is compared as well. None: an engine makes rows.
+        files: format of the files that the rows are in ("parquet", "json"), the same for all systems, of which each
+            gets the first; output then goes to files in the measured run too, and that is compared as well. None: an
+            engine makes rows.
         absent: by system, why it cannot take part although one might expect it to.
         beside: another workload, and the least ratio of Weir's rate here to its rate there.
     """

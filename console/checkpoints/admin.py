@@ -36,7 +36,7 @@ class ReasonFilter(admin.SimpleListFilter):
 @admin.register(Checkpoint)
 class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = (
-        "job", "number", "kind", "status", "triggered_at", "duration", "size", "reason", "review_state", "reviewer",
+        "job", "number", "kind", "status", "review_state", "triggered_at", "duration", "size", "reason", "reviewer",
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter = ("review_state", "status", "kind", ReasonFilter, "job__pipeline", "job")
@@ -54,7 +54,9 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.display(ordering="duration_ms", description="duration")
     def duration(self, row: Checkpoint) -> str:
-        return "" if row.duration_ms is None else f"{row.duration_ms / 1000:.2f} s"
+        if row.duration_ms is None:
+            return ""
+        return f"{row.duration_ms} ms" if row.duration_ms < 1000 else f"{row.duration_ms / 1000:.2f} s"
 
     @admin.display(ordering="size_bytes", description="size")
     def size(self, row: Checkpoint) -> str:

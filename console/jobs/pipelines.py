@@ -44,6 +44,16 @@ def replace(offered: list[Offered]) -> None:
         for pipeline in offered:
             Pipeline.objects.update_or_create(
                 name=pipeline.name,
-                defaults={"description": pipeline.description, "schema": pipeline.schema, "updated_at": Now()},
+                defaults={
+                    "description": pipeline.description,
+                    "schema": _in_order(pipeline.schema),
+                    "updated_at": Now(),
+                },
             )
         Pipeline.objects.exclude(name__in=[pipeline.name for pipeline in offered]).delete()
+
+
+def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
+    """With the order in which the author names the parameters; Postgres keeps none inside an object."""
+    root = schema.get("$defs", {}).get(str(schema.get("$ref")).rpartition("/")[2], schema)
+    return {**schema, "x-order": list(root.get("properties", {}))}

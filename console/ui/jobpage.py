@@ -1,16 +1,17 @@
 """The page of a job, made ready for its templates: rows from the selectors, drawings from the live numbers.
 
-It reads nothing by itself except the page of the checkpoint table that was asked for.
+It reads nothing by itself except the checkpoints and the words of the parameters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from console.checkpoints.models import Checkpoint
-from console.jobs.models import Run, VersionState
+from console.checkpoints.models import Checkpoint, Status
+from console.jobs.models import JobVersion, Pipeline, Run, VersionState
 from console.jobs.promises import promise_of
 from console.operations import selectors
 from console.operations.models import Operation, OperationKind
@@ -19,6 +20,7 @@ from console.ui import acts, live
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import Live
 from console.ui.paging import Paged, by_number
+from console.ui.schema_fields import written
 from console.ui.strip import DRAWN, Strip, strip
 from runtime.core.guarantee import Promise
 from runtime.core.lifecycle import RunState
@@ -58,25 +60,28 @@ class JobView:
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
+    params: tuple[tuple[str, str], ...]  #: of the version, as its form names them
     promise: Promise | None  #: from end to end; None while it is not known
     settled: bool
 
 
 def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     run, table = page.run, selectors.checkpoint_table(page.job)
-    numbers = numbers_of(run)
+    columns = list(table.only(*DRAWN)[:STRIP_COLUMNS])
+    numbers = _without_settled(numbers_of(run), columns)
     return JobView(
         page=page,
         run=run,
         live=numbers,
         picture=draw(page.version.graph, numbers, now) if page.version and page.version.graph else None,
-        strip=strip(list(table.only(*DRAWN)[:STRIP_COLUMNS])),
+        strip=strip(columns),
         checkpoints=by_number(table, before, TABLE_ROWS),
         newest=selectors.restorable(page.job).first(),
         buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats),
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
         failure=failure_of(run),
+        params=_params(page.version, page.job.pipeline),
         promise=promise_of(page.version) if page.version else None,
         settled=_settled(page),
     )
@@ -91,6 +96,19 @@ def numbers_of(run: Run | None) -> Live:
         return found
     slots = () if run.is_terminal else found.slots
     return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
+
+
+def _without_settled(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
+    """The live numbers are up to a second old: a checkpoint that has ended since is not under way."""
+    ended = {row.number for row in newest if row.status != Status.IN_PROGRESS}
+    if numbers.checkpoint is None or numbers.checkpoint.number not in ended:
+        return numbers
+    return msgspec.structs.replace(numbers, checkpoint=None)
+
+
+def _params(version: JobVersion | None, pipeline: str) -> tuple[tuple[str, str], ...]:
+    found = Pipeline.objects.filter(pk=pipeline).first()
+    return written(found.schema if found else {}, version.params) if version else ()
 
 
 def wanted(run: Run | None, active: tuple[Operation, ...]) -> str:

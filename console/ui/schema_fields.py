@@ -20,6 +20,7 @@ from console.accounts.storable import must_be_storable
 Schema = Mapping[str, Any]
 
 _UNITS = ("ms", "s", "bytes", "rows")
+_SAID = dict.fromkeys(("^/", "^(/|$)"), "This must be an absolute path: begin it with /.")
 _TYPES = {"string": "text", "integer": "whole number", "number": "number", "boolean": "yes or no"}
 
 
@@ -74,10 +75,11 @@ class Parameter:
 
 
 def parameters(schema: Schema) -> tuple[Parameter, ...]:
-    """The properties of an object schema, in its order."""
+    """The properties of an object schema, in the order of their author."""
     root = _resolved(schema, schema)
-    required = set(root.get("required", ()))
-    return tuple(_parameter(name, part, schema, name in required) for name, part in root.get("properties", {}).items())
+    required, properties = set(root.get("required", ())), root.get("properties", {})
+    names = [*(name for name in root.get("x-order", ()) if name in properties)] or properties
+    return tuple(_parameter(name, properties[name], schema, name in required) for name in names)
 
 
 def field(parameter: Parameter) -> forms.Field:
@@ -103,6 +105,17 @@ def words(name: str) -> str:
     parts = name.split("_")
     unit = f" ({parts.pop()})" if len(parts) > 1 and parts[-1] in _UNITS else ""
     return " ".join(parts).capitalize() + unit
+
+
+def written(schema: Schema, params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Parameters that were given, as the form names and orders them; those that it does not know come last."""
+    labels = {parameter.name: label(parameter) for parameter in parameters(schema)}
+    given = sorted(params, key=lambda name: list(labels).index(name) if name in labels else len(labels))
+    return tuple((labels.get(name, words(name)), _written(params[name])) for name in given)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +196,8 @@ def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:
 
 def _text(schema: Schema, required: bool) -> forms.Field:
     pattern = schema.get("pattern")
-    checks = [RegexValidator(pattern, f"This must match the pattern {pattern}.")] if isinstance(pattern, str) else []
+    said = _SAID.get(str(pattern), f"This must match the pattern {pattern}.")
+    checks = [RegexValidator(pattern, said)] if isinstance(pattern, str) else []
     return forms.CharField(
         required=required,
         min_length=schema.get("minLength"),

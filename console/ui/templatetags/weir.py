@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from console.ui import formats, schema_fields, status
+from console.ui import formats, status
 from console.ui.formats import Quantity
 
 register = template.Library()
@@ -52,7 +52,6 @@ register.filter("rate", _written(formats.rate))
 register.filter("duration", _written(formats.duration))
 register.filter("percent", _written(formats.percent))
 register.filter("exact", _written(lambda value: Quantity(formats.count(value))))
-register.filter("label", schema_fields.words)
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
 

@@ -149,5 +149,5 @@ def _request_key(request: HttpRequest) -> str | None:
 def _form_page(request: HttpRequest, template: str, context: dict[str, Any], data: Any) -> HttpResponse:
     """A form; one that was sent back is 422, as the API says it."""
     reason = define_refusal(request.user)
-    shown = {"section": "jobs", "reason": reason, **context}
+    shown = {"section": "jobs", "reason": reason, "sent_back": data is not None, **context}
     return page(request, template, shown, status=200 if data is None else 422)

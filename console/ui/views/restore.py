@@ -56,16 +56,15 @@ def restore(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | None) -> HttpResponse:
-    act = next(
-        a for a in selectors.acts(job, selectors.latest_run(job), request.user) if a.act is OperationKind.RESTORE
-    )
+    acts = {act.act: act for act in selectors.acts(job, selectors.latest_run(job), request.user)}
     chosen = whole_number(str(form["checkpoint"].value() or ""))
     context = {
         "section": "jobs",
         "htmx": True,
         "job": job,
         "form": form,
-        "act": act,
+        "act": acts[OperationKind.RESTORE],
+        "stop": acts[OperationKind.STOP],  # the way to a restore of a job that runs
         "plan": _plan(job, form),
         "versions": _versions(job),
         "checkpoints": _offered(request, job, chosen),

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 
 from console.accounts.models import User
+from console.jobs import pipelines
 from console.jobs.models import Job, JobVersion, Pipeline
 from tests.console.ui import blocks, rows
 
@@ -237,3 +238,42 @@ def test_a_form_that_overtakes_itself_makes_one_version(at_console: Client, oper
         (302, f"/jobs/{Job.objects.latest('pk').pk}/")
     ] * 2
     assert JobVersion.objects.count() == 2
+
+
+# ---------------------------------------------------------------- what a form says
+
+
+def test_parameters_stand_in_the_order_of_their_author(at_console: Client) -> None:
+    """Postgres does not keep the order of an object's members."""
+    names = ["where_from_and_how", "b", "destination", "a"]
+    root = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    schema = {"$ref": "#/$defs/Params", "$defs": {"Params": root}}
+    pipelines.replace([pipelines.Offered("flights", "", schema)])
+    page = at_console.get("/jobs/new/?pipeline=flights").content.decode()
+    assert re.findall(r'name="params-(\w+)"', page) == names
+
+
+def test_a_form_that_is_sent_back_says_so_at_its_top(at_console: Client) -> None:
+    rows.pipeline()
+    said = "Nothing was made. What is wrong stands beside its field."
+    assert said in blocks.text(at_console.post("/jobs/new/", {**FILLED, "parallelism": "0"}))
+    assert said not in blocks.text(at_console.get("/jobs/new/?pipeline=flights"))
+    job = rows.job()
+    path = f"/jobs/{job.pk}/versions/new/"
+    assert said in blocks.text(at_console.post(path, {**FILLED, "parallelism": "0"}))
+    assert said not in blocks.text(at_console.get(path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("^/", "This must be an absolute path: begin it with /."),
+        ("^[a-z]+$", "This must match the pattern ^[a-z]+$."),
+    ],
+)
+def test_a_pattern_is_said_in_words_where_it_means_a_path(at_console: Client, pattern: str, said: str) -> None:
+    Pipeline.objects.create(
+        name="flights", schema={"type": "object", "properties": {"input": {"type": "string", "pattern": pattern}}}
+    )
+    response = at_console.post("/jobs/new/", {**FILLED, "params-input": "Here"})
+    assert response.context["version"].params.errors["input"] == [said]

@@ -1,5 +1,6 @@
 """The pages that show: what they say, who may see them, and that a poll brings the same blocks."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +12,11 @@ from django.utils import timezone
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import JobVersion, Run
+from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 15
+PAGE_QUERIES = 16
 
 
 # ---------------------------------------------------------------- who may
@@ -108,6 +109,25 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "48213" in said
     assert "Late records 0" in said
     assert "slot 1 was lost: its control connection closed" in said
+
+
+def test_a_checkpoint_that_has_ended_since_the_last_numbers_is_not_under_way(at_console: Client, running: Run) -> None:
+    """Table and picture must not contradict each other: completed here, five of ten there."""
+    Checkpoint.objects.filter(number=214).update(status="completed")
+    assert "acknowledged" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+
+
+def test_parameters_are_named_and_ordered_as_in_their_form(at_console: Client) -> None:
+    job = rows.job(version={"params": {**rows.PARAMS, "gone_since": [1, None]}})
+    schema = {**rows.SCHEMA, "x-order": ["output", "on_malformed", "input", "max_disorder_ms"]}
+    schema["properties"] = {**schema["properties"], "output": {"type": "string", "title": "Results"}}
+    Pipeline.objects.update(schema=schema)
+    said = blocks.live(at_console.get(f"/jobs/{job.pk}/"))["version"]
+    shown = re.findall(r"<dt>([^<]+)</dt><dd class=\"mono\">([^<]+)</dd>", said)
+    assert shown == [
+        ("Results", "/data/delays"), ("On malformed", "fail"), ("Input", "/data/flights"),
+        ("Max disorder (ms)", "3600000"), ("Gone since", "[1, null]"),
+    ]  # fmt: skip
 
 
 def test_the_table_says_the_same_as_the_picture(at_console: Client, running: Run) -> None:
@@ -292,6 +312,14 @@ def test_operators_stand_in_the_order_of_the_graph(at_console: Client) -> None:
     names = [line.uid for line in response.context["lines"]]
     assert names == ["flights", "prepared", "airlines", "join", "window", "parquet", "gone"]
     assert "partly finished" in blocks.text(response)
+
+
+def test_a_completed_checkpoint_counts_its_subtasks_with_those_that_had_ended(at_console: Client) -> None:
+    """One more than were waited for: the airlines had all been read."""
+    found = rows.checkpoint(rows.run(rows.job()), 7, acknowledged=11, subtasks=10)
+    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    assert "Subtasks 11" in said
+    assert "of 10" not in said
 
 
 def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:

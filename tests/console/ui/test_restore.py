@@ -206,6 +206,7 @@ def test_a_live_run_stands_in_the_way(at_console: Client) -> None:
     shown = at_console.get(path)
     assert f"Run {run.pk} is running; a job has one run at a time." in blocks.text(shown)
     assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert f'href="/jobs/{run.job_id}/stop/"' in shown.content.decode()
     assert at_console.post(path, choice(1, run.version)).status_code == 409
 
 

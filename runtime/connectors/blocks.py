@@ -47,7 +47,7 @@ class Block:
         found: list[int] = np.flatnonzero(counts % 2 == 1).tolist()
         return found
 
-    def not_enclosed(self, opening: bytes, closing: bytes) -> list[int]:
+    def not_enclosed(self, opening: bytes, closing: bytes) -> Iterator[int]:
         """The rows (counted within the block) that do not begin and end so; spaces around do not count."""
         data: Any = np.frombuffer(self.content, dtype=np.uint8)
         last = self.stops - 1
@@ -55,7 +55,7 @@ class Block:
         last = last - (data[last] == _RETURN)
         suspects = np.flatnonzero((data[self.starts] != ord(opening)) | (data[last] != ord(closing))).tolist()
         texts = ((row, self.data(row, row + 1).strip(b" \t\r\n")) for row in suspects)
-        return [row for row, text in texts if not (text.startswith(opening) and text.endswith(closing))]
+        return (row for row, text in texts if not (text.startswith(opening) and text.endswith(closing)))
 
 
 def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.blocks import blocks
-from runtime.connectors.formats import Chunk, CsvFormat, LineFormat, MalformedFile, csv, lines
+from runtime.connectors.formats import Chunk, CsvFormat, LineFormat, MalformedFile, salvage
 from runtime.errors import JobRejected
 
 TEXTS = CsvFormat(pa.schema([("a", pa.string()), ("b", pa.string())]), has_header=False)
@@ -55,8 +55,7 @@ def test_what_a_row_says_does_not_depend_on_where_the_file_is_cut(
     folder, content = tmp_path_factory.mktemp("in"), b"".join(pieces)
     whole = told(read(kind, content, folder))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (csv, lines):
-            patch.setattr(module, "blocks", partial(blocks, block_bytes=1))
+        patch.setattr(salvage, "blocks", partial(blocks, block_bytes=1))
         assert told(read(kind, content, folder)) == whole
     start = data.draw(st.integers(0, len(whole))) if data else len(whole) // 2
     assert told(read(kind, content, folder, start)) == {row: text for row, text in whole.items() if row >= start}
@@ -103,6 +102,23 @@ def test_a_byte_order_mark_belongs_to_no_row(tmp_path: Path) -> None:
     assert read(LineFormat(), MARK, tmp_path) == []
     (chunk,) = read(CsvFormat(TEXTS.schema), MARK + b"\na,b\n1,2\n", tmp_path)
     assert chunk.batch.to_pylist() == [{"a": "1", "b": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [(NUMBERS, b"noon,1\n"), (NUMBERS, b'"1,2\n'), (LineFormat(), b"\xff\n")],
+    ids=["csv", "quote", "text"],
+)
+@pytest.mark.parametrize("good", [0, 1, 700, 999])
+def test_rows_that_are_all_malformed_come_in_small_chunks(kind: Any, line: bytes, good: int, tmp_path: Path) -> None:
+    """Each of them is parsed alone: a whole block of them would hold up the loop of the reader, and its checkpoints."""
+    chunks = read(kind, line * good + b"1,2\n" + line * (1_000 - good), tmp_path)
+    assert max(len(chunk.malformed) for chunk in chunks) == salvage.MOST_MALFORMED
+    assert [row for chunk in chunks for row in chunk.rows.tolist()] == [good]
+    assert [bad.row for chunk in chunks for bad in chunk.malformed] == [row for row in range(1_001) if row != good]
+    assert sorted(chunk.next_row for chunk in chunks) == [chunk.next_row for chunk in chunks]
+    again = told(list(kind.read(tmp_path / "a.txt", 500)))
+    assert again == {row: text for row, text in told(chunks).items() if row >= 500}
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from runtime.connectors.blocks import Block, blocks, skip_byte_order_mark
+from runtime.connectors.blocks import Block, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, check_schema, require_columns
-from runtime.connectors.formats.salvage import Salvage, whole
+from runtime.connectors.formats.salvage import text_chunks, whole
 from runtime.errors import JobRejected
 
 _CONVERSION: Final = re.compile(
@@ -59,9 +59,9 @@ class CsvFormat:
             if names is None:
                 return
             parser = _CsvParser(self.schema, names, self.delimiter)
-            for block in blocks(file, blank_rows=False):
-                if block.first_row + len(block) > first_row:
-                    yield parser.parse(block.from_row(first_row))
+            yield from text_chunks(
+                file, first_row, self.schema, parser.parsed, parser.blame, Block.unclosed_quotes, _NOT_CLOSED
+            )
 
     def _header(self, file: BinaryIO) -> list[str] | None:
         """The names in the first line that is not blank; None for an empty file."""
@@ -82,7 +82,7 @@ class CsvFormat:
 
 
 class _CsvParser:
-    """Parses blocks; only a block that fails is searched for the rows to blame, by halving."""
+    """Parses rows, and says of one that cannot be parsed why."""
 
     def __init__(self, schema: pa.Schema, names: Sequence[str], delimiter: str) -> None:
         self._schema = schema
@@ -96,16 +96,11 @@ class _CsvParser:
             include_columns=schema.names, column_types={item.name: item.type for item in schema}
         )
 
-    def parse(self, block: Block) -> Chunk:
-        good = Salvage(block, self._parsed, self._blame)
-        good.search(block.unclosed_quotes(), _NOT_CLOSED)
-        return good.chunk(self._schema)
-
     def try_types(self) -> None:
         """Raises ArrowNotImplementedError if there is one that cannot be read from text."""
         self._read(self._probe)
 
-    def _parsed(self, data: bytes, count: int) -> pa.RecordBatch:
+    def parsed(self, data: bytes, count: int) -> pa.RecordBatch:
         """All of `data`, which must be `count` good rows."""
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             raise pa.ArrowInvalid(_BROKEN)  # one broken row could make up for one that has swallowed the next
@@ -128,7 +123,7 @@ class _CsvParser:
         table = self._read(data + (b"" if data.endswith(b"\n") else b"\n") + self._probe)
         return table.slice(0, table.num_rows - 1)
 
-    def _blame(self, row: int, text: str, error: str) -> Malformed:
+    def blame(self, row: int, text: str, error: str) -> Malformed:
         """Names the column that a parser's message is about."""
         column, reason = "", error
         if found := _CONVERSION.search(error):

@@ -8,7 +8,7 @@ crashes on it.)
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from runtime.connectors.blocks import blocks, skip_byte_order_mark
+from runtime.connectors.blocks import Block, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, check_schema
-from runtime.connectors.formats.salvage import Salvage, whole
+from runtime.connectors.formats.salvage import text_chunks, whole
 from runtime.errors import JobRejected
 
 _NO_OBJECT: Final = "the line is not a JSON object"
@@ -54,12 +54,7 @@ class JsonLinesFormat:
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
             skip_byte_order_mark(file)
-            for block in blocks(file, blank_rows=False):
-                if block.first_row + len(block) > first_row:
-                    rest = block.from_row(first_row)
-                    good = Salvage(rest, self._parsed, self._blame)
-                    good.search(rest.not_enclosed(b"{", b"}"), _NO_OBJECT)
-                    yield good.chunk(self.schema)
+            yield from text_chunks(file, first_row, self.schema, self._parsed, self._blame, _no_objects, _NO_OBJECT)
 
     def _parsed(self, data: bytes, count: int) -> pa.RecordBatch:
         """All of `data`, which must be `count` good rows."""
@@ -82,6 +77,10 @@ class JsonLinesFormat:
         except pa.ArrowInvalid as found:
             return Malformed(row=row, column=column, reason=_plain(str(found)), text=text)
         return Malformed(row=row, column="", reason=error, text=text)
+
+
+def _no_objects(block: Block) -> Iterable[int]:
+    return block.not_enclosed(b"{", b"}")
 
 
 def _check_text(data: bytes) -> None:

@@ -7,9 +7,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from runtime.connectors.blocks import blocks, skip_byte_order_mark
+from runtime.connectors.blocks import skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed
-from runtime.connectors.formats.salvage import Salvage
+from runtime.connectors.formats.salvage import text_chunks
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,7 @@ class LineFormat:
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
         with path.open("rb") as file:
             skip_byte_order_mark(file)
-            for block in blocks(file, blank_rows=True):
-                if block.first_row + len(block) > first_row:
-                    good = Salvage(block.from_row(first_row), _lines, _not_text)
-                    good.search()
-                    yield good.chunk(_LINES)
+            yield from text_chunks(file, first_row, _LINES, _lines, _not_text, blank_rows=True)
 
 
 _LINES: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])

@@ -8,6 +8,7 @@ the code and notices lost ones; rendezvous, barriers and heartbeats go over our 
 
 import argparse
 import os
+import re
 import signal
 import socket
 import sys
@@ -43,6 +44,9 @@ STOP_S: Final = 15.0
 SPARE_SLOTS: Final = 2  #: driver-side jobs and tasks that are still being killed need room beside the slots
 LOOPBACK: Final = "127.0.0.1"
 ORPHANED: Final = 7  #: exit code when the supervisor has gone
+_GIST_CHARACTERS: Final = 500  #: of each end of an error
+#: In an error: nothing, what Py4J says, marks and places in a Python traceback, lists of folders.
+_NOISE: Final = re.compile(r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$")
 
 log = structlog.get_logger()
 
@@ -62,7 +66,17 @@ class SparkLauncher(StandingLauncher):
     def host(self) -> str:
         if not self._spark_master or self._spark_master.startswith("local"):
             return LOOPBACK
-        return _own_address(urlsplit(self._spark_master).hostname or socket.gethostname())
+        return os.environ.get("SPARK_LOCAL_IP") or self._towards_master()
+
+    def _towards_master(self) -> str:
+        url = urlsplit(self._spark_master)
+        if url.scheme != "spark" or url.hostname is None:
+            problem = f"{self._spark_master!r} does not say from where slots reach this machine: set SPARK_LOCAL_IP"
+            raise JobRejected("bad-environment", "SPARK_MASTER", problem)
+        try:
+            return _own_address(url.hostname)
+        except OSError as error:  # a name server that is away comes back
+            raise EnvironmentFailure(f"SPARK_MASTER: no way to {self._spark_master!r} is known: {error}") from error
 
     @property
     def usable(self) -> bool:
@@ -81,7 +95,7 @@ class SparkLauncher(StandingLauncher):
             try:
                 self._open(slots)
             except Exception as error:
-                log.warning("no Spark context yet", error=_first_line(error))
+                log.warning("no Spark context yet", error=gist(error))
 
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
@@ -114,7 +128,7 @@ class SparkLauncher(StandingLauncher):
             context.parallelize(range(slots), slots).barrier().mapPartitions(place).collect()
             stage.over(None)
         except Exception as error:
-            stage.over(_first_line(error))
+            stage.over(gist(error))
 
     def _open(self, slots: int) -> SparkContext:
         """A context of its own: one that is there already has other settings, and maybe too few slots to wait for."""
@@ -188,10 +202,18 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
     return place
 
 
-def _first_line(error: BaseException) -> str:
-    """Spark's errors are pages long; the first lines say it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])[:1000] or type(error).__name__
+def gist(error: BaseException) -> str:
+    """Spark's errors are pages long. What stands before the Java frames begins with what ended, and ends with why."""
+    kept = []
+    for line in str(error).splitlines():
+        if line.startswith("\tat "):
+            break
+        if not _NOISE.match(line):
+            kept.append(line.strip().removeprefix(": "))
+    text = " ".join(kept)
+    if len(text) > 2 * _GIST_CHARACTERS:
+        text = f"{text[:_GIST_CHARACTERS]} ... {text[-_GIST_CHARACTERS:]}"
+    return text or type(error).__name__
 
 
 # ---------------------------------------------------------------- the process

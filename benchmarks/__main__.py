@@ -37,6 +37,7 @@ TIME_BOX_S: Final = 300.0
 QUICK_TIME_BOX_S: Final = 75.0
 QUICK_SHARE: Final = 0.4
 STEP_S: Final = 30.0  #: what a run of a system takes about, its small run and the start of its processes included
+LOOPBACK: Final = "127.0.0.1"
 LEAST_FREE_BYTES: Final = 6_000_000_000  #: of disk: the files of W7, and the states of W9, which is more
 
 Step = tuple[Workload, System]
@@ -238,6 +239,7 @@ def check() -> None:
     if java is None:
         raise SystemExit(ADVICE)
     os.environ["JAVA_HOME"] = java
+    os.environ["SPARK_LOCAL_IP"] = LOOPBACK  # all of it is here, and a host name need not resolve
     free = shutil.disk_usage(BENCH).free
     if free < LEAST_FREE_BYTES:
         raise SystemExit(f"{BENCH}: {free / 1e9:.1f} GB are free, {LEAST_FREE_BYTES / 1e9:.0f} GB may be needed")

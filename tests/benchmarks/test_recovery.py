@@ -8,9 +8,11 @@ from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from benchmarks.recovery.job import HURRY, PIPELINE, RAISE, RAISED, RecoveryParams
 from benchmarks.recovery.measure import report, wrong
+from benchmarks.recovery.place import own_environment
 from benchmarks.recovery.watch import Recovery, is_in_pace, logged, records
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.lifecycle import RunState
@@ -116,3 +118,12 @@ def test_figures_are_medians_with_their_targets() -> None:
 def test_lines_that_two_processes_wrote_at_once_are_told_apart() -> None:
     text = 'WARN of the JVM {x}\n{"event": "a"}{"event": "b", "deep": {"c": 1}}\n\n{"event": "cut'
     assert [record["event"] for record in records(text)] == ["a", "b"]
+
+
+def test_a_stack_that_somebody_else_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its port the stack of the benchmark would not start, with its database it would hurt their jobs."""
+    theirs = ("DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER", "WEIR_HTTP_PORT", "WEIR_VAR", "WEIR_RESTART_DELAY_S")
+    for name in theirs:
+        monkeypatch.setenv(name, "theirs")
+    assert "theirs" not in own_environment().values()
+    assert "PATH" in own_environment()

@@ -32,11 +32,18 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
         figure = bars([figure for figure in entry["figures"] if figure["value"] is not None])
     if figure is None:
         return None
-    figure.suptitle(f"{name}: {entry.get('title', '')}", x=0.01, ha="left", fontsize=10)
+    figure.suptitle(f"{name}: {entry.get('title', '')}{_but(entry)}", x=0.01, ha="left", fontsize=10)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.lower()}.svg"
     figure.savefig(path, metadata={"Date": None})
     return path
+
+
+def _but(entry: dict[str, Any]) -> str:
+    """What takes from figures that they count. Rates have it beside each bar."""
+    state = entry.get("state", "done")
+    remarks = [*([state] if state != "done" else []), *(["wrong output"] if entry.get("wrong") else [])]
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def rates(entry: dict[str, Any]) -> Figure | None:

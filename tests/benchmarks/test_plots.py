@@ -29,6 +29,14 @@ def test_nothing_measured_draws_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_figures_that_count_for_nothing_say_so(tmp_path: Path) -> None:
+    figures = [asdict(Figure(name="slots", value=1.7, unit="x", at_least=1.6))]
+    told = {"title": "scaling", "state": "failed", "figures": figures, "wrong": ["3 rows"], "details": {}}
+    path = draw("W14", told, tmp_path)
+    assert path is not None
+    assert "W14: scaling (failed, wrong output)" in path.read_text()
+
+
 def test_the_cost_of_checkpoints_is_drawn_over_their_interval_for_both_protocols(tmp_path: Path) -> None:
     lines = [
         {"interval_ms": interval_ms, "mode": mode, "time": {"median": time, "low": None, "high": None}}

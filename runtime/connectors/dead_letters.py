@@ -8,11 +8,11 @@ source file and row number tell copies apart.
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
-from runtime.connectors import folders
+from runtime.connectors.durable import make_folder, sync_folder, writing
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import safe
 from runtime.ports import OperatorContext
@@ -34,22 +34,17 @@ class DeadLetters:
 
     def write(self, file: str, rows: Iterable[Malformed]) -> None:
         """Adds rows of the source file `file`."""
-        for found in rows:
-            letter = {
-                "file": file,
-                "row": None if found.row is None else found.row + 1,
-                "column": found.column,
-                "reason": found.reason,
-                "text": found.text,
-            }
-            self._opened().write(msgspec.json.encode(letter) + b"\n")
-            self._unsynced = True
+        with writing(self._path):
+            for found in rows:
+                self._opened().write(msgspec.json.encode(_letter(file, found)) + b"\n")
+                self._unsynced = True
 
     def sync(self) -> None:
         """Returns when everything written is durable."""
         if self._file is not None and self._unsynced:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            with writing(self._path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
             self._unsynced = False
 
     def close(self) -> None:
@@ -59,7 +54,17 @@ class DeadLetters:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            folders.make(self._path.parent)
+            make_folder(self._path.parent)
             self._file = self._path.open("ab")
-            folders.sync(self._path.parent)
+            sync_folder(self._path.parent)
         return self._file
+
+
+def _letter(file: str, found: Malformed) -> dict[str, Any]:
+    return {
+        "file": file,
+        "row": None if found.row is None else found.row + 1,
+        "column": found.column,
+        "reason": found.reason,
+        "text": found.text,
+    }

@@ -1,4 +1,4 @@
-"""The Parquet sink where storage fails it: a full disk, and an end at every single step of the two phases."""
+"""The Parquet sink and dead letters where storage fails them: a full disk, an end at every step."""
 
 import os
 import resource
@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runtime.connectors.dead_letters import DeadLetters
+from runtime.connectors.formats import Malformed
 from runtime.errors import EnvironmentFailure
 from runtime.ports import SinkWriter
-from tests.contracts.test_sinks import batch, clean, commit, names, visible, writer
+from tests.contracts.test_sinks import batch, clean, commit, context, names, visible, writer
 
 
 @contextmanager
@@ -40,6 +42,21 @@ def test_a_full_disk_names_the_file_and_keeps_no_part_of_it(tmp_path: Path, rows
     file = tmp_path / ".weir-7-1-out-0-1.inprogress"
     assert str(failed.value).startswith(f"{file}: it cannot be written: [Errno 27]")
     assert names(tmp_path) == []
+
+
+def test_dead_letters_that_cannot_be_written_name_their_file(tmp_path: Path) -> None:
+    letters = DeadLetters(tmp_path, context("7", 1, "in", 0))
+    bad = Malformed(row=0, column="", reason="no row", text="x" * 200)
+    with (
+        no_file_above(100),
+        pytest.raises(EnvironmentFailure, match=r"7-1-in-0\.jsonl: it cannot be written: \[Errno 27\]"),
+    ):
+        keep(letters, bad)
+
+
+def keep(letters: DeadLetters, bad: Malformed) -> None:
+    letters.write("a.csv", [bad])
+    letters.sync()
 
 
 def all_at_once(sink: SinkWriter, rows: pa.RecordBatch) -> None:

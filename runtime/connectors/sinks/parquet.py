@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.connectors import folders
+from runtime.connectors.durable import make_folder, sync_folder, writing
 from runtime.connectors.names import safe
 from runtime.core.checkpoint import CommitPermit
 from runtime.core.ids import Token
@@ -74,7 +74,7 @@ class ParquetWriter(SinkWriter):
 
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}"
-        folders.make(self._folder)
+        make_folder(self._folder)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._parquet is None:
@@ -83,22 +83,21 @@ class ParquetWriter(SinkWriter):
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         if self._waiting_bytes >= _GROUP_BYTES:
-            with self._naming_the_file():
-                self._write_group()
+            self._write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         if self._parquet is None:
             return ()
         assert self._path is not None, "a file that is written has a name"
-        with self._naming_the_file():
-            self._write_group()
+        self._write_group()
+        with writing(self._path):
             self._parquet.close()
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
         pending = self._path.with_suffix(".pending")
         self._path.rename(pending)
-        folders.sync(self._folder)
+        sync_folder(self._folder)
         committable = {
             "pending": pending.name,
             "final": f"part-{self._owner}-{checkpoint}-{self._number}.parquet",
@@ -125,16 +124,11 @@ class ParquetWriter(SinkWriter):
         self._file = self._path.open("xb")
         self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=_dictionaries(schema))
 
-    @contextlib.contextmanager
-    def _naming_the_file(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise EnvironmentFailure(f"{self._path}: it cannot be written: {error}") from error
-
     def _write_group(self) -> None:
         if self._waiting:
-            self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
+            assert self._path is not None, "a file that is written has a name"
+            with writing(self._path):
+                self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
         self._waiting, self._waiting_bytes = [], 0
 
 
@@ -154,7 +148,7 @@ class ParquetCommitter(SinkCommitter):
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         shown = sum(self._show(committable) for committable in committables)
         if committables:
-            folders.sync(self._folder)
+            sync_folder(self._folder)
         return shown
 
     def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:

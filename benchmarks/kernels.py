@@ -86,7 +86,7 @@ class Driven:
 
     def _outputs_of(self, uid: OperatorId) -> Outputs:
         job = self._job
-        return Outputs(job.graph, SubtaskId(uid, self._index), self._send, job.partitioners, job.combiners)
+        return Outputs(job.graph, SubtaskId(uid, self._index), self._send, job.partitioners, job.foldings)
 
     def _context(self, uid: OperatorId) -> OperatorContext:
         graph, nothing_yet = self._job.graph, None

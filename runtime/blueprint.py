@@ -17,7 +17,13 @@ from runtime.operators.combine import Combiner
 from runtime.operators.partition import Partitioner
 from runtime.ports import Operator, Sink, Source
 
-MakeCombiner = Callable[[], Combiner]
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What folds the rows of an edge whose target is a window: `make` makes it for each subtask."""
+
+    pane_ms: int  #: event time that is folded together
+    make: Callable[[], Combiner]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +59,7 @@ class CompiledJob:
     operators: Mapping[OperatorId, Callable[[], Operator]]
     sinks: Mapping[OperatorId, Sink]
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
-    combiners: Mapping[int, MakeCombiner] = field(default_factory=dict)  #: by number of the edge; one for each subtask
+    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by number of the edge
 
 
 @dataclass
@@ -64,16 +70,14 @@ class Blueprint:
     edges: list[EdgeSpec] = field(default_factory=list)
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
-    combiners: dict[int, MakeCombiner] = field(default_factory=dict)
+    foldings: dict[int, Folding] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: heads
 
-    def connect(
-        self, edge: EdgeSpec, partitioner: Partitioner | None = None, combiner: MakeCombiner | None = None
-    ) -> None:
+    def connect(self, edge: EdgeSpec, partitioner: Partitioner | None = None, folding: Folding | None = None) -> None:
         if partitioner is not None:
             self.partitioners[len(self.edges)] = partitioner
-        if combiner is not None:
-            self.combiners[len(self.edges)] = combiner
+        if folding is not None:
+            self.foldings[len(self.edges)] = folding
         self.edges.append(edge)
 
     def feedback_into(self, head: OperatorId) -> int:
@@ -96,7 +100,7 @@ class Blueprint:
             operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
             sinks=dict(self.sinks),
             partitioners=dict(self.partitioners),
-            combiners=dict(self.combiners),
+            foldings=dict(self.foldings),
         )
 
     def _check_loops(self) -> None:

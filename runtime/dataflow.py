@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.blueprint import Blueprint, CompiledJob, MakeCombiner, Step
+from runtime.blueprint import Blueprint, CompiledJob, Folding, Step
 from runtime.core.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
@@ -104,7 +104,7 @@ class Dataflow:
         keys: tuple[str, ...] = (),
         build: bool = False,
         feedback: bool = False,
-        combiner: MakeCombiner | None = None,
+        folding: Folding | None = None,
     ) -> None:
         """FORWARD leaves it to the stream how its rows are dealt."""
         if not isinstance(stream, Stream):
@@ -126,7 +126,7 @@ class Dataflow:
             build=build,
             feedback=feedback,
         )
-        self._blueprint.connect(edge, partitioner, combiner)
+        self._blueprint.connect(edge, partitioner, folding)
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -310,10 +310,11 @@ class KeyedStream:
             slide: from the beginning of a window to that of the next, so that they overlap; None: `size`.
         """
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
-        combiner = partial(WindowCombiner, keys, time, gcd(size_ms, slide_ms), wanted)
+        pane_ms = gcd(size_ms, slide_ms)
+        folding = Folding(pane_ms, partial(WindowCombiner, keys, time, pane_ms, wanted))
         if slide_ms == size_ms:
-            return self._then(uid, lambda: TumblingWindow(keys, size_ms, wanted), parallelism, combiner)
-        return self._then(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted), parallelism, combiner)
+            return self._then(uid, lambda: TumblingWindow(keys, size_ms, wanted), parallelism, folding)
+        return self._then(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted), parallelism, folding)
 
     def aggregate(
         self,
@@ -376,9 +377,9 @@ class KeyedStream:
         return joined
 
     def _then(
-        self, uid: str, make: Callable[[], Operator], parallelism: int | None, combiner: MakeCombiner | None = None
+        self, uid: str, make: Callable[[], Operator], parallelism: int | None, folding: Folding | None = None
     ) -> Stream:
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
-        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, combiner=combiner)
+        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, folding=folding)
         return after

@@ -34,7 +34,7 @@ class BatchSize:
         self._since_ms, self._got, self._asked = at_ms, rows, asked
 
     def none_came(self) -> None:
-        """There was nothing to read: the time until there is says nothing about the job."""
+        """There was nothing to read, or it is not to be read yet: the time until then says nothing about the job."""
         self._since_ms = None
 
     def _adapt(self, took_ms: float) -> None:

@@ -74,8 +74,8 @@ class Subtask:
         self.ended = False
         self._started = False
         self._alignment = barriers.fresh(spec.mode, frozenset(spec.regular))
-        self._watermarks = Watermarks(spec.regular, spec.restored_watermark)
-        self.loop = LoopSide(spec)  #: the host may look at it
+        self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: the host may look at it
+        self.loop = LoopSide(spec)  #: likewise
         self._end_of_data: dict[ChannelId, bool] = {}
         self._idle = False  #: the successors have been told to leave this subtask out of event time
         self._done: bool | None = None  #: the logic is done; the value is the drain flag
@@ -106,7 +106,7 @@ class Subtask:
 
     @property
     def watermark(self) -> int:
-        return self._watermarks.current
+        return self.watermarks.current
 
     @property
     def idle(self) -> bool:
@@ -144,7 +144,7 @@ class Subtask:
             case MessageArrived(channel, message):
                 return self._message(channel, message) + self._probe()
             case SourceAdvanced(watermark):
-                return self._risen(self._watermarks.advance_own(watermark))
+                return self._risen(self.watermarks.advance_own(watermark))
             case SourceIdle():
                 return self._source_idle()
             case SourceResumed():
@@ -179,7 +179,7 @@ class Subtask:
             return self._source_done(drain=True)
         # Successors start anew: without this they would wait until event time rises above what they once knew. And the
         # operator must know it before the first record, or a window that has fired would open again.
-        restored = self._watermarks.current
+        restored = self.watermarks.current
         return self._risen(restored) if restored > MIN_WATERMARK else []
 
     def _message(self, channel: ChannelId, message: object) -> Effects:
@@ -192,9 +192,9 @@ class Subtask:
                 assert not self._end_of_data.get(channel), "records after a true end of data"
                 return [Process(channel, message)]
             case Watermark(time):
-                return self._timed(self._watermarks.current, self._watermarks.advance(channel, time))
+                return self._timed(self.watermarks.current, self.watermarks.advance(channel, time))
             case Idle():
-                return self._timed(self._watermarks.current, self._watermarks.idle(channel))
+                return self._timed(self.watermarks.current, self.watermarks.idle(channel))
             case Barrier():
                 return self._barrier(channel, message)
             case CancelBarrier(checkpoint):
@@ -210,7 +210,7 @@ class Subtask:
 
     def _timed(self, before: int, risen: int | None) -> Effects:
         """After a channel has spoken of time. `before` is how far time had come."""
-        was, self._idle = self._idle, self._watermarks.all_idle
+        was, self._idle = self._idle, self.watermarks.all_idle
         # What fires now is output: the successors must count this channel again before they see it.
         woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
         fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
@@ -232,7 +232,7 @@ class Subtask:
 
     def _source_resumed(self) -> Effects:
         was, self._idle = self._idle, False
-        return [Broadcast(Watermark(self._watermarks.current))] if was else []
+        return [Broadcast(Watermark(self.watermarks.current))] if was else []
 
     # ------------------------------------------------------------ barriers
 
@@ -292,7 +292,7 @@ class Subtask:
         if self.spec.finished_on_restore:
             snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
             return [Broadcast(barrier), Acknowledge(checkpoint, snapshot, SnapshotTimings())]
-        capture = self.loop.capture(barrier, finished=self._done is True, watermark=self._watermarks.current)
+        capture = self.loop.capture(barrier, finished=self._done is True, watermark=self.watermarks.current)
         return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
 
     # ------------------------------------------------------------ loops
@@ -320,7 +320,7 @@ class Subtask:
         """Emits although nothing new comes from outside: the successors must count this channel while it does."""
         if not self._idle or not isinstance(effects[-1], Process):
             return effects
-        return [Broadcast(Watermark(self._watermarks.current)), *effects, Broadcast(Idle())]
+        return [Broadcast(Watermark(self.watermarks.current)), *effects, Broadcast(Idle())]
 
     def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
         """Somebody in the loop cannot take part. Whoever has sent the barrier need not send this round as well."""
@@ -337,7 +337,7 @@ class Subtask:
     # ------------------------------------------------------------ the end
 
     def _source_done(self, *, drain: bool) -> Effects:
-        risen = self._risen(self._watermarks.advance_own(MAX_WATERMARK)) if drain else []
+        risen = self._risen(self.watermarks.advance_own(MAX_WATERMARK)) if drain else []
         return risen + self._inputs_done(drain=drain)
 
     def _end_of_channel_data(self, channel: ChannelId, drain: bool) -> Effects:
@@ -348,9 +348,9 @@ class Subtask:
         if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
             effects.append(EndInput(number))
         if drain:
-            self._watermarks.ended(channel)
+            self.watermarks.ended(channel)
             self.loop.data_ended(channel)
-            effects += self._timed(self._watermarks.current, None)
+            effects += self._timed(self.watermarks.current, None)
         truly = all(self._end_of_data.values())
         if len(self._end_of_data) == len(self.spec.regular) and not (truly and self.loop.must_prove):
             effects += self._inputs_done(drain=truly)

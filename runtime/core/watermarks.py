@@ -35,6 +35,15 @@ class Watermarks:
         """The channel, whose time is at its end, will bring no records either."""
         self._ended.add(channel)
 
+    def time(self, channel: ChannelId) -> int:
+        """What the channel has said last."""
+        return self._times[channel]
+
+    def others(self, channel: ChannelId) -> int | None:
+        """The least of all other channels that may still bring something; None if there are none."""
+        speaking = (self._times[other] for other in self._times.keys() - self._idle - {channel})
+        return min((time for time in speaking if time < MAX_WATERMARK), default=None)
+
     @property
     def all_idle(self) -> bool:
         """Whether no channel is left that could bring anything: each is idle or has ended, and not all have ended."""

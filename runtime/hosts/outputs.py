@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from runtime.blueprint import Folding
 from runtime.core.flow import Credits
 from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
@@ -41,7 +42,7 @@ class Outputs:
     subtask: SubtaskId
     send: Send
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
-    combiners: Mapping[int, Callable[[], Combiner]] = field(default_factory=dict)  #: likewise
+    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: likewise
     credits: Credits = field(init=False)
     records: int = 0
     schema: pa.Schema | None = None  #: of what was emitted first
@@ -55,7 +56,7 @@ class Outputs:
             _Edge(
                 spec=self.graph.edges[number],
                 channels=tuple(channel for channel in channels if channel.edge == number),
-                combiner=self.combiners[number]() if number in self.combiners else None,
+                combiner=self.foldings[number].make() if number in self.foldings else None,
             )
             for number in numbers
         ]

@@ -5,9 +5,9 @@ code the operator's name. All of it runs on the slot's loop, except the writing 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -49,6 +49,7 @@ from runtime.core.events import (
 )
 from runtime.core.flow import Grants
 from runtime.core.ids import ChannelId, SubtaskId
+from runtime.core.lead import Lead
 from runtime.core.messages import EndOfData, Message, Probe, Records, Watermark
 from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure, WeirError
@@ -58,9 +59,11 @@ from runtime.hosts.outputs import Gatekeeper, Outputs
 from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
 from runtime.hosts.restraint import Restraint
 from runtime.hosts.sources import SourceOperator
+from runtime.hosts.stopwatch import Stopwatch
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.store import SubtaskState
 
+WAITED: Final = "waited_for_slower_sources_ms"
 Background = Callable[[Callable[[], SubtaskEvent]], None]  #: run off the loop, deliver the event to the task on it
 
 
@@ -82,12 +85,11 @@ class Task:
     replays: Iterable[Records] = ()  #: the restored log of a loop
     records_in: int = 0
     busy_ms: float = 0.0
-    blocked_ms: float = 0.0
+    lead: Lead = field(default_factory=Lead)  #: of a source
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _open: bool = False
     _closed: bool = False
-    _blocked_since: float | None = None
 
     def __post_init__(self) -> None:
         spec = self.machine.spec
@@ -96,6 +98,7 @@ class Task:
         self._logs = FeedbackLogs()
         self._replays = iter(self.replays)
         self._gate = Gatekeeper(self.outputs)
+        self._blocked, self._ahead = Stopwatch(), Stopwatch()
         self._restraint = Restraint(self.operator, spec.regular, self.outputs.broadcast)
 
     @property
@@ -134,28 +137,33 @@ class Task:
 
     @property
     def wants_polling(self) -> bool:
-        return self.machine.may_poll and self.outputs.credits.runnable
+        return self.machine.may_poll and self.outputs.credits.runnable and not self.lead.too_far
 
     def step(self) -> bool:
-        """Does one piece of work if it may. Returns whether it did."""
+        """Does a turn's work if it may. Returns whether it did."""
         started = self.clock.monotonic_ms()
-        did = self._poll() if self.machine.is_source else self._take()
+        did = self._poll() if self.machine.is_source else self._take_turn()
         did = self._fire() or did
         if did:
             self._call("watermark_hold", self._restraint.release)
             self.busy_ms += self.clock.monotonic_ms() - started
-        self._note_blocked(started)
+        self._note_waiting(started)
         return did
 
     def _poll(self) -> bool:
-        if not self.wants_polling or not isinstance(self.operator, SourceOperator):
+        if not isinstance(self.operator, SourceOperator):
             return False
         reader, size = self.operator.reader, self.operator.size
+        if self.lead.too_far:
+            size.none_came()
+        if not self.wants_polling:
+            return False
         batch = self._call("poll", reader.poll, size.rows)
         if batch is None:
             size.none_came()
         else:
             size.came(batch.num_rows, self.clock.monotonic_ms())
+            self.lead.polled()
             if self.machine.idle:
                 self.handle(SourceResumed())
             self._call("poll", self.outputs.emit, batch)
@@ -179,18 +187,24 @@ class Task:
         self.handle(FeedbackReplayEnded() if records is None else FeedbackReplayed(records))
         return True
 
-    def _take(self) -> bool:
-        """One message, or a piece of the restored log."""
+    def _take_turn(self) -> bool:
+        """As much as a turn of all predecessors may bring, or it would pile up: a batch a channel, and all words."""
         if self.machine.loop.replaying:
             return self._replay()
+        did, batches = False, len(self.machine.spec.inputs)
+        while batches and (taken := self._take()) is not None:
+            did, batches = True, batches - isinstance(taken, Records)
+        return did
+
+    def _take(self) -> Message | None:
         self._grants.reading(self.clock.monotonic_ms())
         taken = self._inbox.take()
         if taken is None:
             if self._inbox.starved:
                 self._grants.starved()
-            return False
+            return None
         self._handle_message(*taken)
-        return True
+        return taken[1]
 
     def _handle_message(self, channel: ChannelId, message: Message) -> None:
         self._restraint.took(channel, message)
@@ -221,13 +235,10 @@ class Task:
         self._hook("on_processing_time", self.clock.now_ms(), self._gate)
         return True
 
-    def _note_blocked(self, now: float) -> None:
-        if self.outputs.credits.runnable or self.machine.ended:
-            self._blocked_since = None
-            return
-        if self._blocked_since is not None:
-            self.blocked_ms += now - self._blocked_since
-        self._blocked_since = now
+    def _note_waiting(self, now: float) -> None:
+        going = not self.machine.ended
+        self._blocked.note(going and not self.outputs.credits.runnable, now)
+        self._ahead.note(going and self.lead.too_far, now)
 
     # ------------------------------------------------------------ effects
 
@@ -358,6 +369,10 @@ class Task:
             records_out=self.outputs.records,
             watermark=self.machine.watermark,
             busy_ms=self.busy_ms,
-            blocked_ms=self.blocked_ms,
-            counters=dict(self.context.counters),
+            blocked_ms=self._blocked.ms,
+            counters=self._counters(),
         )
+
+    def _counters(self) -> dict[str, int]:
+        waited = {WAITED: int(self._ahead.ms)} if self._ahead.ms else {}
+        return self.context.counters | waited

@@ -23,6 +23,7 @@ from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
+from runtime.core.lead import Hearing, Lead, ways_to_windows
 from runtime.core.messages import Barrier, Message
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
@@ -227,6 +228,8 @@ class Slot:
         for restored in deploy.restored:
             self._tasks[restored.subtask] = self._make(restored, deploy.mode, store)
         self._order = list(reversed(self._tasks.values()))
+        for task in self._order:
+            task.lead = Lead(self._hearings(task.id))
         for task in self._tasks.values():
             task.open()
         self._control.send(Deployed())
@@ -255,7 +258,7 @@ class Slot:
             operator=None if restored.finished else self._code(subtask),
             state=state,
             context=context,
-            outputs=Outputs(job.graph, subtask, self._send, job.partitioners, job.combiners),
+            outputs=Outputs(job.graph, subtask, self._send, job.partitioners, job.foldings),
             clock=self._clock,
             store=store,
             report=self._report,
@@ -264,6 +267,17 @@ class Slot:
             tidying=lambda work: self._tidier.submit(work).add_done_callback(_note_untidy),
             replays=replayed(store, restored.feedback),
         )
+
+    def _hearings(self, source: SubtaskId) -> list[Hearing]:
+        """What the windows here hear of a source here."""
+        job, index, found = self._config.job, self._config.index, []
+        ways = ways_to_windows(job.graph, source.operator, job.foldings) if source.operator in job.sources else ()
+        for number in ways:
+            window = self._tasks.get(SubtaskId(job.graph.edges[number].target, index))
+            if window is not None:
+                channel = ChannelId(number, index, index)
+                found.append(Hearing(window.machine.watermarks, channel, job.foldings[number].pane_ms))
+        return found
 
     def _code(self, subtask: SubtaskId) -> Any:
         job = self._config.job

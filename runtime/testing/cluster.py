@@ -51,6 +51,7 @@ from runtime.core.flow import Credits, Grants
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
+from runtime.core.lead import Hearing, Lead, ways_to_windows
 from runtime.core.messages import Records
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
@@ -60,7 +61,17 @@ from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log, replayed
 from runtime.testing.channel import FIRST_BYTES, WINDOW_BYTES, Channel
 from runtime.testing.invariants import check_subtask
 from runtime.testing.jobs import Job
-from runtime.testing.model import MAX_PARALLELISM, ROW_BYTES, ModelOperator, Row, Rows, SourceOperator, group_of, route
+from runtime.testing.model import (
+    MAX_PARALLELISM,
+    ROW_BYTES,
+    WINDOW_MS,
+    ModelOperator,
+    Row,
+    Rows,
+    SourceOperator,
+    group_of,
+    route,
+)
 from runtime.testing.slots import Broken, Report, Slot, Started
 from runtime.testing.snapshots import HELD, POOLED, Snapshots, batch_of, read_image, read_table, rows_of
 from runtime.testing.world import World
@@ -84,6 +95,17 @@ class Attempt:
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
+        for host in self.order:
+            host.lead = Lead(self._hearings(host.subtask))
+
+    def _hearings(self, source: SubtaskId) -> list[Hearing]:
+        """What the windows of its slot hear of a source; less than a window may be between it and others."""
+        found, index = [], source.index
+        for number in ways_to_windows(self.graph, source.operator, self.job.into_windows):
+            window = self.hosts.get(SubtaskId(self.graph.edges[number].target, index))
+            if window is not None:
+                found.append(Hearing(window.machine.watermarks, ChannelId(number, index, index), WINDOW_MS // 4))
+        return found
 
     def abandon(self, lingers: int) -> None:
         self.lingers = lingers
@@ -124,6 +146,7 @@ class Host:
         self.turn = 0
         self.leisure = Random(f"{attempt.token} {subtask}")  # of its own: merging changes nothing that others see
         self.untidied: list[Callable[[], None]] = []
+        self.lead = Lead()
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
@@ -202,11 +225,12 @@ class Host:
 
     def _poll(self) -> bool:
         source = self.operator
-        if not self.machine.may_poll or self.world.now < self.poll_at:
+        if not self.machine.may_poll or self.lead.too_far or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
         if rows:
+            self.lead.polled()
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
             if self.machine.idle:
                 self.handle(SourceResumed())

@@ -111,6 +111,11 @@ class Job:
         return [step for step in self.steps if step.kind == "source"]
 
     @property
+    def into_windows(self) -> frozenset[int]:
+        """Numbers of the edges that lead into a window."""
+        return frozenset(n for n, edge in enumerate(self.edges) if self.step(edge.target).kind == "window")
+
+    @property
     def loops(self) -> bool:
         return any(edge.feedback for edge in self.edges)
 

@@ -221,12 +221,16 @@ class Simulation:
         self.master.request(kind, f"operation-{self.operations}")
 
     def _all_read(self) -> bool:
-        """Whether all input has been given out, so that only a drain can end the job."""
+        """Whether all input has been given out, so that only a drain can end the job.
+
+        Or as much of it as ever will be: a source may wait for one that has no more, and does not say so.
+        """
         driver = self.master.driver
         if self.job.bounded or driver is None or driver.suspended:
             return False
         hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
-        return all(host.operator.drained for host in hosts if isinstance(host.operator, SourceOperator))
+        sources = [(host.operator, host.lead) for host in hosts if isinstance(host.operator, SourceOperator)]
+        return all(source.drained or lead.too_far for source, lead in sources)
 
     # ------------------------------------------------------------ runs
 

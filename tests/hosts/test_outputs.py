@@ -5,6 +5,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+from runtime.blueprint import Folding
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, CheckpointId
 from runtime.core.messages import (
@@ -68,8 +69,8 @@ def combining(sent: list[tuple[ChannelId, Message]]) -> Outputs:
     """Windows of 10 ms behind operator b of two slots."""
     edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), edge("w", "c"))
     graph = JobGraph((source("a", 2), operator("b", 2), operator("w", 2), sink("c", 2)), edges, max_parallelism=8)
-    combiners = {1: partial(WindowCombiner, ["key"], "time", 10, {"n": Count()})}
-    return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), {}, combiners)
+    foldings = {1: Folding(10, partial(WindowCombiner, ["key"], "time", 10, {"n": Count()}))}
+    return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), {}, foldings)
 
 
 @pytest.mark.parametrize(

@@ -337,3 +337,36 @@ def test_checkpoints_that_are_declined_while_the_build_side_is_read_do_not_loop(
     s = live(plan(joining(), PERIODIC, again=False), seed)
     periods = (s.world.now - 1_000) // 20
     assert s.world.records.last_id <= 2 * periods + 3
+
+
+def windowing(bounded: bool, *counts: int) -> Job:
+    """source, windows, a sink."""
+    job = Job()
+    read = job.add_source(0, bounded, splits("s", *counts))
+    windows = job.add("window", 1, [(read, HASH)])
+    job.add("sink", 1, [(windows, FORWARD)])
+    return job
+
+
+def a_source_waits(s: Simulation) -> bool:
+    driver = s.master.driver
+    return running(s) and driver is not None and any(host.lead.too_far for host in driver.attempt.order)
+
+
+@pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: Callable[[Simulation], None]) -> None:
+    """Checkpoints above all. Nothing is lost, nothing late, and no two wait for each other."""
+    waited: list[int] = []
+    first = Incident(a_source_waits, lambda s: waited.append(len(kinds(s))))
+    then = [] if act is None else [Incident(a_source_waits, act)]
+    job = windowing(True, 60, 60, 60, 60, 60)
+    s = live(plan(job, PERIODIC, first, *then, parallelism={0: 3, 1: 3}), seed)
+    assert len(kinds(s)) > waited[0] + (act is None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_that_has_no_more_and_does_not_say_so_is_waited_for_until_the_drain(seed: int) -> None:
+    """Its windows could not fire either; so what the other has is read after it, and not into state."""
+    s = live(plan(windowing(False, 1, 60, 1, 60), PERIODIC, parallelism={0: 2, 1: 2}), seed)
+    assert CheckpointKind.DRAIN in kinds(s)

@@ -1,0 +1,116 @@
+"""A source that is ahead of others in event time waits for them, and for nobody who will not come."""
+
+import pytest
+
+from runtime.core.graph import JobGraph, Partitioning
+from runtime.core.ids import ChannelId, OperatorId
+from runtime.core.lead import BATCHES, Hearing, Lead, ways_to_windows
+from runtime.core.messages import MAX_WATERMARK
+from runtime.core.watermarks import Watermarks
+from tests.core.builders import edge, operator, sink, source
+
+OWN, OTHER, THIRD = ChannelId(0, 0, 0), ChannelId(0, 1, 0), ChannelId(0, 2, 0)
+PANE_MS = 10
+
+
+def heard(own: int, **others: int) -> Hearing:
+    watermarks = Watermarks([OWN, OTHER, THIRD])
+    hearing = Hearing(watermarks, OWN, PANE_MS)
+    read_on(hearing, own)
+    for name, time in others.items():
+        watermarks.advance({"other": OTHER, "third": THIRD}[name], time)
+    return hearing
+
+
+def read_on(hearing: Hearing, time: int) -> None:
+    """So many batches that what was before them is forgotten."""
+    hearing.watermarks.advance(OWN, time)
+    for _ in range(BATCHES):
+        hearing.polled()
+
+
+@pytest.mark.parametrize(("own", "too_far"), [(0, False), (60, False), (61, True)])
+def test_it_may_be_a_pane_ahead_of_the_last_of_the_others(own: int, too_far: bool) -> None:
+    assert Lead([heard(own, other=50, third=80)]).too_far is too_far
+
+
+def test_it_may_be_some_batches_ahead_however_long_these_are() -> None:
+    """A batch may be longer than a pane: taking turns after each would cost more than it saves."""
+    hearing = heard(50, other=50, third=50)
+    for _ in range(BATCHES):
+        assert not hearing.too_far
+        hearing.polled()
+        hearing.watermarks.advance(OWN, hearing.watermarks.time(OWN) + 1_000)
+    hearing.polled()
+    assert hearing.too_far
+    hearing.watermarks.advance(OTHER, 1_050)
+    hearing.watermarks.advance(THIRD, 1_050)
+    assert not hearing.too_far
+
+
+def test_who_is_idle_or_at_its_end_holds_nobody_up() -> None:
+    hearing = heard(500, other=50, third=400)
+    found = [hearing.too_far]
+    hearing.watermarks.idle(OTHER)
+    found.append(hearing.too_far)
+    hearing.watermarks.advance(THIRD, MAX_WATERMARK)
+    found.append(hearing.too_far)
+    hearing.watermarks.advance(OTHER, 60)
+    found.append(hearing.too_far)
+    assert found == [True, True, False, True]
+
+
+def test_one_that_has_not_spoken_yet_is_waited_for() -> None:
+    assert Lead([heard(500, third=500)]).too_far
+
+
+def test_alone_it_is_never_too_far() -> None:
+    watermarks = Watermarks([OWN])
+    hearing = Hearing(watermarks, OWN, PANE_MS)
+    read_on(hearing, 1_000)
+    assert not Lead([hearing]).too_far
+    assert not Lead().too_far
+
+
+def test_it_goes_on_while_one_of_several_windows_waits_for_it() -> None:
+    ahead, behind = heard(500, other=50, third=50), heard(500, other=700, third=700)
+    assert not Lead([ahead, behind]).too_far
+    assert Lead([ahead, ahead]).too_far
+    lead = Lead([behind])
+    read_on(behind, 900)
+    lead.polled()
+    assert lead.too_far
+
+
+# ------------------------------------------------------------ which sources
+
+
+def graph(*edges: tuple[str, str, Partitioning]) -> JobGraph:
+    """Streams that end nowhere lead to one more sink; edges to it come last."""
+    make = {"s": source, "out": sink, "end": sink}
+    starts = {start for start, _, _ in edges}
+    dangling = dict.fromkeys(end for _, end, _ in edges if end not in starts and end != "out")
+    every = [*edges, *((uid, "end", REBALANCE) for uid in dangling)]
+    uids = dict.fromkeys(uid for start, end, _ in every for uid in (start, end))
+    return JobGraph(tuple(make.get(uid, operator)(uid) for uid in uids), tuple(edge(*one) for one in every), 4)
+
+
+FORWARD, HASH, REBALANCE = Partitioning.FORWARD, Partitioning.HASH, Partitioning.REBALANCE
+
+
+@pytest.mark.parametrize(
+    ("edges", "into_windows", "ways"),
+    [
+        ([("s", "window", HASH), ("window", "out", FORWARD)], {0}, (0,)),
+        ([("s", "map", FORWARD), ("map", "window", HASH), ("map", "other", HASH)], {1, 2}, (1, 2)),
+        ([("s", "map", FORWARD), ("map", "window", HASH), ("map", "out", FORWARD)], {1}, ()),
+        ([("s", "map", FORWARD), ("map", "window", HASH), ("s", "count", HASH)], {1}, ()),
+        ([("s", "map", REBALANCE), ("map", "window", HASH)], {1}, ()),
+        ([("s", "out", FORWARD)], set(), ()),
+    ],
+    ids=["at once", "two behind a map", "a sink too", "a running count too", "dealt anew", "no window"],
+)
+def test_all_that_it_reads_must_wait_for_windows(
+    edges: list[tuple[str, str, Partitioning]], into_windows: set[int], ways: tuple[int, ...]
+) -> None:
+    assert ways_to_windows(graph(*edges), OperatorId("s"), into_windows) == ways

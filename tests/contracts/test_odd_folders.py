@@ -82,3 +82,15 @@ def test_dead_letters_are_kept_under_their_policy_only(tmp_path: Path) -> None:
     reading = Reading(source)
     assert reading.rows() == []
     assert not letters.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["id,at\n" + "x" * 5_000_000 + ",1\n", "x" * 100_000 + ",at\n1,1\n"], ids=["value", "header"]
+)
+def test_what_is_said_of_a_huge_value_is_short(tmp_path: Path, content: str) -> None:
+    """It goes to the master, into the database and onto a page."""
+    drop(tmp_path, "a.csv", content)
+    with pytest.raises(DataRejected) as refused:
+        Reading(DirectorySource(str(tmp_path), CSV)).poll()
+    assert len(str(refused.value)) < 2_000
+    assert "a.csv: " in str(refused.value)

@@ -282,7 +282,7 @@ class DirectoryReader(SourceReader):
 
     def _refuse(self, file: OpenFile, rows: Any) -> None:
         if self._source.on_malformed == "fail":
-            raise DataRejected(f"{file.path}: {rows[0]}")
+            raise DataRejected(f"{file.path}: {_short(str(rows[0]))}")
         if self._letters is not None:
             self._letters.write(str(file.path), rows)
         self._context.count(MALFORMED_RECORDS, len(rows))
@@ -301,6 +301,11 @@ class DirectoryReader(SourceReader):
         if self._source.event_time is not None:
             largest = int(event_times_ms(batch, self._source.event_time).max())
             self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
+
+
+def _short(message: str) -> str:
+    """A message may quote a value of any size; it goes as far as the console."""
+    return message if len(message) <= 1_000 else f"{message[:700]} … {message[-300:]}"
 
 
 def _gone(path: Path) -> EnvironmentFailure:

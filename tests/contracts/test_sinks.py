@@ -296,6 +296,24 @@ def test_a_file_system_without_links_commits_by_rename(tmp_path: Path, monkeypat
     assert visible(tmp_path) == [1]
 
 
+def test_a_commit_without_links_by_two_at_once_is_success_for_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another holder of a permit renames the file between the look and the rename. S1-05."""
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    committables, rename = sink.prepare(1), Path.rename
+
+    def overtaken(self: Path, target: Path) -> Path:
+        rename(self, target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    assert commit(tmp_path, committables) == 0
+    assert visible(tmp_path) == [1]
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(["write", "checkpoint", "lost checkpoint", "crash"]), max_size=30))
 def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
@@ -375,6 +393,7 @@ def test_the_print_sink_prints_rows_as_json(capsys: pytest.CaptureFixture[str]) 
     sink = PrintSink(prefix="> ").writer()
     sink.open(context("7", 1, "out", 0))
     sink.write(pa.RecordBatch.from_pydict({"n": [1, 2], "s": ["a", None]}))
+    sink.write(batch())
     assert sink.prepare(1) == ()
     assert capsys.readouterr().out == '> {"n":1,"s":"a"}\n> {"n":2,"s":null}\n'
     assert (PrintSink.guarantee, ParquetSink.guarantee) == ("at-least-once", "exactly-once")

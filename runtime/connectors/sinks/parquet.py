@@ -177,9 +177,8 @@ class ParquetCommitter(SinkCommitter):
         return shown
 
     def _link(self, pending: Path, final: Path) -> bool:
-        """A link fails where a rename would overwrite. Where links are not to be had, looking first must do."""
         try:
-            final.hardlink_to(pending)
+            _name_also(pending, final)
         except FileExistsError:
             return self._is_ours(pending, final)
         except FileNotFoundError:
@@ -187,11 +186,7 @@ class ParquetCommitter(SinkCommitter):
                 return False
             raise EnvironmentFailure(f"{pending}: the file to commit has vanished") from None
         except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise EnvironmentFailure(f"{pending}: it cannot be committed: {error}") from error
-            if final.exists():
-                return self._is_ours(pending, final)
-            pending.rename(final)
+            raise EnvironmentFailure(f"{pending}: it cannot be committed: {error}") from error
         return True
 
     def _is_ours(self, pending: Path, final: Path) -> bool:
@@ -203,3 +198,15 @@ class ParquetCommitter(SinkCommitter):
         if not same:
             raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
         return False
+
+
+def _name_also(pending: Path, final: Path) -> None:
+    """A link fails where a rename would overwrite. Where links are not to be had, looking first must do."""
+    try:
+        final.hardlink_to(pending)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if final.exists():
+            raise FileExistsError from None
+        pending.rename(final)

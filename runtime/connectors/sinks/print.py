@@ -42,8 +42,8 @@ class PrintWriter(SinkWriter):
         """Standard output is open."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        lines = (self._prefix + msgspec.json.encode(row, enc_hook=str).decode() for row in batch.to_pylist())
-        sys.stdout.write("\n".join(lines) + "\n")
+        for row in batch.to_pylist():
+            sys.stdout.write(f"{self._prefix}{msgspec.json.encode(row, enc_hook=str).decode()}\n")
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         sys.stdout.flush()

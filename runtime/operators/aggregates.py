@@ -95,7 +95,7 @@ class CountIf(Count):
         self._column = column
 
     def kinds(self, schema: pa.Schema) -> list[Any]:
-        kind = _kind(schema, self._column)
+        kind = kind_of(schema, self._column)
         if not pa.types.is_boolean(kind):
             raise JobRejected("bad-aggregate", self._column, f"count_if needs a boolean column, not {kind}")
         return [pa.int64()]
@@ -115,7 +115,7 @@ class Sum(Aggregate):
         return [pa.field(f"{name}:sum", pa.null())]
 
     def kinds(self, schema: pa.Schema) -> list[Any]:
-        kind = _kind(schema, self._column)
+        kind = kind_of(schema, self._column)
         if pa.types.is_integer(kind):
             return [pa.int64()]
         if pa.types.is_floating(kind):
@@ -173,8 +173,9 @@ class _Extreme(Aggregate):
         return [pa.field(f"{name}:{self._suffix}", pa.null())]
 
     def kinds(self, schema: pa.Schema) -> list[Any]:
-        kind = _kind(schema, self._column)
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)):
+        kind = kind_of(schema, self._column)
+        time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)  # a month is no number of days
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or time):
             raise JobRejected("bad-aggregate", self._column, f"min and max need a number or a time, not {kind}")
         return [kind]
 
@@ -268,7 +269,8 @@ def _both(first: Change, second: Change) -> Change:
     return change
 
 
-def _kind(schema: pa.Schema, column: str) -> Any:
+def kind_of(schema: pa.Schema, column: str) -> Any:
+    """Raises JobRejected: there is no such column."""
     if column not in schema.names:
         raise JobRejected("unknown-column", column, f"there is no such column; there are {', '.join(schema.names)}")
     return schema.field(column).type

@@ -13,20 +13,22 @@ Integer keys that lie close together go straight into arrays (`dense`), all othe
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from runtime.core.messages import MIN_WATERMARK
-from runtime.errors import DataRejected
-from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count
+from runtime.errors import DataRejected, JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count, kind_of
 from runtime.operators.cells import Cells
 from runtime.operators.dense import DensePanes, Keys
 from runtime.operators.event_time import Times, panes
 from runtime.operators.names import free
 from runtime.state.factorise import factorise
+from runtime.state.hashing import is_text
 from runtime.state.index import Slots
 from runtime.state.keycodes import plain, plain_type
 from runtime.state.schema import TableSchema, namespace_field
@@ -140,7 +142,7 @@ class WindowCombiner:
             return
         kinds = self._aggregates.kinds(schema)
         self._state = [field.with_type(kind) for field, kind in zip(self._aggregates.fields(), kinds, strict=True)]
-        keys = [pa.field(key, plain_type(schema.field(key).type)) for key in self._keys]
+        keys = [pa.field(key, _key_type(schema, key)) for key in self._keys]
         pane, rows = pa.field(_PANE, pa.int64(), nullable=False), pa.field(_ROWS, pa.int64(), nullable=False)
         self._schema = _told_apart([*keys, pane, *self._state[: len(self._fields)], rows])
         self._pane = self._schema.names[len(keys)]
@@ -161,7 +163,7 @@ class WindowCombiner:
         """The keys as integers, if they are such."""
         column = batch.column(self._keys[0])
         kind = column.type
-        if len(self._keys) > 1 or not pa.types.is_integer(kind) or pa.types.is_uint64(kind) or column.null_count:
+        if len(self._keys) > 1 or not types.is_integer(kind) or types.is_uint64(kind) or column.null_count:
             return None
         return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -169,7 +171,7 @@ class WindowCombiner:
         if self._table_paused > 0:
             self._table_paused -= batch.num_rows
             return False
-        columns = [*(batch.column(key) for key in self._keys), self._starts(numbers, batch.num_rows)]
+        columns = [*(_takeable(batch.column(key)) for key in self._keys), self._starts(numbers, batch.num_rows)]
         distinct = factorise(columns)
         if batch.num_rows > _TOO_FEW and batch.num_rows < _WORTH_TABLE * len(distinct):
             self._table_paused = _PAUSE
@@ -240,6 +242,25 @@ class WindowCombiner:
         if self._rows < _WORTH_ARRAYS * self._entries:
             self._paused = _PAUSE
         self._rows, self._entries = 0, 0
+
+
+def _key_type(schema: pa.Schema, key: str) -> Any:
+    """The type in which it is sent.
+
+    Raises:
+        JobRejected: it has no values that can be told apart, stored and sorted.
+    """
+    kind = plain_type(kind_of(schema, key))
+    number = types.is_boolean(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+    time = types.is_temporal(kind) and not types.is_interval(kind)
+    if not (number or time or is_text(kind) or types.is_decimal128(kind)):
+        raise JobRejected("bad-key-type", key, f"a column of type {kind} cannot be the key of a window")
+    return kind
+
+
+def _takeable(column: pa.Array) -> pa.Array:
+    """Arrow has no kernel that takes rows of views."""
+    return plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
 
 
 def _told_apart(fields: Sequence[pa.Field]) -> pa.Schema:

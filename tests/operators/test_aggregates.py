@@ -182,6 +182,11 @@ def test_a_column_that_cannot_be_aggregated_is_named(aggregate: Aggregate, messa
         one(aggregate, pa.array([1]))
 
 
+def test_months_have_no_order() -> None:
+    with pytest.raises(JobRejected, match="v: min and max need a number or a time, not month_day_nano_interval"):
+        one(Min("v"), pa.nulls(1, pa.month_day_nano_interval()))
+
+
 FLOATS = st.none() | st.sampled_from([math.nan, math.inf, -0.5, 0.0, 2.0**40]) | st.integers(-99, 99).map(float)
 NUMBERS = st.none() | st.integers(-(2**40), 2**40)
 

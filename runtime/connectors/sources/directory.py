@@ -39,7 +39,7 @@ class DirectorySource:
         format: how files are read.
         event_time: column of event times; None: the source gives no watermark.
         max_disorder_ms: how far a row's event time may lie behind the largest one before it in the same subtask.
-        bounded: read what is there at the start, then end.
+        bounded: read what is there at the start, then end. After a restart that is what is there then.
         on_malformed: a row that cannot be read fails the job, is skipped and counted, or is kept as a dead letter.
         dead_letter_path: folder for dead letters.
         discovery_interval_ms: how often a watched folder is looked at.

@@ -181,7 +181,6 @@ LOGOUT_REDIRECT_URL = "/login/"
 
 LANGUAGE_CODE = "en"
 USE_I18N = False
-DATETIME_FORMAT = r"Y-m-d H:i:s \U\T\C"  # in the admin: checkpoints are seconds apart
 USE_TZ = True
 TIME_ZONE = "UTC"
 

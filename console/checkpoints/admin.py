@@ -36,7 +36,7 @@ class ReasonFilter(admin.SimpleListFilter):
 @admin.register(Checkpoint)
 class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = (
-        "job", "number", "kind", "status", "review_state", "triggered_at", "duration", "size", "reason", "reviewer",
+        "job", "number", "kind", "status", "review_state", "triggered", "duration", "size", "reason", "reviewer",
     )  # fmt: skip
     list_display_links = ("number",)
     list_filter = ("review_state", "status", "kind", ReasonFilter, "job__pipeline", "job")
@@ -51,6 +51,11 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         ("Review", {"fields": (*_REVIEW, "reviewer", "reviewed_at")}),
         ("Checkpoint", {"fields": tuple(name for name in _SHOWN if name not in ("id", "reviewer", "reviewed_at"))}),
     )
+
+    @admin.display(ordering="triggered_at", description="triggered (UTC)")
+    def triggered(self, row: Checkpoint) -> str:
+        """To the second, since checkpoints are seconds apart."""
+        return f"{row.triggered_at:%Y-%m-%d %H:%M:%S}"
 
     @admin.display(ordering="duration_ms", description="duration")
     def duration(self, row: Checkpoint) -> str:

@@ -23,6 +23,11 @@ class Kind(StrEnum):
     DRAIN = "drain"
 
 
+def noun(kind: str) -> str:
+    """What one of this kind is called: what a stop or drain takes is a savepoint."""
+    return (Kind.CHECKPOINT if kind == Kind.CHECKPOINT else Kind.SAVEPOINT).value
+
+
 class Status(StrEnum):
     """How far it came."""
 
@@ -104,7 +109,11 @@ class Checkpoint(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.number}"
+        return f"{self.noun} {self.number}"
+
+    @property
+    def noun(self) -> str:
+        return noun(self.kind)
 
     @property
     def is_restorable(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Self
 
 from console.accounts.refusals import Conflict, Refused
 from console.checkpoints import storage
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Status, noun
 from console.jobs.models import Job
 from console.operations.params import RestoreParams
 from runtime.core.checkpoint import Manifest
@@ -25,7 +25,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        return f"{self.manifest.kind.capitalize()} {self.manifest.checkpoint}"
+        return f"{noun(self.manifest.kind).capitalize()} {self.manifest.checkpoint}"
 
     @property
     def field(self) -> str:
@@ -54,7 +54,7 @@ class Origin:
         Raises:
             Refused: it is not the job's, did not complete, is gone, or its files are damaged.
         """
-        name = f"{checkpoint.kind.capitalize()} {checkpoint.number}"
+        name = str(checkpoint).capitalize()
         if checkpoint.job_id != job.pk:
             raise Refused("other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.ROW)
         if checkpoint.status != Status.COMPLETED:

@@ -107,7 +107,7 @@ def confirmation(kind: str, run: Run | None, newest: Checkpoint | None, live: Li
 def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> Confirmation:
     """The question before a start from empty state. `newest`: the checkpoint to restore from instead."""
     again = f"{repeated}, and the output up to there is written a second time." if repeated else ""
-    instead = f"To go on where the job stands, restore {newest.kind} {newest.number} instead." if newest else ""
+    instead = f"To go on where the job stands, restore {newest} instead." if newest else ""
     return Confirmation(
         title="Start from empty state",
         verb="Start from empty state",

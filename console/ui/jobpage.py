@@ -3,7 +3,7 @@
 It reads nothing by itself except the checkpoints and the words of the parameters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,6 +24,7 @@ from console.ui.schema_fields import written
 from console.ui.strip import DRAWN, Strip, strip
 from runtime.core.guarantee import Promise
 from runtime.core.lifecycle import RunState
+from runtime.core.mapping import Target
 
 STRIP_COLUMNS = 96
 TABLE_ROWS = 10
@@ -67,13 +68,14 @@ class JobView:
 
 def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     run, table = page.run, selectors.checkpoint_table(page.job)
+    graph = graph_of(page.version, run)
     columns = list(table.only(*DRAWN)[:STRIP_COLUMNS])
     numbers = _without_settled(numbers_of(run), columns)
     return JobView(
         page=page,
         run=run,
         live=numbers,
-        picture=draw(page.version.graph, numbers, now) if page.version and page.version.graph else None,
+        picture=draw(graph, numbers, now) if graph else None,
         strip=strip(columns),
         checkpoints=by_number(table, before, TABLE_ROWS),
         newest=selectors.restorable(page.job).first(),
@@ -96,6 +98,18 @@ def numbers_of(run: Run | None) -> Live:
         return found
     slots = () if run.is_terminal else found.slots
     return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
+
+
+def graph_of(version: JobVersion | None, run: Run | None) -> Mapping[str, Any] | None:
+    """The graph at the parallelism of the run; it was compiled for that of the version."""
+    if version is None:
+        return None
+    if run is None or not version.graph:
+        return version.graph
+    scaled = msgspec.convert(version.graph, Target).at(run.parallelism, compiled_for=version.parallelism)
+    counts = {one.uid: one.parallelism for one in scaled.operators}
+    operators = [{**one, "parallelism": counts[one["uid"]]} for one in version.graph["operators"]]
+    return {**version.graph, "operators": operators}
 
 
 def _without_settled(numbers: Live, newest: Sequence[Checkpoint]) -> Live:

@@ -65,6 +65,7 @@ def test_checkpoints_are_found_by_job_number_status_and_day(
     assert numbers(browser.get(LIST, {"triggered_at__year": "1999"})) == []
     page = browser.get(LIST).content.decode()
     assert "1.50 s" in page
+    assert f"{checkpoint.triggered_at:%Y-%m-%d %H:%M:%S}" in page
     assert "2.0\xa0KB" in page
 
 

@@ -81,7 +81,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if data is not None:
         job = _define(request, form, version, pipeline)
         if job is not None:
-            messages.success(request, f"{job.name} is defined. Version 1 is being compiled.")
+            messages.success(request, f"{job.name} is defined.")
             return redirect("ui:job", job.pk)
         if before := _made_before(request):  # the name was taken by this very form, a moment ago
             return before
@@ -104,7 +104,7 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
         except Refused as refused:
             forms.refuse(refused)
         else:
-            messages.success(request, f"Version {made.number} is being compiled. Start or restore to use it.")
+            messages.success(request, f"Version {made.number} is made. Start or restore to use it.")
             return redirect("ui:job", job.pk)
     context = {"job": job, "pipeline": pipeline, "version": forms, "newest": newest}
     return _form_page(request, "jobs/new_version.html", context, data)

@@ -8,13 +8,15 @@ from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
-from console.operations.models import Operation, OperationState
+from console.operations.models import NEW_RUN, Operation, OperationState
 from console.ui.jobpage import numbers_of
 from console.ui.live import CheckpointLive
 from console.ui.paging import by_time, moment
 from console.ui.views.page import page_or_blocks, signed_in
 
 _HISTORY = 20
+_RELATED = ("job", "run__version", "run__restore_checkpoint", "requested_by")
+_SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids there; the run has what people call them
 
 
 @require_safe
@@ -30,11 +32,14 @@ def operation_list(request: HttpRequest) -> HttpResponse:
 @require_safe
 @signed_in
 def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
-    found = get_object_or_404(Operation.objects.select_related("job", "run", "requested_by"), pk=pk)
+    found = get_object_or_404(Operation.objects.select_related(*_RELATED), pk=pk)
+    starts = found.run is not None and found.kind in NEW_RUN
     context = {
         "section": "operations",
         "operation": found,
         "job": found.job,
+        "starts": starts,
+        "asked": {name: value for name, value in found.params.items() if not (starts and name in _SAID_OF_RUN)},
         "progress": _progress(found),
         "expected_ms": _expected_ms(found),
         "checkpoint": _checkpoint_of(found),

@@ -96,7 +96,7 @@ def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_fir
     asked = at_console.get(path)
     said = blocks.text(asked)
     assert "Checkpoints 3 to 5 were committed, and the output up to there is written a second time." in said
-    assert f"restore stop {newest.number} instead" in said
+    assert f"restore savepoint {newest.number} instead" in said
     assert f'href="/jobs/{run.job_id}/restore/"' in asked.content.decode()
     assert 'name="accept_repeated_output" required' in asked.content.decode()
     assert at_console.post(path).headers["Location"] == path

@@ -72,7 +72,8 @@ def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: U
     assert version.settings["restart_backoff_multiplier"] == 2
     assert version.settings["on_corrupt_checkpoint"] == "fail"
     assert version.state == "compiling"
-    assert "delays is defined. Version 1 is being compiled." in blocks.text(response)
+    assert "delays is defined." in blocks.text(response)
+    assert "Version 1 is being compiled" in blocks.text(response)
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,32 @@ def test_the_page_takes_a_bounded_number_of_queries(at_console: Client, running:
     assert len(counted) <= 22
 
 
-def test_a_newer_version_is_announced(at_console: Client, running: Run) -> None:
-    JobVersion.objects.create(job=running.job, number=2, parallelism=3, state="ready", graph=rows.GRAPH)
-    assert "Version 2 is newer (ready)" in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("ready", "Version 2 is newer; a start or restore uses it."),
+        ("rejected", "Version 2 is newer, but rejected; a start or restore uses the newest that is ready."),
+        ("compiling", "Version 2 is newer, but compiling; a start or restore uses the newest that is ready."),
+    ],
+)
+def test_a_newer_version_is_announced(at_console: Client, running: Run, state: str, said: str) -> None:
+    JobVersion.objects.create(job=running.job, number=2, parallelism=3, state=state, graph=rows.GRAPH)
+    assert said in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+
+
+def test_the_graph_stands_at_the_parallelism_of_the_run(at_console: Client) -> None:
+    """The version was compiled for 2; the run was restored at 3. The airlines never have more than one."""
+    run = rows.run(rows.job(), parallelism=3)
+    drawn = at_console.get(f"/jobs/{run.job_id}/").context["picture"]
+    assert {node.uid: node.parallelism for node in drawn.nodes} == {
+        "flights": 3, "prepared": 3, "airlines": 1, "join": 3, "window": 3, "parquet": 3
+    }  # fmt: skip
+
+
+def test_a_run_that_ended_without_a_checkpoint_does_not_promise_one(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed")
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "No checkpoint was taken. The first comes when a run has lasted for its interval, 5.0 s." in said
 
 
 # ---------------------------------------------------------------- the page of a checkpoint
@@ -320,6 +343,15 @@ def test_a_completed_checkpoint_counts_its_subtasks_with_those_that_had_ended(at
     said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
     assert "Subtasks 11" in said
     assert "of 10" not in said
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "stop", "drain"])
+def test_what_a_stop_or_drain_takes_is_called_a_savepoint(at_console: Client, kind: str) -> None:
+    found = rows.checkpoint(rows.run(rows.job(), "stopped"), 9, kind=kind)
+    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
+    assert "Savepoint 9" in said
+    assert f"Kind {kind}" in said
+    assert "Restore savepoint 9 at parallelism 2" in blocks.text(at_console.get(f"/jobs/{found.job_id}/restore/"))
 
 
 def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:

@@ -40,12 +40,12 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
     response = at_console.get(f"/jobs/{stopped.job_id}/restore/")
     said = blocks.text(response)
     assert f'id="from-{number(12).pk}" value="{number(12).pk}" checked' in response.content.decode()
-    assert "State is that of stop 12, 1.2 MiB" in said
+    assert "State is that of savepoint 12, 1.2 MiB" in said
     assert "A new run of version 1 starts at parallelism 2." in said
     assert "No output is repeated" in said
     assert "airlines finished it had finished and is skipped 2 → 1 0 B" in said
     assert "window matched it goes on from its state 2 1.2 MiB" in said
-    assert "Restore stop 12 at parallelism 2" in said
+    assert "Restore savepoint 12 at parallelism 2" in said
 
 
 def test_only_completed_ones_are_offered(at_console: Client, stopped: Run) -> None:
@@ -123,7 +123,7 @@ def test_state_that_the_version_has_no_operator_for_goes_only_if_that_is_accepte
     assert "State is lost. Version 2 lacks what state is held for: window." in blocks.text(shown)
     assert 'name="allow_unmapped" required' in shown.content.decode()
     assert posted.status_code == 422
-    said = "Stop 12 cannot be restored into version 2: window: the checkpoint holds state for an operator that the job"
+    said = "Savepoint 12 cannot be restored into version 2: window: the checkpoint holds state for an operator that the"
     assert said in blocks.text(posted)
     assert not Operation.objects.exists()
     assert at_console.post(path, {**chosen, "allow_unmapped": "on"}).status_code == 302
@@ -147,7 +147,7 @@ def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Cli
     newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = (
-        "Stop 12 cannot be restored into version 2: codes: it stands before 'airlines', which the checkpoint holds as"
+        "Savepoint 12 cannot be restored into version 2: codes: it stands before 'airlines', which the checkpoint holds"
     )
     shown = at_console.get(path, chosen)
     assert said in blocks.text(shown)

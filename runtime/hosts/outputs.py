@@ -1,7 +1,8 @@
 """The output side of one subtask: deals batches to channels by each edge's partitioning and spends credits.
 
 What leads back into a loop costs none, or the loop would wait for itself. Where the receiver takes folded rows, an edge
-has a combiner; what that holds goes ahead of every control message that it must not come behind.
+has a combiner; what that holds goes ahead of every control message that it must not come behind. Of event time such a
+receiver, a window, is told when a pane is over: in between it could do nothing with it.
 
 It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
 """
@@ -17,7 +18,7 @@ from runtime.blueprint import Folding
 from runtime.core.flow import Credits
 from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
-from runtime.core.messages import Control, Idle, Message, Records, Watermark
+from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, Message, Records, Watermark
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.combine import Combiner, rows_of
 from runtime.operators.partition import Partitioner, by_function, by_key_group
@@ -30,8 +31,22 @@ Parts = list[pa.RecordBatch]
 class _Edge:
     spec: EdgeSpec
     channels: tuple[ChannelId, ...]
+    folding: Folding | None
     combiner: Combiner | None
     turn: int = 0
+    told: int | None = None  #: event time; None: nothing, or that it goes on without this subtask
+
+    def worded(self, message: Control) -> Control | None:
+        """What the receiver is to hear of this."""
+        if isinstance(message, Idle):
+            self.told = None
+        if self.folding is None or not isinstance(message, Watermark):
+            return message
+        time = _whole_panes(message.time, self.folding.pane_ms)
+        if self.told is not None and time <= self.told:
+            return None
+        self.told = time
+        return Watermark(time)
 
 
 @dataclass
@@ -56,7 +71,8 @@ class Outputs:
             _Edge(
                 spec=self.graph.edges[number],
                 channels=tuple(channel for channel in channels if channel.edge == number),
-                combiner=self.foldings[number].make() if number in self.foldings else None,
+                folding=(folding := self.foldings.get(number)),
+                combiner=None if folding is None else folding.make(),
             )
             for number in numbers
         ]
@@ -88,8 +104,10 @@ class Outputs:
                 time = message.time if isinstance(message, Watermark) else None
                 due = edge.combiner.flush if time is None else partial(edge.combiner.advance, time)
                 self._deal_parts(edge, due)
-            for channel in edge.channels:
-                self.send(channel, message)
+            worded = edge.worded(message)
+            if worded is not None:
+                for channel in edge.channels:
+                    self.send(channel, worded)
 
     def _check_alike(self, schema: pa.Schema) -> None:
         """Refuses here, where the culprit is known, what receivers could not take."""
@@ -170,6 +188,11 @@ class Gatekeeper:
             yield
         finally:
             self.refuse(before)
+
+
+def _whole_panes(time: int, pane_ms: int) -> int:
+    """The watermark up to which panes are over when it stands at `time`. The ends of time stay what they are."""
+    return (time + 1) // pane_ms * pane_ms - 1 if MIN_WATERMARK < time < MAX_WATERMARK else time
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:

@@ -9,6 +9,8 @@ from runtime.blueprint import Folding
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, CheckpointId
 from runtime.core.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
     Barrier,
     CheckpointKind,
     Control,
@@ -86,7 +88,7 @@ def test_what_is_held_back_goes_ahead_of_what_must_not_overtake_it(control: Cont
     made = combining(sent)
     made.emit(TIMED)
     made.broadcast(Watermark(8))
-    assert [message for _, message in sent] == [Watermark(8)] * 2
+    assert [message for _, message in sent] == [Watermark(-1)] * 2
     made.broadcast(control)
     messages = [message for _, message in sent[2:]]
     records = [message for message in messages if isinstance(message, Records)]
@@ -120,3 +122,17 @@ def test_a_subtask_that_is_set_aside_holds_nothing_back() -> None:
     made.broadcast(Watermark(3))
     made.emit(TIMED)
     assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
+
+
+def test_windows_are_told_of_event_time_when_a_pane_is_over() -> None:
+    """And when the channel counts again: else it would go on without it."""
+    sent: list[tuple[ChannelId, Message]] = []
+    made = combining(sent)
+    said = [MIN_WATERMARK, 0, 8, 9, 12, 18, 31, Idle(), 31, 33, 40, MAX_WATERMARK]
+    for one in said:
+        made.broadcast(Watermark(one) if isinstance(one, int) else one)
+    heard = [message for channel, message in sent if channel.target == 0]
+    assert heard == [
+        Watermark(MIN_WATERMARK), Watermark(-1), Watermark(9), Watermark(29), Idle(), Watermark(29), Watermark(39),
+        Watermark(MAX_WATERMARK),
+    ]  # fmt: skip

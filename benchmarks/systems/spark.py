@@ -18,6 +18,7 @@ from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
+CHECK_ROWS_PER_BATCH = 400_000  #: of windows that overlap: nobody times it, and small batches take minutes
 COLUMNS = "id bigint, key bigint, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
 MODES = {"window": "append", "sliding": "append", "running": "update"}
@@ -57,7 +58,7 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     """Runs until at least `rows` rows are done. Returns what each batch reported."""
     if task.files is not None:
         return _files(task, spark, phase)
-    per_batch = min(ROWS_PER_BATCH * task.slide_s // task.window_s, rows)  # it makes a row for each window of a row
+    per_batch = min(rows_per_batch(task, phase), rows)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
     numbers = source.option("numPartitions", task.parallelism).option("startTimestamp", 0).load()
     sequence = numbers.selectExpr("value as id").selectExpr(
@@ -71,6 +72,13 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     batches = _until(query, rows)
     query.stop()
     return batches
+
+
+def rows_per_batch(task: Task, phase: str) -> int:
+    """About a second's. It makes a row for each window of a row, at about half of what one costs that is read."""
+    if task.window_s == task.slide_s:
+        return ROWS_PER_BATCH
+    return CHECK_ROWS_PER_BATCH if phase == "check" else 2 * ROWS_PER_BATCH * task.slide_s // task.window_s
 
 
 def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:

@@ -8,10 +8,17 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
+from runtime.errors import WeirError
+
 BLOCK_BYTES: Final = 1 << 20
+MOST_ROW_BYTES: Final = 256 << 20  #: a row is in memory whole, more than once
 _NEWLINE, _RETURN, _QUOTE = (ord(character) for character in '\n\r"')
 
 Offsets = npt.NDArray[np.int64]
+
+
+class RowTooLong(WeirError):
+    """There is no line break as far as anybody would read for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +66,15 @@ class Block:
 
 
 def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Cuts what is left of `file` at line breaks. Without `blank_rows`, blank lines are no rows."""
+    """Cuts what is left of `file` at line breaks. Without `blank_rows`, blank lines are no rows. Raises RowTooLong."""
     rest, row = list[bytes](), 0
     while True:
         read = file.read(block_bytes)
         cut = read.rfind(b"\n") + 1
         if read and not cut:
             rest.append(read)
+            if len(rest) * block_bytes > MOST_ROW_BYTES:
+                raise RowTooLong(f"row {row + 1} is longer than {MOST_ROW_BYTES >> 20} MB")
             continue
         content, rest = b"".join([*rest, read[:cut]]), [read[cut:]]
         if content:

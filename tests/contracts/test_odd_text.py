@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors import blocks as module_of_blocks
 from runtime.connectors.blocks import blocks
-from runtime.connectors.formats import Chunk, CsvFormat, LineFormat, MalformedFile, salvage
+from runtime.connectors.formats import Chunk, CsvFormat, JsonLinesFormat, LineFormat, MalformedFile, salvage
 from runtime.errors import JobRejected
 
 TEXTS = CsvFormat(pa.schema([("a", pa.string()), ("b", pa.string())]), has_header=False)
@@ -133,3 +134,24 @@ def test_rows_that_are_all_malformed_come_in_small_chunks(kind: Any, line: bytes
 def test_a_format_that_cannot_be_is_refused(schema: pa.Schema, delimiter: str, message: str) -> None:
     with pytest.raises(JobRejected, match=f"^{message}".replace("<", ".").replace(">", ".")):
         CsvFormat(schema, delimiter=delimiter).check()
+
+
+@pytest.mark.parametrize("kind", [TEXTS, JsonLinesFormat(TEXTS.schema), LineFormat()], ids=["csv", "json", "lines"])
+def test_a_file_without_line_breaks_is_not_held_in_memory_whole(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else than text, most likely: it would take the slot with it, and no one would know why."""
+    monkeypatch.setattr(module_of_blocks, "MOST_ROW_BYTES", 3 << 20)
+    good = b'{"a": "1"}\n' if isinstance(kind, JsonLinesFormat) else b"1,2\n"
+    path = tmp_path / "a.txt"
+    path.write_bytes(good * 2 + b"x" * (2 << 20) + b"\n" + b"x" * (9 << 20))
+    chunks = kind.read(path, 0)
+    assert next(chunks).next_row == 2
+    assert next(chunks).next_row == 3
+    with pytest.raises(MalformedFile, match=r"^row 4 is longer than 3 MB$"):
+        next(chunks)
+
+
+def test_a_header_is_not_read_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(MalformedFile, match=r"^the header is longer than 1 MB$"):
+        read(CsvFormat(TEXTS.schema), b"\n\n" + b"a" * (2 << 20) + b",b\n1,2\n", tmp_path)

@@ -5,13 +5,14 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from runtime.connectors.blocks import Block, skip_byte_order_mark
+from runtime.connectors.blocks import BLOCK_BYTES, Block, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, check_schema, require_columns
 from runtime.connectors.formats.salvage import text_chunks, whole
 from runtime.errors import JobRejected
@@ -65,9 +66,11 @@ class CsvFormat:
 
     def _header(self, file: BinaryIO) -> list[str] | None:
         """The names in the first line that is not blank; None for an empty file."""
-        line = next((line for line in file if line.strip()), None)
+        line = next((line for line in iter(partial(file.readline, BLOCK_BYTES), b"") if line.strip()), None)
         if line is None:
             return None
+        if len(line) == BLOCK_BYTES:
+            raise MalformedFile(f"the header is longer than {BLOCK_BYTES >> 20} MB")
         try:
             text = line.decode().rstrip("\r\n")
             if "\r" in text:

@@ -7,8 +7,8 @@ from typing import BinaryIO, Final
 import numpy as np
 import pyarrow as pa
 
-from runtime.connectors.blocks import Block, blocks
-from runtime.connectors.formats.base import Chunk, Malformed, RowNumbers
+from runtime.connectors.blocks import Block, RowTooLong, blocks
+from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, RowNumbers
 
 MOST_MALFORMED: Final = 200  #: in one chunk; each is parsed alone, and the reader's loop must not wait for thousands
 Parse = Callable[[bytes, int], pa.RecordBatch]
@@ -34,7 +34,7 @@ def text_chunks(
         hopeless: the rows of a block that need not be parsed: they are bad for the `reason`.
         blank_rows: whether blank lines are rows.
     """
-    for whole_block in blocks(file, blank_rows=blank_rows):
+    for whole_block in _readable(blocks(file, blank_rows=blank_rows)):
         block = whole_block.from_row(first_row)
         while len(block):
             found = _Salvage(block, parse, blame)
@@ -42,6 +42,13 @@ def text_chunks(
             chunk = found.chunk(schema)
             yield chunk
             block = block.from_row(chunk.next_row)
+
+
+def _readable(found: Iterator[Block]) -> Iterator[Block]:
+    try:
+        yield from found
+    except RowTooLong as error:
+        raise MalformedFile(str(error)) from error
 
 
 @dataclass

@@ -129,6 +129,7 @@ def test_a_duration_ends_each_subtask_and_counts_from_the_first_start() -> None:
         ("keys", SequenceSource(keys=2**32)),
         ("zipf", SequenceSource(zipf=1.0)),
         ("microseconds_per_row", SequenceSource(microseconds_per_row=0)),
+        ("microseconds_per_row", SequenceSource(rows=2**40, microseconds_per_row=2**23)),
     ],
 )
 def test_bad_settings_are_refused_by_name(field: str, source: SequenceSource) -> None:

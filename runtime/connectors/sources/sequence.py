@@ -70,6 +70,8 @@ class SequenceSource:
             raise JobRejected("bad-sequence", "zipf", f"the exponent must be above 1, not {self.zipf}")
         if self.microseconds_per_row < 1:
             raise JobRejected("bad-sequence", "microseconds_per_row", "must be at least 1")
+        if self.rows is not None and self.rows * self.microseconds_per_row > _NEVER:
+            raise JobRejected("bad-sequence", "microseconds_per_row", "the times of the last rows do not fit 64 bits")
 
 
 class SequenceReader(SourceReader):

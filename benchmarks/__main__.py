@@ -115,7 +115,7 @@ def run_rates(todo: Sequence[Step], plan: Plan, progress: Progress, found: Rates
             with inputs.made(workload, BENCH / "inputs", plan.share) as files:
                 for system in todo_here:
                     progress.says(f"{workload.name} {system.title}, load {results.load_average()}")
-                    measured = of_all.setdefault(system.name, Measurement(unit=workload.unit))
+                    measured = of_all.setdefault(system.name, Measurement(unit=workload.unit, state="not run"))
                     _attempt(workload, system, measured, plan, files, progress)
                     results.write(LATEST, {workload.name: results.entry(workload.title, of_all)})
                     progress.done(_kind(workload, system))

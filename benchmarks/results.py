@@ -15,7 +15,7 @@ OWN: Final = "weir"
 
 @dataclass(kw_only=True)
 class Measurement:
-    """One system on one workload. `state` is "done", "missing", "did not finish" or "failed"."""
+    """One system on one workload. `state` is "done", "not run", "missing", "did not finish" or "failed"."""
 
     unit: str
     state: str = "missing"

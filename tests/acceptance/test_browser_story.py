@@ -89,6 +89,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     page.get_by_role("button", name="Take savepoint").click()
     expect(page.locator("tr", has_text="savepoint").first).to_contain_text("Completed", timeout=PATIENCE_MS)
     until(lambda: len(flights.api.checkpoints(flights.job)) > 12, PATIENCE_S)
+    page.reload()
     picture(page, weir_var, "job")
 
     flights.feeder.wait()
@@ -101,7 +102,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     picture(page, weir_var, "drained")
 
     page.get_by_role("link", name="Restore").first.click()
-    page.locator("tr", has_text="Savepoint").get_by_role("radio").first.check()
+    page.locator("tr", has_text="Savepoint").get_by_role("radio").last.check()  # the first is that of the drain
     page.get_by_label("Parallelism").fill("3")
     page.get_by_label("Parallelism").blur()
     expect(page.locator("#plan")).to_contain_text("starts at parallelism 3")

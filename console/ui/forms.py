@@ -110,4 +110,4 @@ class RestoreForm(forms.Form):
 
     checkpoint = forms.IntegerField(min_value=1)
     version = forms.IntegerField(min_value=1)
-    parallelism = forms.IntegerField(min_value=1)
+    parallelism = forms.IntegerField(min_value=1, max_value=MAX_KEY_GROUPS)

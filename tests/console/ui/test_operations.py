@@ -87,7 +87,8 @@ def test_a_restore_is_told_in_the_words_of_the_job_not_in_ids(at_console: Client
     made = rows.checkpoint(first, 845, kind="stop")
     run = rows.run(first.job, parallelism=3, restore_checkpoint=made)
     params = {"checkpoint": made.pk, "version": run.version_id, "parallelism": 3, "accept_repeated_output": True}
-    found = rows.operation(first.job, "restore", run=run, params=params)
+    found = rows.operation(first.job, "restore", run=run, params=params, result={"run": run.pk})
     said = blocks.text(at_console.get(f"/operations/{found.pk}/"))
     assert "From savepoint 845 Into version 1, parallelism 3 Accept repeated output True" in said
     assert f"Checkpoint {made.pk}" not in said
+    assert "{" not in said

@@ -167,12 +167,13 @@ def test_a_damaged_one_is_refused_by_the_name_of_its_file(at_console: Client, st
     assert not Operation.objects.exists()
 
 
-@pytest.mark.parametrize("parallelism", ["", "0", "-1", "x"])
+@pytest.mark.parametrize("parallelism", ["", "0", "-1", "x", "9" * 20])
 def test_a_parallelism_that_is_no_number_shows_no_plan(at_console: Client, stopped: Run, parallelism: str) -> None:
     chosen = {**choice(12, stopped.version), "parallelism": parallelism}
     response = at_console.post(f"/jobs/{stopped.job_id}/restore/", chosen)
     assert response.status_code == 422
     assert "Choose a checkpoint, a version and a parallelism." in blocks.text(response)
+    assert response.context["form"].errors["parallelism"]
     assert not Operation.objects.exists()
 
 

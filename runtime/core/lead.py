@@ -6,7 +6,8 @@ more than a pane, or by a few batches where these take longer than a pane.
 
 Compared is what the windows of the source's own slot have heard of it and of its siblings, so nothing is sent for it.
 Two never wait for each other: one of them is behind, and is read on. An input that is idle or at its end holds nobody
-up. Barriers are no matter of this: a source that waits takes part in checkpoints.
+up, and one that is idle itself is asked on: event time goes on without it. Barriers are no matter of this: a source
+that waits takes part in checkpoints.
 """
 
 from collections import deque

@@ -137,7 +137,12 @@ class Task:
 
     @property
     def wants_polling(self) -> bool:
-        return self.machine.may_poll and self.outputs.credits.runnable and not self.lead.too_far
+        return self.machine.may_poll and self.outputs.credits.runnable and not self._waits_for_slower
+
+    @property
+    def _waits_for_slower(self) -> bool:
+        """An idle one does not: event time goes on without it, so what it has to give would be late."""
+        return self.machine.may_poll and not self.machine.idle and self.lead.too_far
 
     def step(self) -> bool:
         """Does a turn's work if it may. Returns whether it did."""
@@ -154,7 +159,7 @@ class Task:
         if not isinstance(self.operator, SourceOperator):
             return False
         reader, size = self.operator.reader, self.operator.size
-        if self.lead.too_far:
+        if self._waits_for_slower:
             size.none_came()
         if not self.wants_polling:
             return False
@@ -236,9 +241,8 @@ class Task:
         return True
 
     def _note_waiting(self, now: float) -> None:
-        going = not self.machine.ended
-        self._blocked.note(going and not self.outputs.credits.runnable, now)
-        self._ahead.note(going and self.lead.too_far, now)
+        self._blocked.note(not self.machine.ended and not self.outputs.credits.runnable, now)
+        self._ahead.note(self._waits_for_slower, now)
 
     # ------------------------------------------------------------ effects
 

@@ -225,7 +225,8 @@ class Host:
 
     def _poll(self) -> bool:
         source = self.operator
-        if not self.machine.may_poll or self.lead.too_far or self.world.now < self.poll_at:
+        too_far = self.lead.too_far and not self.machine.idle
+        if not self.machine.may_poll or too_far or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)

@@ -229,8 +229,9 @@ class Simulation:
         if self.job.bounded or driver is None or driver.suspended:
             return False
         hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
-        sources = [(host.operator, host.lead) for host in hosts if isinstance(host.operator, SourceOperator)]
-        return all(source.drained or lead.too_far for source, lead in sources)
+        waiting = [host.lead.too_far and not host.machine.idle for host in hosts]
+        sources = [(host.operator, waits) for host, waits in zip(hosts, waiting, strict=True)]
+        return all(one.drained or waits for one, waits in sources if isinstance(one, SourceOperator))
 
     # ------------------------------------------------------------ runs
 

@@ -4,7 +4,7 @@ from runtime.core.ids import ChannelId
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.watermarks import Watermarks
 
-LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)
+LEFT, RIGHT, THIRD = ChannelId(0, 0, 0), ChannelId(1, 0, 0), ChannelId(2, 0, 0)
 
 
 def test_the_minimum_over_the_channels_counts() -> None:
@@ -65,3 +65,16 @@ def test_a_source_has_only_its_own() -> None:
     watermarks = Watermarks([])
     assert watermarks.advance_own(7) == 7
     assert watermarks.advance_own(7) is None
+
+
+def test_a_channel_is_compared_with_the_last_of_those_that_may_still_bring_something() -> None:
+    """Whatever time was restored: only what has been heard tells who is behind."""
+    watermarks = Watermarks([LEFT, RIGHT, THIRD], restored=50)
+    seen = [(watermarks.time(LEFT), watermarks.others(LEFT))]
+    for channel, time in ((LEFT, 70), (RIGHT, 60), (THIRD, 80), (RIGHT, MAX_WATERMARK)):
+        watermarks.advance(channel, time)
+        seen.append((watermarks.time(LEFT), watermarks.others(LEFT)))
+    watermarks.idle(THIRD)
+    seen.append((watermarks.time(LEFT), watermarks.others(LEFT)))
+    heard = [MIN_WATERMARK, MIN_WATERMARK, 60, 80, None]
+    assert seen == [(MIN_WATERMARK, MIN_WATERMARK), *((70, other) for other in heard)]

@@ -8,11 +8,13 @@ import pytest
 
 from runtime.core.checkpoint import CommitPermit
 from runtime.core.events import Triggered
-from runtime.core.ids import CheckpointId
+from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.lead import BATCHES, Hearing, Lead
 from runtime.core.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
+from runtime.core.watermarks import Watermarks
 from runtime.errors import DataRejected, OperatorFailure
 from runtime.hosts.sources import SourceOperator
-from runtime.hosts.task import Task
+from runtime.hosts.task import WAITED, Task
 from runtime.io.memory import ManualClock
 from runtime.ports import OperatorContext, SourceReader
 from tests.core.builders import chain, subtask
@@ -30,6 +32,7 @@ class Reader(SourceReader):
         self.ready: list[pa.RecordBatch] = []
         self.time: int | None = None
         self.quiet = False
+        self.over = False
         self._raises, self._error = raises, error
 
     def _at(self, place: str) -> None:
@@ -46,7 +49,7 @@ class Reader(SourceReader):
     @property
     def exhausted(self) -> bool:
         self._at("exhausted")
-        return False
+        return self.over
 
     @property
     def idle(self) -> bool:
@@ -66,12 +69,23 @@ class Reader(SourceReader):
         raise AssertionError("nothing is completed here")
 
 
-def task(reader: Reader, sent: list[Message]) -> Task:
-    made = opened(
-        GRAPH, SOURCE, SourceOperator(reader), ManualClock(1_000), lambda channel, message: sent.append(message)
-    )
+def task(reader: Reader, sent: list[Message], clock: ManualClock | None = None) -> Task:
+    clock = clock or ManualClock(1_000)
+    made = opened(GRAPH, SOURCE, SourceOperator(reader), clock, lambda channel, message: sent.append(message))
     made.start()
     return made
+
+
+def far_ahead() -> tuple[Lead, Watermarks]:
+    """Of a source whose windows have heard of another, too."""
+    own, other = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
+    heard = Watermarks([own, other])
+    heard.advance(own, 1_000)
+    lead = Lead([Hearing(heard, own, 10)])
+    for _ in range(BATCHES):
+        lead.polled()
+    heard.advance(other, 50)
+    return lead, heard
 
 
 def test_an_idle_source_is_set_aside_until_just_before_its_next_records() -> None:
@@ -89,6 +103,45 @@ def test_an_idle_source_is_set_aside_until_just_before_its_next_records() -> Non
     assert sent[1:] == [Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes), Watermark(7)]
     source.step()
     assert sent[4:] == [Idle()]
+
+
+def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
+    """Event time goes on without it: what it has to give would be late by the time that others have come so far."""
+    sent: list[Message] = []
+    reader = Reader()
+    reader.quiet = True
+    source = task(reader, sent)
+    source.step()
+    source.lead, _ = far_ahead()
+    assert source.wants_polling, "or its slot would not look again soon"
+    reader.ready = [BATCH, BATCH]
+    assert source.step()
+    assert sent == [Idle(), Watermark(MIN_WATERMARK), Records(BATCH, 2, BATCH.nbytes)]
+    assert not source.step(), "now others wait for it, and it for them"
+    assert not source.wants_polling
+
+
+def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_its_end() -> None:
+    clock, reader = ManualClock(1_000), Reader()
+    source = task(reader, [], clock)
+    found = []
+
+    def pass_100_ms() -> None:
+        for _ in range(2):
+            source.step()
+            clock.advance(100)
+        source.step()
+        found.append(source.metrics().counters)
+
+    pass_100_ms()
+    source.lead, heard = far_ahead()
+    pass_100_ms()
+    heard.idle(ChannelId(0, 1, 0))
+    reader.over = True
+    source.step()
+    heard.advance(ChannelId(0, 1, 0), 60)
+    pass_100_ms()
+    assert found == [{}, {WAITED: 200}, {WAITED: 200}]
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), DataRejected("why"), OSError(24, "why")])

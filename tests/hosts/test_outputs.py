@@ -128,7 +128,7 @@ def test_windows_are_told_of_event_time_when_a_pane_is_over() -> None:
     """And when the channel counts again: else it would go on without it."""
     sent: list[tuple[ChannelId, Message]] = []
     made = combining(sent)
-    said = [MIN_WATERMARK, 0, 8, 9, 12, 18, 31, Idle(), 31, 33, 40, MAX_WATERMARK]
+    said: list[int | Idle] = [MIN_WATERMARK, 0, 8, 9, 12, 18, 31, Idle(), 31, 33, 40, MAX_WATERMARK]
     for one in said:
         made.broadcast(Watermark(one) if isinstance(one, int) else one)
     heard = [message for channel, message in sent if channel.target == 0]

@@ -43,7 +43,7 @@ class Api:
         """Reading is harmless, so it is tried again when the connection fails."""
         for last_try in (*[False] * _RETRIES, True):
             try:
-                return _answer(self.client.get(path, params=query))
+                return _answer(self.client.get(path, params=query or None))  # {} would take that of `path` away
             except httpx.TransportError:
                 if last_try:
                     raise

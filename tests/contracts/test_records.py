@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from console.accounts.models import User
+from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.checkpoint import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
@@ -341,6 +342,25 @@ def test_a_lost_connection_is_an_error_to_retry_and_the_next_call_connects_again
     with pytest.raises(EnvironmentFailure):
         records.next_checkpoint_id()
     assert records.next_checkpoint_id() == 2
+    records.close()
+
+
+def test_what_a_checkpoint_has_of_all_subtasks_is_never_more_than_all() -> None:
+    """It began without those that had ended, and names them all the same."""
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    begun = ReportCheckpoint(
+        checkpoint=CheckpointId(1),
+        kind=CheckpointKind.CHECKPOINT,
+        triggered_at=1_000,
+        acknowledged=0,
+        subtasks=0,
+        at=1_000,
+    )
+    records.report_checkpoint(begun)
+    assert records.record_completed(completed(1, token=run.token))
+    row = Checkpoint.objects.get()
+    assert (row.acknowledged, row.subtasks) == (1, 1)
     records.close()
 
 

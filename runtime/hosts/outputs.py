@@ -2,7 +2,7 @@
 
 What leads back into a loop costs none, or the loop would wait for itself. Where the receiver takes folded rows, an edge
 has a combiner; what that holds goes ahead of every control message that it must not come behind. Of event time such a
-receiver, a window, is told when a pane is over: in between it could do nothing with it.
+receiver, a window, is told when a pane is over if only sinks stand behind it: in between nobody could use the word.
 
 It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
 """
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from runtime.blueprint import Folding
 from runtime.core.flow import Credits
-from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
-from runtime.core.ids import ChannelId, SubtaskId
+from runtime.core.graph import EdgeSpec, JobGraph, Partitioning, Role
+from runtime.core.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, Message, Records, Watermark
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.combine import Combiner, rows_of
@@ -31,8 +31,8 @@ Parts = list[pa.RecordBatch]
 class _Edge:
     spec: EdgeSpec
     channels: tuple[ChannelId, ...]
-    folding: Folding | None
     combiner: Combiner | None
+    pane_ms: int | None  #: the receiver is told when a pane is over; None: of all event time
     turn: int = 0
     told: int | None = None  #: event time; None: nothing, or that it goes on without this subtask
 
@@ -40,9 +40,9 @@ class _Edge:
         """What the receiver is to hear of this."""
         if isinstance(message, Idle):
             self.told = None
-        if self.folding is None or not isinstance(message, Watermark):
+        if self.pane_ms is None or not isinstance(message, Watermark):
             return message
-        time = _whole_panes(message.time, self.folding.pane_ms)
+        time = _whole_panes(message.time, self.pane_ms)
         if self.told is not None and time <= self.told:
             return None
         self.told = time
@@ -68,14 +68,19 @@ class Outputs:
         self.credits = Credits(channel for channel in channels if not self.graph.is_feedback(channel))
         numbers = dict.fromkeys(channel.edge for channel in channels)
         self._edges = [
-            _Edge(
-                spec=self.graph.edges[number],
-                channels=tuple(channel for channel in channels if channel.edge == number),
-                folding=(folding := self.foldings.get(number)),
-                combiner=None if folding is None else folding.make(),
-            )
-            for number in numbers
+            self._edge(number, tuple(channel for channel in channels if channel.edge == number)) for number in numbers
         ]
+
+    def _edge(self, number: int, channels: tuple[ChannelId, ...]) -> _Edge:
+        spec, folding = self.graph.edges[number], self.foldings.get(number)
+        if folding is None:
+            return _Edge(spec, channels, None, None)
+        return _Edge(spec, channels, folding.make(), folding.pane_ms if self._ends_behind(spec.target) else None)
+
+    def _ends_behind(self, uid: OperatorId) -> bool:
+        """Whether only sinks read what the operator emits."""
+        behind = (self.graph.by_uid[edge.target] for edge in self.graph.edges if edge.source == uid)
+        return all(operator.role is Role.SINK for operator in behind)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Sends `batch` on every edge. Empty batches are not sent.

@@ -69,7 +69,7 @@ def test_a_source_does_not_run_far_ahead_of_a_slower_one(tmp_path: Path) -> None
     windows.sink("out", ParquetSink(str(tmp_path / "out")))
     records = MemoryRecords()
     run_local(flow, parallelism=2, storage=str(tmp_path / "state"), records=records)
-    assert max(source.leads) <= 20 + 6 * 10, "a pane, and the batches that were on their way"
+    assert max(source.leads) <= 2 * 20 + 6 * 10, "two panes, and the batches that were on their way"
     assert records.live["counters"]["waited_for_slower_sources_ms"] > 0
     windows_out = pq.read_table(tmp_path / "out")
     assert windows_out.column("n").to_pylist() == [40] * 150

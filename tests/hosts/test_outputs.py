@@ -1,6 +1,7 @@
 """The output side of one subtask: one schema for everything that it emits, and rows folded before they are sent."""
 
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -67,10 +68,12 @@ def test_what_is_no_matter_of_the_columns_may_change() -> None:
 TIMED = pa.record_batch({"key": [1, 1, 2], "time": [0, 5, 7]})
 
 
-def combining(sent: list[tuple[ChannelId, Message]]) -> Outputs:
-    """Windows of 10 ms behind operator b of two slots."""
-    edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), edge("w", "c"))
-    graph = JobGraph((source("a", 2), operator("b", 2), operator("w", 2), sink("c", 2)), edges, max_parallelism=8)
+def combining(sent: list[tuple[ChannelId, Message]], *behind: str) -> Outputs:
+    """Windows of 10 ms behind operator b of two slots; behind these more operators, and a sink."""
+    chained = pairwise(["w", *behind, "c"])
+    edges = (edge("a", "b"), edge("b", "w", Partitioning.HASH), *(edge(one, other) for one, other in chained))
+    operators = [operator(uid, 2) for uid in ("b", "w", *behind)]
+    graph = JobGraph((source("a", 2), *operators, sink("c", 2)), edges, max_parallelism=8)
     foldings = {1: Folding(10, partial(WindowCombiner, ["key"], "time", 10, {"n": Count()}))}
     return Outputs(graph, subtask("b/0"), lambda channel, message: sent.append((channel, message)), {}, foldings)
 
@@ -124,7 +127,7 @@ def test_a_subtask_that_is_set_aside_holds_nothing_back() -> None:
     assert sum(message.rows for _, message in sent if isinstance(message, Records)) == 3
 
 
-def test_windows_are_told_of_event_time_when_a_pane_is_over() -> None:
+def test_the_last_windows_of_a_job_are_told_of_event_time_when_a_pane_is_over() -> None:
     """And when the channel counts again: else it would go on without it."""
     sent: list[tuple[ChannelId, Message]] = []
     made = combining(sent)
@@ -136,3 +139,12 @@ def test_windows_are_told_of_event_time_when_a_pane_is_over() -> None:
         Watermark(MIN_WATERMARK), Watermark(-1), Watermark(9), Watermark(29), Idle(), Watermark(29), Watermark(39),
         Watermark(MAX_WATERMARK),
     ]  # fmt: skip
+
+
+def test_windows_before_others_who_know_event_time_are_told_of_all_of_it() -> None:
+    """What stands behind them may have timers between the ends of two panes."""
+    sent: list[tuple[ChannelId, Message]] = []
+    made = combining(sent, "timers")
+    for time in (0, 8, 9):
+        made.broadcast(Watermark(time))
+    assert [message for channel, message in sent if channel.target == 0] == [Watermark(0), Watermark(8), Watermark(9)]

@@ -15,6 +15,8 @@ import runtime.hosts.collector
 import runtime.hosts.standing
 import runtime.hosts.worker
 import runtime.io.filesystem  # noqa: F401
+from runtime.hosts import freed
 
 if __name__ == "__main__":
+    freed.keep()
     manager()

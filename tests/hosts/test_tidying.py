@@ -19,7 +19,7 @@ from runtime.state import chain
 from runtime.state.store import SubtaskState
 from runtime.state.table import KeyedTable
 
-ROWS, KEYS = 50_000_000, 10_000
+ROWS, KEYS = 90_000_000, 10_000
 MOST_FILES = 12  #: without merging there is one more with each checkpoint
 
 

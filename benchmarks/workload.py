@@ -8,8 +8,8 @@ from benchmarks.protocol import Task
 #: Row `id` has event time `id` microseconds; these are the keys, as SQL over `id` (DuckDB, Spark and Flink agree).
 EVEN_KEY = "(id * 2654435761) % {keys}"
 SKEWED_KEY = (
-    "least(cast(floor(pow(1.0e0 - (((id * 2654435761) % 4294967296) + 0.5e0) / 4294967296.0e0"
-    " * (1.0e0 - pow({keys} + 1.0e0, 1.0e0 - {zipf}e0)), 1.0e0 / (1.0e0 - {zipf}e0))) as bigint), {keys}) - 1"
+    "least(cast(floor(power(1.0e0 - (((id * 2654435761) % 4294967296) + 0.5e0) / 4294967296.0e0"
+    " * (1.0e0 - power({keys} + 1.0e0, 1.0e0 - {zipf}e0)), 1.0e0 / (1.0e0 - {zipf}e0))) as bigint), {keys}) - 1"
 )
 
 

@@ -68,7 +68,7 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     if phase == "measure":
         query = writer.format("noop").outputMode(MODES[task.kind]).start()
     else:
-        query = _into_files(writer, task, task.output).start()
+        query = _into_files(writer, task, task.output, most=-(-rows // per_batch)).start()
     batches = _until(query, rows)
     query.stop()
     return batches
@@ -95,11 +95,17 @@ def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
     return [batch for batch in query.recentProgress if batch.numInputRows]
 
 
-def _into_files(writer: Any, task: Task, output: Path) -> Any:
+def _into_files(writer: Any, task: Task, output: Path, most: int | None = None) -> Any:
+    """`most`: so many batches are written. One more may have begun when the query is stopped, and has later totals."""
     folder = str(output)
     if MODES[task.kind] == "append":
         return writer.format("parquet").option("path", folder)
-    return writer.outputMode("update").foreachBatch(lambda batch, _: batch.write.mode("append").parquet(folder))
+
+    def write(batch: DataFrame, number: int) -> None:
+        if most is None or number < most:
+            batch.write.mode("append").parquet(folder)
+
+    return writer.outputMode("update").foreachBatch(write)
 
 
 def _until(query: StreamingQuery, rows: int) -> list[Any]:

@@ -13,12 +13,12 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks import child, figures, inputs, protocol, results, table
 from benchmarks.answers import differences
@@ -157,11 +157,6 @@ def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, fo
     """Runs each measurement in a process of its own, and writes what it found."""
     for name in names:
         folder = _empty_folder(name)
-
-        def stepped(text: str, name: str = name) -> None:
-            progress.says(f"{name} {text}, load {results.load_average()}")
-            progress.done(name)
-
         progress.says(f"{name}, load {results.load_average()}")
         log = BENCH / "log" / f"{name}.log"
         outcome = child.run(
@@ -169,7 +164,7 @@ def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, fo
             environment={"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "TZ": "UTC"},
             log=log,
             time_box_s=figures.measurement(name).TIME_BOX_S,
-            stepped=stepped,
+            heard=_hearing(name, progress, found),
         )
         if outcome.state != "done":
             progress.notes(f"{name}: {outcome.state}, see {log}")
@@ -177,6 +172,20 @@ def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, fo
         results.write(LATEST, {name: found[name].to_json()})
         progress.over(name)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hearing(name: str, progress: Progress, found: dict[str, Figured]) -> Callable[[dict[str, Any]], None]:
+    """Takes what a measurement says while it runs: somebody may interrupt it."""
+
+    def heard(said: dict[str, Any]) -> None:
+        if said["event"] == protocol.STEPPED:
+            progress.says(f"{name} {said['text']}, load {results.load_average()}")
+            progress.done(name)
+        elif said["event"] == protocol.TOLD:
+            found[name] = _figured(name, child.Outcome(state="interrupted", events={protocol.TOLD: said}))
+            results.write(LATEST, {name: found[name].to_json()})
+
+    return heard
 
 
 def _figured(name: str, outcome: child.Outcome) -> Figured:

@@ -24,7 +24,7 @@ _READ_S: Final = 5.0  #: how long what it has said last may take to get into the
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What a child said. `state` is "done", "did not finish" or "failed"."""
+    """What a child said. `state` is "done", "did not finish" or "failed"; its caller may know of others."""
 
     state: str = "failed"
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -37,9 +37,9 @@ def run(
     environment: Mapping[str, str],
     log: Path,
     time_box_s: float,
-    stepped: Callable[[str], None] = lambda text: None,
+    heard: Callable[[dict[str, Any]], None] = lambda said: None,
 ) -> Outcome:
-    """Blocks until the child has gone, and with it everything that it started. `stepped` hears of its steps."""
+    """Blocks until the child has gone, and with it everything that it started. `heard` gets each event."""
     outcome, lines = Outcome(), queue.SimpleQueue[str | None]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
@@ -52,7 +52,7 @@ def run(
         reader.start()
         meter = Meter(child.pid)
         try:
-            _listen(child, meter, lines, outcome, time.monotonic() + time_box_s, stepped)
+            _listen(child, meter, lines, outcome, time.monotonic() + time_box_s, heard)
         finally:
             _end(child, meter, _GRACE_S if outcome.state == "done" else 0.0)
             reader.join(_READ_S)
@@ -74,7 +74,7 @@ def _listen(
     lines: "queue.SimpleQueue[str | None]",
     outcome: Outcome,
     until: float,
-    stepped: Callable[[str], None],
+    heard: Callable[[dict[str, Any]], None],
 ) -> None:
     """Takes events until the last one, the child's end, or the end of its time."""
     cpu_before, is_gone = 0.0, False
@@ -95,10 +95,9 @@ def _listen(
         said = protocol.event(line)
         assert said is not None, "the log does not come here"
         outcome.events[said["event"]] = said
+        heard(said)
         if said["event"] == protocol.STARTED:
             cpu_before = meter.look()
-        elif said["event"] == protocol.STEPPED:
-            stepped(said["text"])
         elif said["event"] == protocol.MEASURED:
             outcome.cpu_seconds = meter.look() - cpu_before
     outcome.state = "done"

@@ -87,7 +87,7 @@ def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figured:
-    """A measurement whose result is figures. `state` is "done", "did not finish" or "failed".
+    """A measurement whose result is figures. `state` is "done", "did not finish", "failed" or "interrupted".
 
     One that is not done has the report of its last part that was.
     """

@@ -11,12 +11,12 @@ that waits takes part in checkpoints.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.core.graph import JobGraph, Partitioning
-from runtime.core.ids import ChannelId, OperatorId
+from runtime.core.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.watermarks import Watermarks
 
 BATCHES: Final = 4  #: that a source may be ahead in any case, or sources would wait for each other after each
@@ -61,6 +61,23 @@ class Lead:
     def polled(self) -> None:
         for hearing in self._hearings:
             hearing.polled()
+
+
+def hearings(
+    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], watermarks: Mapping[SubtaskId, Watermarks]
+) -> list[Hearing]:
+    """What the windows in the slot of a source subtask hear of it.
+
+    Args:
+        panes_ms: by number of the edge, for all edges into windows.
+        watermarks: of the subtasks in that slot.
+    """
+    found = []
+    for number in ways_to_windows(graph, source.operator, panes_ms):
+        heard = watermarks.get(SubtaskId(graph.edges[number].target, source.index))
+        if heard is not None:
+            found.append(Hearing(heard, ChannelId(number, source.index, source.index), panes_ms[number]))
+    return found
 
 
 def ways_to_windows(graph: JobGraph, source: OperatorId, into_windows: Collection[int]) -> tuple[int, ...]:

@@ -41,8 +41,8 @@ class Watermarks:
 
     def others(self, channel: ChannelId) -> int | None:
         """The least of all other channels that may still bring something; None if there are none."""
-        speaking = (self._times[other] for other in self._times.keys() - self._idle - {channel})
-        return min((time for time in speaking if time < MAX_WATERMARK), default=None)
+        others = (time for other, time in self._times.items() if other != channel and other not in self._idle)
+        return min((time for time in others if time < MAX_WATERMARK), default=None)
 
     @property
     def all_idle(self) -> bool:

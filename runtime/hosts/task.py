@@ -159,9 +159,9 @@ class Task:
         if not isinstance(self.operator, SourceOperator):
             return False
         reader, size = self.operator.reader, self.operator.size
-        if self._waits_for_slower:
-            size.none_came()
         if not self.wants_polling:
+            if self._waits_for_slower:
+                size.none_came()
             return False
         batch = self._call("poll", reader.poll, size.rows)
         if batch is None:

@@ -23,7 +23,7 @@ from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
-from runtime.core.lead import Hearing, Lead, ways_to_windows
+from runtime.core.lead import Lead, hearings
 from runtime.core.messages import Barrier, Message
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
@@ -229,7 +229,8 @@ class Slot:
             self._tasks[restored.subtask] = self._make(restored, deploy.mode, store)
         self._order = list(reversed(self._tasks.values()))
         for task in self._order:
-            task.lead = Lead(self._hearings(task.id))
+            if task.machine.is_source:
+                task.lead = self._lead(task.id)
         for task in self._tasks.values():
             task.open()
         self._control.send(Deployed())
@@ -268,16 +269,10 @@ class Slot:
             replays=replayed(store, restored.feedback),
         )
 
-    def _hearings(self, source: SubtaskId) -> list[Hearing]:
-        """What the windows here hear of a source here."""
-        job, index, found = self._config.job, self._config.index, []
-        ways = ways_to_windows(job.graph, source.operator, job.foldings) if source.operator in job.sources else ()
-        for number in ways:
-            window = self._tasks.get(SubtaskId(job.graph.edges[number].target, index))
-            if window is not None:
-                channel = ChannelId(number, index, index)
-                found.append(Hearing(window.machine.watermarks, channel, job.foldings[number].pane_ms))
-        return found
+    def _lead(self, source: SubtaskId) -> Lead:
+        panes_ms = {number: folding.pane_ms for number, folding in self._config.job.foldings.items()}
+        watermarks = {subtask: task.machine.watermarks for subtask, task in self._tasks.items()}
+        return Lead(hearings(self._config.job.graph, source, panes_ms, watermarks))
 
     def _code(self, subtask: SubtaskId) -> Any:
         job = self._config.job

@@ -44,7 +44,8 @@ FOR UPDATE
 ON CONFLICT (job_id, number) DO UPDATE
 SET status = 'completed', completed_at = excluded.completed_at, duration_ms = excluded.duration_ms,
     size_bytes = excluded.size_bytes, written_bytes = excluded.written_bytes, acknowledged = excluded.acknowledged,
-    subtasks = excluded.subtasks, path = excluded.path, operators = excluded.operators, finished_operators = excluded.finished_operators
+    subtasks = excluded.subtasks, path = excluded.path, operators = excluded.operators,
+    finished_operators = excluded.finished_operators
 WHERE weir_checkpoint.token = excluded.token
 RETURNING number
 

@@ -29,6 +29,13 @@ def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
     return ticks // per_ms if per_ms > 1 else ticks
 
 
+def in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
+    """By row, whether its time is near enough for windows. Raises as `event_times_ms`, but for that."""
+    ticks, per_ms = _ticks(batch, name)
+    limit = _LIMIT_MS * per_ms
+    return np.asarray((-limit <= ticks) & (ticks < limit))
+
+
 def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
     """By row, the number of the pane of `size_ms` that its time lies in, from the epoch; one number if all are alike.
 

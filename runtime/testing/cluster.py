@@ -51,7 +51,7 @@ from runtime.core.flow import Credits, Grants
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
-from runtime.core.lead import Hearing, Lead, ways_to_windows
+from runtime.core.lead import Lead, hearings
 from runtime.core.messages import Records
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
@@ -95,17 +95,11 @@ class Attempt:
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
+        panes_ms = dict.fromkeys(job.into_windows, WINDOW_MS // 4)  # less than a window, so that it happens
+        watermarks = {subtask: host.machine.watermarks for subtask, host in self.hosts.items()}
         for host in self.order:
-            host.lead = Lead(self._hearings(host.subtask))
-
-    def _hearings(self, source: SubtaskId) -> list[Hearing]:
-        """What the windows of its slot hear of a source; less than a window may be between it and others."""
-        found, index = [], source.index
-        for number in ways_to_windows(self.graph, source.operator, self.job.into_windows):
-            window = self.hosts.get(SubtaskId(self.graph.edges[number].target, index))
-            if window is not None:
-                found.append(Hearing(window.machine.watermarks, ChannelId(number, index, index), WINDOW_MS // 4))
-        return found
+            if host.machine.is_source:
+                host.lead = Lead(hearings(graph, host.subtask, panes_ms, watermarks))
 
     def abandon(self, lingers: int) -> None:
         self.lingers = lingers
@@ -223,10 +217,13 @@ class Host:
         else:
             self.world.later(lambda: sender.credits.repay(channel, nbytes))
 
+    @property
+    def waits_for_slower(self) -> bool:
+        return self.lead.too_far and not self.machine.idle
+
     def _poll(self) -> bool:
         source = self.operator
-        too_far = self.lead.too_far and not self.machine.idle
-        if not self.machine.may_poll or too_far or self.world.now < self.poll_at:
+        if not self.machine.may_poll or self.waits_for_slower or self.world.now < self.poll_at:
             return False
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)

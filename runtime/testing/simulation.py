@@ -229,9 +229,8 @@ class Simulation:
         if self.job.bounded or driver is None or driver.suspended:
             return False
         hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
-        waiting = [host.lead.too_far and not host.machine.idle for host in hosts]
-        sources = [(host.operator, waits) for host, waits in zip(hosts, waiting, strict=True)]
-        return all(one.drained or waits for one, waits in sources if isinstance(one, SourceOperator))
+        sources = [(host.operator, host) for host in hosts if isinstance(host.operator, SourceOperator)]
+        return all(source.drained or host.waits_for_slower for source, host in sources)
 
     # ------------------------------------------------------------ runs
 

@@ -5,12 +5,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as main
-from benchmarks import child
+from benchmarks import child, protocol, table
 from benchmarks.progress import Progress
+from benchmarks.results import Figured
 from benchmarks.systems import System
 from benchmarks.workloads import WORKLOADS
 
@@ -73,3 +75,29 @@ raise SystemExit("in its third round")
     told = main._figured("W14", outcome).to_json()
     assert told["state"] == "failed"
     assert [figure["value"] for figure in told["figures"]] == [2.0]
+
+
+def test_a_measurement_that_is_interrupted_keeps_what_it_told(bench: Path) -> None:
+    """Somebody ends ten rounds in the fourth: three of them are in the table, and in the file."""
+    program = """
+import time
+from benchmarks import figures, protocol
+protocol.told(figures.Report(figures=(figures.Figure(name="gain", value=3.0),)).to_json())
+protocol.stepped("round 4")
+time.sleep(60)
+"""
+    found: dict[str, Figured] = {}
+    with Progress([("W14", 1.0)]) as progress:
+        hearing = main._hearing("W14", progress, found)
+
+        def heard(said: dict[str, Any]) -> None:
+            hearing(said)
+            if said["event"] == protocol.STEPPED:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            child.run(
+                [sys.executable, "-c", program], environment={}, log=bench / "log" / "W14", time_box_s=60, heard=heard
+            )
+    assert "interrupted, after what follows" in table.render_figures(found)
+    assert json.loads((bench / "latest.json").read_text())["W14"]["figures"][0]["value"] == 3.0

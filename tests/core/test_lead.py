@@ -3,8 +3,8 @@
 import pytest
 
 from runtime.core.graph import JobGraph, Partitioning
-from runtime.core.ids import ChannelId, OperatorId
-from runtime.core.lead import BATCHES, Hearing, Lead, ways_to_windows
+from runtime.core.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.lead import BATCHES, Hearing, Lead, hearings, ways_to_windows
 from runtime.core.messages import MAX_WATERMARK
 from runtime.core.watermarks import Watermarks
 from tests.core.builders import edge, operator, sink, source
@@ -114,3 +114,14 @@ def test_all_that_it_reads_must_wait_for_windows(
     edges: list[tuple[str, str, Partitioning]], into_windows: set[int], ways: tuple[int, ...]
 ) -> None:
     assert ways_to_windows(graph(*edges), OperatorId("s"), into_windows) == ways
+
+
+def test_it_is_heard_by_the_windows_of_its_own_slot() -> None:
+    """The second of two windows has no subtask in slot 1."""
+    several = graph(("s", "map", FORWARD), ("map", "window", HASH), ("map", "other", HASH))
+    window, other = SubtaskId(OperatorId("window"), 1), SubtaskId(OperatorId("other"), 0)
+    watermarks = {window: Watermarks([]), other: Watermarks([])}
+    found = hearings(several, SubtaskId(OperatorId("s"), 1), {1: 10, 2: 20}, watermarks)
+    assert [(one.watermarks, one.channel, one.pane_ms) for one in found] == [
+        (watermarks[window], ChannelId(1, 1, 1), 10)
+    ]

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.connectors.formats import Chunk, Malformed
-from runtime.errors import DataRejected
-from runtime.operators.event_time import event_times_ms
+from runtime.operators.event_time import in_range
 
 
 class OpenFile:
@@ -56,21 +55,7 @@ def _without_timeless(chunk: Chunk, event_time: str | None) -> Chunk:
         return chunk
     missing = chunk.batch.column(event_time).is_null().to_numpy(zero_copy_only=False)
     chunk = _set_aside(chunk, missing, event_time, "the event time is missing")
-    try:
-        event_times_ms(chunk.batch, event_time)
-    except DataRejected:
-        rows = range(chunk.batch.num_rows)
-        beyond = np.array([not _has_time(chunk.batch.slice(row, 1), event_time) for row in rows])
-        chunk = _set_aside(chunk, beyond, event_time, "the event time is out of range")
-    return chunk
-
-
-def _has_time(row: pa.RecordBatch, event_time: str) -> bool:
-    try:
-        event_times_ms(row, event_time)
-    except DataRejected:
-        return False
-    return True
+    return _set_aside(chunk, ~in_range(chunk.batch, event_time), event_time, "the event time is out of range")
 
 
 def _set_aside(chunk: Chunk, bad: npt.NDArray[np.bool_], column: str, reason: str) -> Chunk:

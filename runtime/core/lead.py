@@ -13,38 +13,55 @@ that waits takes part in checkpoints.
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.messages import MIN_WATERMARK
 from runtime.core.watermarks import Watermarks
 
 BATCHES: Final = 4  #: that a source may be ahead in any case, or sources would wait for each other after each
 
 
+class Window(Protocol):
+    """What is asked of a subtask of a window (`core/subtask`)."""
+
+    watermarks: Watermarks
+
+    @property
+    def blocked(self) -> Collection[ChannelId]:
+        """Channels whose barrier has come, and others have not."""
+
+
 @dataclass(slots=True)
 class Hearing:
-    """What one subtask of a window hears of a source in its slot.
+    """What one subtask of a window hears of a source in its slot, and of the source's siblings.
 
     Args:
         channel: by which the source's rows come.
         pane_ms: of event time, by which the source may be ahead.
     """
 
-    watermarks: Watermarks
+    window: Window
     channel: ChannelId
     pane_ms: int
     _past: deque[int] = field(default_factory=lambda: deque(maxlen=BATCHES))  #: event time before the last batches
 
     def polled(self) -> None:
-        self._past.append(self.watermarks.time(self.channel))
+        self._past.append(self.window.watermarks.time(self.channel))
 
     @property
     def too_far(self) -> bool:
-        others = self.watermarks.others(self.channel)
-        if others is None or len(self._past) < BATCHES:
+        others = self.window.watermarks.others(self.channel)
+        if not others or len(self._past) < BATCHES:
             return False
-        return self._past[0] - others > self.pane_ms
+        return self._past[0] - min(others) > self.pane_ms
+
+    @property
+    def furthest(self) -> int:
+        """The event time of the sibling that has come furthest, of those whose barrier has not come yet."""
+        beside = {self.channel, *self.window.blocked}
+        return max(self.window.watermarks.others(*beside), default=MIN_WATERMARK)
 
 
 class Lead:
@@ -64,19 +81,19 @@ class Lead:
 
 
 def hearings(
-    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], watermarks: Mapping[SubtaskId, Watermarks]
+    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], machines: Mapping[SubtaskId, Window]
 ) -> list[Hearing]:
     """What the windows in the slot of a source subtask hear of it.
 
     Args:
         panes_ms: by number of the edge, for all edges into windows.
-        watermarks: of the subtasks in that slot.
+        machines: of the subtasks in that slot.
     """
     found = []
     for number in ways_to_windows(graph, source.operator, panes_ms):
-        heard = watermarks.get(SubtaskId(graph.edges[number].target, source.index))
-        if heard is not None:
-            found.append(Hearing(heard, ChannelId(number, source.index, source.index), panes_ms[number]))
+        window = machines.get(SubtaskId(graph.edges[number].target, source.index))
+        if window is not None:
+            found.append(Hearing(window, ChannelId(number, source.index, source.index), panes_ms[number]))
     return found
 
 

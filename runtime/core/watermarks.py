@@ -39,10 +39,10 @@ class Watermarks:
         """What the channel has said last."""
         return self._times[channel]
 
-    def others(self, channel: ChannelId) -> int | None:
-        """The least of all other channels that may still bring something; None if there are none."""
-        others = (time for other, time in self._times.items() if other != channel and other not in self._idle)
-        return min((time for time in others if time < MAX_WATERMARK), default=None)
+    def others(self, *beside: ChannelId) -> list[int]:
+        """Those of all other channels that may still bring something."""
+        others = (time for other, time in self._times.items() if other not in beside and other not in self._idle)
+        return [time for time in others if time < MAX_WATERMARK]
 
     @property
     def all_idle(self) -> bool:

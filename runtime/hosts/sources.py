@@ -4,7 +4,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.batching import BatchSize
 from runtime.core.checkpoint import CommitPermit
 from runtime.ports import Operator, OperatorContext, SourceReader
 
@@ -14,7 +13,6 @@ class SourceOperator(Operator):
 
     def __init__(self, reader: SourceReader) -> None:
         self.reader = reader
-        self.size = BatchSize()  #: of what it is asked for
 
     def open(self, context: OperatorContext) -> None:
         self.reader.open(context)

@@ -46,11 +46,12 @@ from runtime.core.events import (
     SourceResumed,
     SubtaskEvent,
     SubtaskStarted,
+    Triggered,
 )
 from runtime.core.flow import Grants
 from runtime.core.ids import ChannelId, SubtaskId
-from runtime.core.lead import Lead
 from runtime.core.messages import EndOfData, Message, Probe, Records, Watermark
+from runtime.core.reading import Reading
 from runtime.core.subtask import Subtask
 from runtime.errors import OperatorFailure, WeirError
 from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log
@@ -85,7 +86,7 @@ class Task:
     replays: Iterable[Records] = ()  #: the restored log of a loop
     records_in: int = 0
     busy_ms: float = 0.0
-    lead: Lead = field(default_factory=Lead)  #: of a source
+    reading: Reading = field(default_factory=Reading)  #: of a source
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _open: bool = False
@@ -133,6 +134,22 @@ class Task:
         if not self.machine.ended:
             self._inbox.push(channel, message)
 
+    def told(self, event: SubtaskEvent) -> None:
+        """By the master: handled in the order in which it is said, a trigger perhaps later."""
+        self._let_go()
+        keeps, now = self.reading.placement.keeps, self.clock.monotonic_ms()
+        if not (isinstance(event, Triggered) and self._is_active and keeps(event.barrier, now)):
+            self.handle(event)
+
+    def _let_go(self) -> None:
+        if (barrier := self.reading.placement.release()) is not None:
+            self.handle(Triggered(barrier))
+
+    @property
+    def barrier_in_ms(self) -> float | None:
+        """How soon a barrier that is kept must go; None when there is none."""
+        return self.reading.placement.due_in(self.clock.monotonic_ms())
+
     # ------------------------------------------------------------ steps
 
     @property
@@ -140,13 +157,19 @@ class Task:
         return self.machine.may_poll and self.outputs.credits.runnable and not self._waits_for_slower
 
     @property
+    def _is_active(self) -> bool:
+        """Event time goes on without an idle one, so what it has to give would be late if it waited."""
+        return self.machine.may_poll and not self.machine.idle
+
+    @property
     def _waits_for_slower(self) -> bool:
-        """An idle one does not: event time goes on without it, so what it has to give would be late."""
-        return self.machine.may_poll and not self.machine.idle and self.lead.too_far
+        return self._is_active and self.reading.too_far
 
     def step(self) -> bool:
         """Does a turn's work if it may. Returns whether it did."""
         started = self.clock.monotonic_ms()
+        if self.barrier_in_ms == 0:
+            self._let_go()
         did = self._poll() if self.machine.is_source else self._take_turn()
         did = self._fire() or did
         if did:
@@ -158,23 +181,26 @@ class Task:
     def _poll(self) -> bool:
         if not isinstance(self.operator, SourceOperator):
             return False
-        reader, size = self.operator.reader, self.operator.size
+        reader, asked = self.operator.reader, self.reading.rows
         if not self.wants_polling:
             if self._waits_for_slower:
-                size.none_came()
+                self.reading.not_asked()
             return False
-        batch = self._call("poll", reader.poll, size.rows)
+        batch = self._call("poll", reader.poll, asked)
         if batch is None:
-            size.none_came()
+            self.reading.none_came()
         else:
-            size.came(batch.num_rows, self.clock.monotonic_ms())
-            self.lead.polled()
+            self.reading.came(batch.num_rows, asked, self.clock.monotonic_ms())
             if self.machine.idle:
                 self.handle(SourceResumed())
             self._call("poll", self.outputs.emit, batch)
         watermark = self._call("watermark", reader.watermark)
         if watermark is not None:
+            rows = 0 if batch is None else batch.num_rows
+            self.reading.placement.advanced(watermark, rows, self.clock.monotonic_ms())
             self.handle(SourceAdvanced(watermark))
+            if batch is not None and self.barrier_in_ms == 0:  # at once: siblings see the barrier with the word
+                self._let_go()
         return batch is not None or self._is_at_its_end(reader)
 
     def _is_at_its_end(self, reader: SourceReader) -> bool:

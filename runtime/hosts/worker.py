@@ -23,8 +23,9 @@ from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
-from runtime.core.lead import Lead, hearings
+from runtime.core.lead import hearings
 from runtime.core.messages import Barrier, Message
+from runtime.core.reading import Reading
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
@@ -155,7 +156,8 @@ class Slot:
 
     def _wait(self) -> None:
         polling = any(task.wants_polling for task in self._order)
-        timers = [ms / 1000 for task in self._order if (ms := task.timer_in_ms) is not None]
+        due = (ms for task in self._order for ms in (task.timer_in_ms, task.barrier_in_ms))
+        timers = [ms / 1000 for ms in due if ms is not None]
         try:
             self._mail.get(timeout=min([IDLE_POLL_S if polling else IDLE_S, *timers]))()
         except queue.Empty:
@@ -213,11 +215,11 @@ class Slot:
         if task is None:
             log.debug("a trigger for a subtask that is not here", subtask=str(subtask), checkpoint=barrier.checkpoint)
         else:
-            task.handle(Triggered(barrier))
+            task.told(Triggered(barrier))
 
     def _tell_all(self, event: SubtaskEvent) -> None:
         for task in self._order:
-            task.handle(event)
+            task.told(event)
 
     # ------------------------------------------------------------ deployment
 
@@ -230,7 +232,7 @@ class Slot:
         self._order = list(reversed(self._tasks.values()))
         for task in self._order:
             if task.machine.is_source:
-                task.lead = self._lead(task.id)
+                task.reading = self._reading(task.id)
         for task in self._tasks.values():
             task.open()
         self._control.send(Deployed())
@@ -269,10 +271,10 @@ class Slot:
             replays=replayed(store, restored.feedback),
         )
 
-    def _lead(self, source: SubtaskId) -> Lead:
+    def _reading(self, source: SubtaskId) -> Reading:
         panes_ms = {number: folding.pane_ms for number, folding in self._config.job.foldings.items()}
-        watermarks = {subtask: task.machine.watermarks for subtask, task in self._tasks.items()}
-        return Lead(hearings(self._config.job.graph, source, panes_ms, watermarks))
+        machines = {subtask: task.machine for subtask, task in self._tasks.items()}
+        return Reading(hearings(self._config.job.graph, source, panes_ms, machines))
 
     def _code(self, subtask: SubtaskId) -> Any:
         job = self._config.job

@@ -96,10 +96,10 @@ class Attempt:
         self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
         panes_ms = dict.fromkeys(job.into_windows, WINDOW_MS // 4)  # less than a window, so that it happens
-        watermarks = {subtask: host.machine.watermarks for subtask, host in self.hosts.items()}
+        machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         for host in self.order:
             if host.machine.is_source:
-                host.lead = Lead(hearings(graph, host.subtask, panes_ms, watermarks))
+                host.lead = Lead(hearings(graph, host.subtask, panes_ms, machines))
 
     def abandon(self, lingers: int) -> None:
         self.lingers = lingers

@@ -8,6 +8,7 @@ from runtime.core.lead import BATCHES, Hearing, Lead, hearings, ways_to_windows
 from runtime.core.messages import MAX_WATERMARK
 from runtime.core.watermarks import Watermarks
 from tests.core.builders import edge, operator, sink, source
+from tests.core.hearing import Heard
 
 OWN, OTHER, THIRD = ChannelId(0, 0, 0), ChannelId(0, 1, 0), ChannelId(0, 2, 0)
 PANE_MS = 10
@@ -15,7 +16,7 @@ PANE_MS = 10
 
 def heard(own: int, **others: int) -> Hearing:
     watermarks = Watermarks([OWN, OTHER, THIRD])
-    hearing = Hearing(watermarks, OWN, PANE_MS)
+    hearing = Hearing(Heard(watermarks), OWN, PANE_MS)
     read_on(hearing, own)
     for name, time in others.items():
         watermarks.advance({"other": OTHER, "third": THIRD}[name], time)
@@ -24,7 +25,7 @@ def heard(own: int, **others: int) -> Hearing:
 
 def read_on(hearing: Hearing, time: int) -> None:
     """So many batches that what was before them is forgotten."""
-    hearing.watermarks.advance(OWN, time)
+    hearing.window.watermarks.advance(OWN, time)
     for _ in range(BATCHES):
         hearing.polled()
 
@@ -40,22 +41,22 @@ def test_it_may_be_some_batches_ahead_however_long_these_are() -> None:
     for _ in range(BATCHES):
         assert not hearing.too_far
         hearing.polled()
-        hearing.watermarks.advance(OWN, hearing.watermarks.time(OWN) + 1_000)
+        hearing.window.watermarks.advance(OWN, hearing.window.watermarks.time(OWN) + 1_000)
     hearing.polled()
     assert hearing.too_far
-    hearing.watermarks.advance(OTHER, 1_050)
-    hearing.watermarks.advance(THIRD, 1_050)
+    hearing.window.watermarks.advance(OTHER, 1_050)
+    hearing.window.watermarks.advance(THIRD, 1_050)
     assert not hearing.too_far
 
 
 def test_who_is_idle_or_at_its_end_holds_nobody_up() -> None:
     hearing = heard(500, other=50, third=400)
     found = [hearing.too_far]
-    hearing.watermarks.idle(OTHER)
+    hearing.window.watermarks.idle(OTHER)
     found.append(hearing.too_far)
-    hearing.watermarks.advance(THIRD, MAX_WATERMARK)
+    hearing.window.watermarks.advance(THIRD, MAX_WATERMARK)
     found.append(hearing.too_far)
-    hearing.watermarks.advance(OTHER, 60)
+    hearing.window.watermarks.advance(OTHER, 60)
     found.append(hearing.too_far)
     assert found == [True, True, False, True]
 
@@ -66,7 +67,7 @@ def test_one_that_has_not_spoken_yet_is_waited_for() -> None:
 
 def test_alone_it_is_never_too_far() -> None:
     watermarks = Watermarks([OWN])
-    hearing = Hearing(watermarks, OWN, PANE_MS)
+    hearing = Hearing(Heard(watermarks), OWN, PANE_MS)
     read_on(hearing, 1_000)
     assert not Lead([hearing]).too_far
     assert not Lead().too_far
@@ -120,8 +121,6 @@ def test_it_is_heard_by_the_windows_of_its_own_slot() -> None:
     """The second of two windows has no subtask in slot 1."""
     several = graph(("s", "map", FORWARD), ("map", "window", HASH), ("map", "other", HASH))
     window, other = SubtaskId(OperatorId("window"), 1), SubtaskId(OperatorId("other"), 0)
-    watermarks = {window: Watermarks([]), other: Watermarks([])}
-    found = hearings(several, SubtaskId(OperatorId("s"), 1), {1: 10, 2: 20}, watermarks)
-    assert [(one.watermarks, one.channel, one.pane_ms) for one in found] == [
-        (watermarks[window], ChannelId(1, 1, 1), 10)
-    ]
+    heard = {window: Heard(Watermarks([])), other: Heard(Watermarks([]))}
+    found = hearings(several, SubtaskId(OperatorId("s"), 1), {1: 10, 2: 20}, heard)
+    assert [(one.window, one.channel, one.pane_ms) for one in found] == [(heard[window], ChannelId(1, 1, 1), 10)]

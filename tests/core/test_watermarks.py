@@ -67,7 +67,7 @@ def test_a_source_has_only_its_own() -> None:
     assert watermarks.advance_own(7) is None
 
 
-def test_a_channel_is_compared_with_the_last_of_those_that_may_still_bring_something() -> None:
+def test_a_channel_is_compared_with_those_that_may_still_bring_something() -> None:
     """Whatever time was restored: only what has been heard tells who is behind."""
     watermarks = Watermarks([LEFT, RIGHT, THIRD], restored=50)
     seen = [(watermarks.time(LEFT), watermarks.others(LEFT))]
@@ -76,5 +76,6 @@ def test_a_channel_is_compared_with_the_last_of_those_that_may_still_bring_somet
         seen.append((watermarks.time(LEFT), watermarks.others(LEFT)))
     watermarks.idle(THIRD)
     seen.append((watermarks.time(LEFT), watermarks.others(LEFT)))
-    heard = [MIN_WATERMARK, MIN_WATERMARK, 60, 80, None]
-    assert seen == [(MIN_WATERMARK, MIN_WATERMARK), *((70, other) for other in heard)]
+    never = MIN_WATERMARK
+    heard = [[never, never], [60, never], [60, 80], [80], []]
+    assert seen == [(never, [never, never]), *((70, others) for others in heard)]

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.checkpoint import CommitPermit
-from runtime.core.events import Triggered
+from runtime.core.events import CheckpointAborted, Triggered
 from runtime.core.ids import ChannelId, CheckpointId
-from runtime.core.lead import BATCHES, Hearing, Lead
+from runtime.core.lead import BATCHES, Hearing
 from runtime.core.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
+from runtime.core.placement import PATIENCE_MS
+from runtime.core.reading import Reading
 from runtime.core.watermarks import Watermarks
 from runtime.errors import DataRejected, OperatorFailure
 from runtime.hosts.sources import SourceOperator
@@ -18,6 +20,7 @@ from runtime.hosts.task import WAITED, Task
 from runtime.io.memory import ManualClock
 from runtime.ports import OperatorContext, SourceReader
 from tests.core.builders import chain, subtask
+from tests.core.hearing import Heard
 from tests.hosts.tasks import opened
 
 GRAPH, SOURCE = chain(), subtask("a/0")
@@ -76,16 +79,88 @@ def task(reader: Reader, sent: list[Message], clock: ManualClock | None = None) 
     return made
 
 
-def far_ahead() -> tuple[Lead, Watermarks]:
+def far_ahead() -> tuple[Reading, Watermarks]:
     """Of a source whose windows have heard of another, too."""
     own, other = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
     heard = Watermarks([own, other])
     heard.advance(own, 1_000)
-    lead = Lead([Hearing(heard, own, 10)])
+    reading = Reading([Hearing(Heard(heard), own, 10)])
     for _ in range(BATCHES):
-        lead.polled()
+        reading.came(1, reading.rows, 0.0)
     heard.advance(other, 50)
-    return lead, heard
+    return reading, heard
+
+
+def before_an_end(sent: list[Message], clock: ManualClock) -> tuple[Task, Reader]:
+    """A source that passes an end of a pane with each batch, and has just given one."""
+    reader = Reader()
+    source = task(reader, sent, clock)
+    own = ChannelId(0, 0, 0)
+    source.reading = Reading([Hearing(Heard(Watermarks([own])), own, 10)])
+    for time in (9, 19):
+        bring(source, reader, time)
+    sent.clear()
+    return source, reader
+
+
+def bring(source: Task, reader: Reader, time: int) -> None:
+    reader.ready, reader.time = [BATCH], time
+    source.step()
+
+
+def of(sent: list[Message]) -> list[str]:
+    return [type(message).__name__ for message in sent]
+
+
+def test_a_barrier_waits_for_the_end_of_a_pane_and_goes_with_the_word_of_it() -> None:
+    sent: list[Message] = []
+    source, reader = before_an_end(sent, ManualClock(1_000))
+    source.told(Triggered(BARRIER))
+    assert source.barrier_in_ms == PATIENCE_MS
+    bring(source, reader, 25)
+    assert of(sent) == ["Records", "Watermark"]
+    bring(source, reader, 29)
+    assert of(sent[2:]) == ["Records", "Watermark", "Barrier"]
+    assert source.barrier_in_ms is None
+
+
+def test_a_barrier_goes_before_the_end_once_its_time_is_up() -> None:
+    sent: list[Message] = []
+    clock = ManualClock(1_000)
+    source, reader = before_an_end(sent, clock)
+    source.told(Triggered(BARRIER))
+    clock.advance(int(PATIENCE_MS))
+    bring(source, reader, 25)
+    assert of(sent) == ["Barrier", "Records", "Watermark"]
+
+
+def test_a_barrier_waits_for_nothing_where_no_more_lies_ready() -> None:
+    sent: list[Message] = []
+    source, _ = before_an_end(sent, ManualClock(1_000))
+    source.told(Triggered(BARRIER))
+    source.step()
+    assert (sent, source.barrier_in_ms) == ([], 0)
+    source.step()
+    assert of(sent) == ["Barrier"]
+
+
+def test_what_the_master_says_next_waits_behind_a_barrier_and_lets_it_go() -> None:
+    sent: list[Message] = []
+    source, _ = before_an_end(sent, ManualClock(1_000))
+    source.told(Triggered(BARRIER))
+    source.told(CheckpointAborted(CheckpointId(1)))
+    assert of(sent) == ["Barrier"]
+    assert [type(event) for event in source.machine.story][-2:] == [Triggered, CheckpointAborted]
+
+
+def test_a_source_that_has_nothing_more_ends_before_a_barrier_that_waits() -> None:
+    sent: list[Message] = []
+    source, reader = before_an_end(sent, ManualClock(1_000))
+    source.told(Triggered(BARRIER))
+    reader.over = True
+    for _ in range(2):
+        source.step()
+    assert of(sent) == ["Watermark", "EndOfData", "Barrier"]
 
 
 def test_an_idle_source_is_set_aside_until_just_before_its_next_records() -> None:
@@ -112,7 +187,7 @@ def test_an_idle_source_is_read_on_however_far_ahead_it_is() -> None:
     reader.quiet = True
     source = task(reader, sent)
     source.step()
-    source.lead, _ = far_ahead()
+    source.reading, _ = far_ahead()
     assert source.wants_polling, "or its slot would not look again soon"
     reader.ready = [BATCH, BATCH]
     assert source.step()
@@ -134,7 +209,7 @@ def test_it_is_told_how_long_a_source_has_waited_for_slower_ones_and_not_after_i
         found.append(source.metrics().counters)
 
     pass_100_ms()
-    source.lead, heard = far_ahead()
+    source.reading, heard = far_ahead()
     pass_100_ms()
     heard.idle(ChannelId(0, 1, 0))
     reader.over = True

@@ -1,0 +1,12 @@
+"""A window of which a test says what it has heard."""
+
+from dataclasses import dataclass, field
+
+from runtime.core.ids import ChannelId
+from runtime.core.watermarks import Watermarks
+
+
+@dataclass
+class Heard:
+    watermarks: Watermarks
+    blocked: set[ChannelId] = field(default_factory=set)

@@ -3,7 +3,7 @@
 A checkpoint costs least where a pane has just ended: combiners are empty, windows have fired, and there is next to
 nothing to copy or to send in two parts. A source that passes ends of panes within milliseconds, since what it reads
 lies ready, keeps a trigger until the next of them, and its siblings keep theirs until the same one, as far as their
-event time is known in its slot. A source that reads what comes in real time has no end near: it keeps none.
+event time is known in its slot. One that reads what comes in real time has no end of a long pane near: it keeps none.
 
 A trigger is delayed, as it may be on its way; nothing else is changed. Only sources all of whose rows wait for windows
 may do this (`core/lead`), since output of others would become visible later. (No counterpart in Flink.)

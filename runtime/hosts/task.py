@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-import pyarrow as pa
-
-from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -38,8 +35,6 @@ from runtime.core.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
     MessageArrived,
-    SnapshotFailed,
-    SnapshotStored,
     SourceAdvanced,
     SourceExhausted,
     SourceIdle,
@@ -53,7 +48,7 @@ from runtime.core.ids import ChannelId, SubtaskId
 from runtime.core.messages import EndOfData, Message, Probe, Records, Watermark
 from runtime.core.reading import Reading
 from runtime.core.subtask import Subtask
-from runtime.errors import OperatorFailure, WeirError
+from runtime.errors import OperatorFailure
 from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log
 from runtime.hosts.inbox import Inbox
 from runtime.hosts.outputs import Gatekeeper, Outputs
@@ -61,6 +56,7 @@ from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetric
 from runtime.hosts.restraint import Restraint
 from runtime.hosts.sources import SourceOperator
 from runtime.hosts.stopwatch import Stopwatch
+from runtime.hosts.storing import Storing
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
 from runtime.state.store import SubtaskState
 
@@ -97,6 +93,9 @@ class Task:
         self._inbox = Inbox(self.machine, self._may_handle)
         self._grants = Grants(spec.regular)
         self._logs = FeedbackLogs()
+        self._storing = Storing(
+            subtask=self.id, context=self.context, store=self.store, clock=self.clock, tidying=self.tidying
+        )
         self._replays = iter(self.replays)
         self._gate = Gatekeeper(self.outputs)
         self._blocked, self._ahead = Stopwatch(), Stopwatch()
@@ -168,7 +167,7 @@ class Task:
     def step(self) -> bool:
         """Does a turn's work if it may. Returns whether it did."""
         started = self.clock.monotonic_ms()
-        if self.barrier_in_ms == 0:
+        if self.reading.placement.due_in(started) == 0:
             self._let_go()
         did = self._poll() if self.machine.is_source else self._take_turn()
         did = self._fire() or did
@@ -351,32 +350,7 @@ class Task:
             self._store_later(copied, NO_LOG)
 
     def _store_later(self, copied: Copied, log: Log) -> None:
-        self.background(lambda: self._store(copied, log))
-
-    def _store(self, copied: Copied, log: Log) -> SubtaskEvent:
-        """The background part of a snapshot. Any failure costs this checkpoint only."""
-        started = self.clock.monotonic_ms()
-        barrier = copied.barrier
-        folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.context.token)}/{self.id.operator}-{self.id.index}"
-        try:
-            stored, written = copied.capture.write(self.store, folder)
-            feedback = log.write(self.store, f"{folder}.loop", self.context.max_parallelism)
-        except (WeirError, OSError, pa.ArrowException) as error:
-            return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
-        snapshot = msgspec.structs.replace(
-            copied.rest,
-            keyed=stored.keyed,
-            broadcast=stored.broadcast,
-            lists=stored.lists,
-            unions=stored.unions,
-            feedback=feedback,
-        )
-        written += sum(segment.nbytes for segment in feedback)
-        async_ms = self.clock.monotonic_ms() - started
-        if not barrier.kind.is_savepoint:
-            self.tidying(partial(copied.capture.tidy, self.store, folder))
-        measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
-        return SnapshotStored(barrier.checkpoint, snapshot, measured)
+        self.background(partial(self._storing.write, copied, log))
 
     def _hook(self, name: str, *args: Any) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no hooks"

@@ -1,0 +1,54 @@
+"""The background part of a snapshot: writes what was copied at a barrier, and tells the machine how that ended.
+
+It runs off the slot's loop and owns nothing that the loop changes. It does not know what a state file is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.checkpoint import folder_of
+from runtime.core.events import SnapshotFailed, SnapshotStored
+from runtime.core.ids import SubtaskId
+from runtime.errors import WeirError
+from runtime.hosts.feedback import Copied, Log
+from runtime.ports import Clock, OperatorContext, SnapshotStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storing:
+    """One subtask's."""
+
+    subtask: SubtaskId
+    context: OperatorContext
+    store: SnapshotStore
+    clock: Clock
+    tidying: Callable[[Callable[[], None]], None]  #: run in no haste, off the loop
+
+    def write(self, copied: Copied, log: Log) -> SnapshotStored | SnapshotFailed:
+        """Any failure costs this checkpoint only."""
+        started = self.clock.monotonic_ms()
+        barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
+        folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.context.token)}/{place}"
+        try:
+            stored, written = copied.capture.write(self.store, folder)
+            feedback = log.write(self.store, f"{folder}.loop", self.context.max_parallelism)
+        except (WeirError, OSError, pa.ArrowException) as error:
+            return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
+        snapshot = msgspec.structs.replace(
+            copied.rest,
+            keyed=stored.keyed,
+            broadcast=stored.broadcast,
+            lists=stored.lists,
+            unions=stored.unions,
+            feedback=feedback,
+        )
+        written += sum(segment.nbytes for segment in feedback)
+        async_ms = self.clock.monotonic_ms() - started
+        if not barrier.kind.is_savepoint:
+            self.tidying(partial(copied.capture.tidy, self.store, folder))
+        measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
+        return SnapshotStored(barrier.checkpoint, snapshot, measured)

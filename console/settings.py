@@ -72,9 +72,9 @@ def folder(name: str, default: Path | None = None) -> Path:
     return Path(required(name) if default is None else optional(name, str(default))).absolute()
 
 
-def folders(name: str, default: Path) -> list[Path]:
+def folders(name: str, *default: Path) -> list[Path]:
     """Absolute paths, separated as in PATH."""
-    given = [Path(part) for part in optional(name, str(default)).split(os.pathsep) if part]
+    given = [Path(part) for part in optional(name, os.pathsep.join(map(str, default))).split(os.pathsep) if part]
     for path in given:
         if not path.is_absolute():
             raise ImproperlyConfigured(f"{name} must hold absolute paths, not {str(path)!r}")
@@ -91,6 +91,8 @@ WEIR_INPUTS = folder("WEIR_INPUTS", WEIR_VAR / "inputs")
 WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
 #: Whoever may restore may name a folder with a savepoint; it must lie below one of these.
 WEIR_SAVEPOINT_ROOTS = folders("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
+#: Parameters of jobs may name folders below one of these only, and none of Weir's own.
+WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 
 #: The job master of a run; run id and attempt token are added.
 WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]

@@ -64,6 +64,16 @@ class Dataflow:
         guarantee = _guarantee(uid, source)
         return self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
 
+    @property
+    def sources(self) -> Mapping[OperatorId, Source]:
+        """Sources by uid."""
+        return {step.uid: step.code for step in self._blueprint.steps if step.role is Role.SOURCE}
+
+    @property
+    def sinks(self) -> Mapping[OperatorId, Sink]:
+        """Sinks by uid."""
+        return dict(self._blueprint.sinks)
+
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a job parallelism (slots).
 

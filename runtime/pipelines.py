@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from runtime.connectors.data_roots import DataRoots
 from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected
+from runtime.ports import Sink, Source, UsesFolders
 
 ENTRY_POINT_GROUP: Final = "weir.pipelines"
 
@@ -20,12 +22,25 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class PipelineContext:
-    """What a pipeline may ask its surroundings: where its materialised bounded inputs lie."""
+    """What a pipeline may ask its surroundings: where its materialised bounded inputs lie, which paths it may use."""
 
     input_root: str
+    data_roots: DataRoots = DataRoots()
 
     def input(self, name: str) -> str:
         return str(PurePosixPath(self.input_root) / name)
+
+    def check_path(self, parameter: str, path: str) -> None:
+        """For a path that goes to no source or sink, such as a file that a PySpark stage reads.
+
+        Raises:
+            JobRejected: `path` is outside WEIR_DATA_ROOTS; `parameter` is named.
+        """
+        self.data_roots.check(parameter, path)
+
+    def is_input(self, path: str) -> bool:
+        """Whether `path` lies below the folder of the materialised inputs, after its symbolic links."""
+        return bool(self.input_root) and Path(path).resolve().is_relative_to(Path(self.input_root).resolve())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +68,31 @@ class Pipeline(Generic[P]):
             text = str(error)
             where = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else "params"
             raise JobRejected("bad-params", where, text.split(" - at", maxsplit=1)[0]) from error
+
+    def dataflow(self, raw: Mapping[str, Any], context: PipelineContext) -> Dataflow:
+        """The job for the parameters `raw`.
+
+        Raises:
+            JobRejected: naming the parameter or operator at fault, also a folder outside WEIR_DATA_ROOTS.
+        """
+        flow = self.build(self.parse(raw), context)
+        for uid, source in flow.sources.items():
+            folders = {name: path for name, path in _folders(source) if not context.is_input(path)}
+            _check_folders(uid, folders, raw, context)
+        for uid, sink in flow.sinks.items():
+            _check_folders(uid, dict(_folders(sink)), raw, context)
+        return flow
+
+
+def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:
+    return end.folders().items() if isinstance(end, UsesFolders) else ()
+
+
+def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any], context: PipelineContext) -> None:
+    """An error names the parameter that gave the folder, or the operator if none did."""
+    for name, path in folders.items():
+        parameter = next((key for key, value in raw.items() if value == path), f"{uid}.{name}")
+        context.data_roots.check(parameter, path)
 
 
 def pipelines() -> dict[str, Pipeline[Any]]:

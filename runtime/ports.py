@@ -5,9 +5,9 @@ the real thing. This module knows Arrow batches, and no technology that stores o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -260,6 +260,14 @@ class Sink(Protocol):
     def committer(self) -> SinkCommitter: ...
     def check(self) -> None:
         """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
+
+
+@runtime_checkable
+class UsesFolders(Protocol):
+    """A source or sink that reads or writes folders of this machine, or of a file system that every host mounts."""
+
+    def folders(self) -> Mapping[str, str]:
+        """Every folder by the name of the argument that gave it. Only these are checked against WEIR_DATA_ROOTS."""
 
 
 # ---------------------------------------------------------------- storage

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from runtime.connectors.data_roots import DataRoots
 from runtime.errors import JobRejected
-from runtime.pipelines import pipeline
+from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import materialise as materialising
@@ -77,18 +78,23 @@ def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    return compiling.compiled(a.pipeline, _params(), a.inputs, a.parallelism, a.max_parallelism)
+    return compiling.compiled(a.pipeline, _params(), _context(a.inputs), a.parallelism, a.max_parallelism)
 
 
 def _materialise(arguments: argparse.Namespace) -> materialising.Materialised:
     one = pipeline(arguments.pipeline)
-    params, make = one.parse(_params()), materialising.input_of(one, arguments.input)
-    folder = arguments.to.absolute()
+    raw, make = _params(), materialising.input_of(one, arguments.input)
+    params, folder = one.parse(raw), arguments.to.absolute()
+    one.dataflow(raw, _context(str(folder.parent)))  # again: links may have changed since the version was compiled
     kept = materialising.finished(folder)
     if kept is not None:  # seconds sooner than by asking Spark
         return kept
     with spark_session(SparkSettings.from_environment(f"weir: {one.name}, input {arguments.input}")) as spark:
         return materialising.materialise(lambda: make(spark, params), folder)
+
+
+def _context(inputs: str) -> PipelineContext:
+    return PipelineContext(inputs, DataRoots.of_environment(os.environ))
 
 
 def _params() -> Mapping[str, Any]:

@@ -137,6 +137,8 @@ def _clean(settings: Settings, arguments: argparse.Namespace) -> int:
     folders.remove_service_folders(settings.var)
     for name in _DATA:
         shutil.rmtree(settings.var / name, ignore_errors=True)
+    with contextlib.suppress(OSError):  # files of users stay
+        (settings.var / "data").rmdir()
     with contextlib.suppress(OSError):
         settings.var.rmdir()
     if settings.var.exists():

@@ -42,6 +42,7 @@ def _set_environment(home: Path) -> tuple[int, int]:
     """Gives Django's settings what they read at import. Returns the ports of Postgres and Redis."""
     folder = {"WEIR_VAR": "", "WEIR_STORAGE": "storage", "WEIR_INPUTS": "inputs", "WEIR_LOGS": "log"}
     os.environ.update({name: str(home / part) for name, part in folder.items()})
+    os.environ["WEIR_DATA_ROOTS"] = tempfile.gettempdir()  # where `tmp_path` lies
     os.environ.setdefault("DJANGO_SECRET_KEY", secrets.token_hex(32))
     os.environ.setdefault("JAVA_HOME", find_java(os.environ) or "")
     os.environ.update({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})

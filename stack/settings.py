@@ -65,7 +65,8 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 
 def make_folders(settings: Settings) -> None:
-    for folder in (settings.var, settings.run, settings.log, settings.var / "storage", settings.var / "inputs"):
+    names = ("storage", "inputs", "data")
+    for folder in (settings.var, settings.run, settings.log, *(settings.var / name for name in names)):
         folder.mkdir(parents=True, exist_ok=True)
 
 

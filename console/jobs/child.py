@@ -24,7 +24,7 @@ _TAIL_BYTES = 8192
 class Child:
     """Runs from construction on. Use it as a context manager: leaving the block kills what is left of its session.
 
-    `environment` is added to that of this process.
+    `environment` is all of its environment; None: that of this process.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Child:
                 stdout=stdout or stderr,
                 stderr=stderr,
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                env=environment,
             )
         self._pidfd = os.pidfd_open(self._process.pid)
 

@@ -16,6 +16,7 @@ from django.conf import settings
 
 from console.celery import shutting_down
 from console.jobs.child import Child, describe_exit
+from console.jobs.child_environment import of_stage
 
 BEAT_S = 1.0
 REJECTED = 3  #: exit code: the author's input cannot be accepted, see the error on stdout
@@ -54,7 +55,8 @@ def run(stage: Stage, still_wanted: Callable[[], bool] = lambda: True) -> Any:
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
         stdin.write(msgspec.json.encode(stage.stdin))
         stdin.seek(0)
-        with Child([*settings.WEIR_STAGES_COMMAND, *stage.arguments], stage.log, stdin=stdin, stdout=stdout) as child:
+        command = [*settings.WEIR_STAGES_COMMAND, *stage.arguments]
+        with Child(command, stage.log, stdin=stdin, stdout=stdout, environment=of_stage()) as child:
             _watch(child, stage, still_wanted)
             code = child.end()
         stdout.seek(0)

@@ -20,7 +20,7 @@ import structlog
 from django.conf import settings
 
 from console.celery import shutting_down
-from console.jobs import job_settings, runs
+from console.jobs import child_environment, job_settings, runs
 from console.jobs.child import Child, describe_exit
 from console.jobs.holding import new_owner, renew
 from console.jobs.models import Run
@@ -103,8 +103,8 @@ class _Supervision:
         began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
         try:
             pulse = Pulse(log_file.with_suffix(".beat"))
-            told = {"WEIR_BEAT_FILE": str(pulse.file)}
-            child = Child(command, log_file, stdin=subprocess.PIPE, environment=told)
+            environment = child_environment.of_master(pulse.file)
+            child = Child(command, log_file, stdin=subprocess.PIPE, environment=environment)
         except OSError as error:
             return Ended(CANNOT_START, f"ended with {describe_exit(CANNOT_START)}", 0.0, [str(error)])
         with child:

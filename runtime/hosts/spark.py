@@ -23,6 +23,8 @@ import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.blueprint import CompiledJob
+from runtime.connectors.data_roots import VARIABLE as DATA_ROOTS
+from runtime.connectors.data_roots import DataRoots
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.settings import JobSettings
@@ -135,6 +137,9 @@ class SparkLauncher(StandingLauncher):
         with self._opening:
             if self._context is None:
                 settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
+                settings.setExecutorEnv(
+                    pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ]
+                )
                 settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
                 self._context = SparkContext(conf=settings)
                 self._context.setLogLevel("ERROR")
@@ -157,6 +162,10 @@ _SPARK_SETTINGS: Final = {
     # options that an operator sets, and choose no collector: with two chosen no JVM starts.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
+
+
+#: What a slot needs to know which files it may read. Executors on other hosts have an environment of their own.
+_SLOT_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
 def _own_address(peer: str) -> str:
@@ -219,12 +228,14 @@ def gist(error: BaseException) -> str:
 # ---------------------------------------------------------------- the process
 
 
-def _master(row: RunRow, run: int, token: Token, launcher: SparkLauncher) -> tuple[JobMaster, PostgresRecords]:
+def _master(
+    row: RunRow, run: int, token: Token, launcher: SparkLauncher, url: str
+) -> tuple[JobMaster, PostgresRecords]:
     """Compiles the run's version and puts the master together. Raises JobRejected."""
     settings = settings_of(row)
-    job = _compile(row)
+    job = job_of(row)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
-    records = PostgresRecords(os.environ["DATABASE_URL"], run, token, row.max_parallelism)
+    records = PostgresRecords(url, run, token, row.max_parallelism)
     config = MasterConfig(
         job_id=str(row.job_id),
         token=token,
@@ -257,10 +268,11 @@ def _beat() -> None:
         Path(path).touch()
 
 
-def _compile(row: RunRow) -> CompiledJob:
+def job_of(row: RunRow) -> CompiledJob:
+    """Raises JobRejected: also where a folder has become a link out of WEIR_DATA_ROOTS since the version was made."""
     offered = pipeline(row.pipeline)
     inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.version_id))
-    flow = offered.build(offered.parse(row.params), PipelineContext(inputs))
+    flow = offered.dataflow(row.params, PipelineContext(inputs, DataRoots.of_environment(os.environ)))
     flow.max_parallelism = row.max_parallelism
     return flow.compile(row.parallelism)
 
@@ -283,12 +295,12 @@ def _end_with_stdin() -> None:
 
 
 def _run(run: int, token: Token) -> Exit:
-    url = os.environ["DATABASE_URL"]
+    url = os.environ.pop("DATABASE_URL")  # Spark and the slots, which run the author's code, inherit the environment
     row = _load(url, run)
     launcher = SparkLauncher(row.job_name, os.environ.get("SPARK_MASTER", ""))
     launcher.warm_up(row.parallelism)
     try:
-        master, records = _master(row, run, token, launcher)
+        master, records = _master(row, run, token, launcher, url)
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}
         PostgresRecords(url, run, token, row.max_parallelism).change_state(RunEvent.GAVE_UP, failure)

@@ -68,6 +68,8 @@ def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def build(params: FlightsParams, context: PipelineContext) -> Dataflow:
+    if params.airlines_csv:
+        context.check_path("airlines_csv", params.airlines_csv)
     flow = Dataflow("flights")
     flights = flow.source("flights", _source(params)).map_batches("prepared", prepare)
     names = flow.source("airlines", ParquetSource(context.input("airlines")), parallelism=1)

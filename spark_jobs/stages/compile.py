@@ -30,7 +30,7 @@ def schema_of(one: Pipeline[Any]) -> dict[str, Any]:
 
 
 def compiled(
-    name: str, raw: Mapping[str, Any], inputs_dir: str, parallelism: int, max_parallelism: int | None
+    name: str, raw: Mapping[str, Any], context: PipelineContext, parallelism: int, max_parallelism: int | None
 ) -> dict[str, Any]:
     """The graph of pipeline `name` and the bounded inputs that it needs.
 
@@ -38,7 +38,7 @@ def compiled(
         JobRejected: naming the parameter or operator at fault.
     """
     one = pipeline(name)
-    flow = one.build(one.parse(raw), PipelineContext(inputs_dir))
+    flow = one.dataflow(raw, context)
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
     return {"graph": _graph(flow, parallelism), "inputs": sorted(one.inputs)}

@@ -61,6 +61,12 @@ def test_a_malformed_variable_is_named(changes: dict[str, str], message: str) ->
     assert message in said.stderr.splitlines()[-1]
 
 
+def test_jobs_may_use_the_data_folder_alone_unless_told_otherwise() -> None:
+    show = "from console.settings import *; print(*WEIR_DATA_ROOTS)"
+    assert run(show, {}).stdout.split() == ["/nowhere/data", "/nowhere/demo"]
+    assert run(show, {"WEIR_DATA_ROOTS": "/a:/b"}).stdout.split() == ["/a", "/b"]
+
+
 def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:
     one, again, other = (
         run(COOKIES, {"WEIR_VAR": var}).stdout.split() for var in ("/one/var", "/one/var", "/other/var")

@@ -1,14 +1,16 @@
 """What the job master on Spark makes of the settings that the console stored."""
 
+from pathlib import Path
+
 import pytest
 
 from runtime.core.settings import JobSettings
 from runtime.errors import JobRejected
-from runtime.hosts.spark import settings_of
+from runtime.hosts.spark import job_of, settings_of
 from runtime.io.postgres import RunRow
 
 
-def row(**settings: object) -> RunRow:
+def row(params: dict[str, object] | None = None, **settings: object) -> RunRow:
     return RunRow(
         job_id=1,
         job_name="words",
@@ -17,7 +19,7 @@ def row(**settings: object) -> RunRow:
         parallelism=1,
         max_parallelism=128,
         pipeline="wordcount",
-        params={},
+        params=params or {},
         settings=settings,
         state="starting",
         token=1,
@@ -36,3 +38,21 @@ def test_settings_that_this_software_cannot_obey_end_the_run_instead_of_killing_
     with pytest.raises(JobRejected) as refused:
         settings_of(row(**settings))
     assert (refused.value.code, refused.value.field) == ("bad-settings", "settings")
+
+
+def test_a_folder_that_has_become_a_link_out_of_the_data_roots_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version was compiled when `out` was a folder; the run looks again."""
+    monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path / "data"))
+    monkeypatch.setenv("WEIR_INPUTS", str(tmp_path / "inputs"))
+    out = tmp_path / "data" / "out"
+    out.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    given = row({"lines_dir": str(tmp_path / "data" / "in"), "output_dir": str(out)})
+    assert job_of(given).sinks
+    out.rmdir()
+    out.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JobRejected) as refused:
+        job_of(given)
+    assert (refused.value.code, refused.value.field) == ("path-not-allowed", "output_dir")

@@ -46,6 +46,7 @@ def command(tmp_path: Path) -> Command:
     """Runs `python -m spark_jobs …` in a folder of its own, with `params` on stdin."""
 
     def run(*arguments: str, params: object = None, text: str | None = None, **env: str) -> Answer:
+        roots = os.pathsep.join([str(tmp_path), "/in", "/out"])
         stdin = text if text is not None else json.dumps(params if params is not None else {})
         done = subprocess.run(
             [sys.executable, "-m", "spark_jobs", *arguments],
@@ -53,7 +54,9 @@ def command(tmp_path: Path) -> Command:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env=os.environ | {"WEIR_VAR": str(tmp_path), "PYTHONPATH": str(ROOT)} | env,
+            env=os.environ
+            | {"WEIR_VAR": str(tmp_path / "var"), "PYTHONPATH": str(ROOT), "WEIR_DATA_ROOTS": roots}
+            | env,
             timeout=120,
             check=False,
         )

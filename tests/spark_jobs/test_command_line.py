@@ -144,3 +144,41 @@ def test_a_broken_input_answers_with_one_line(command: Command, tmp_path: Path) 
     assert answer.json["error"]["field"] == "airlines"
     assert "\n" not in answer.json["error"]["detail"]
     assert not Path(to).exists()
+
+
+# ---------------------------------------------------------------- folders
+
+
+def link(at: Path, to: Path) -> str:
+    at.symlink_to(to)
+    return str(at)
+
+
+@pytest.mark.parametrize("name", ["flights_dir", "output_dir", "dead_letter_dir", "airlines_csv"])
+def test_a_path_outside_the_data_roots_is_refused_by_parameter(command: Command, tmp_path: Path, name: str) -> None:
+    """An attacker who may define jobs names a file of the service account, directly or behind a link."""
+    policy = {"on_malformed": "dead_letter", "dead_letter_dir": "/out/letters"}
+    for path in ("/etc", link(tmp_path / "innocent", Path("/etc")), str(tmp_path / "var" / ".." / "var" / "run")):
+        answer = compile_flights(command, PARAMS | policy | {name: path})
+        assert (answer.code, answer.json["error"]["field"]) == (3, name), answer
+        assert answer.json["error"]["code"] == "path-not-allowed"
+        assert "WEIR_DATA_ROOTS" in answer.json["error"]["detail"]
+        assert str(tmp_path) in answer.json["error"]["detail"], "the allowed roots are named"
+
+
+def test_a_link_that_changes_after_the_version_was_compiled_is_refused_by_the_stage(
+    command: Command, tmp_path: Path
+) -> None:
+    secret = tmp_path / "var" / "run" / "env"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("DATABASE_URL=postgresql://weir:swordfish@127.0.0.1/weir\n")
+    (tmp_path / "airlines.csv").write_text("carrier,name\nAA,American\n")
+    params = PARAMS | {"airlines_csv": link(tmp_path / "list", tmp_path / "airlines.csv")}
+    assert compile_flights(command, params).code == 0
+    (tmp_path / "list").unlink()
+    link(tmp_path / "list", secret)
+    to = str(tmp_path / "to")
+    answer = command("materialise", "--pipeline", "flights", "--input", "airlines", "--to", to, params=params)
+    assert (answer.code, answer.json["error"]["code"]) == (3, "path-not-allowed")
+    assert "swordfish" not in answer.stderr + str(answer.json)
+    assert not Path(to).exists()

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -57,6 +57,9 @@ class ParquetSink:
     def check(self) -> None:
         if not self.path:
             raise JobRejected("bad-path", "path", "the output folder must be named")
+
+    def folders(self) -> Mapping[str, str]:
+        return {"path": self.path}
 
 
 class ParquetWriter(SinkWriter):

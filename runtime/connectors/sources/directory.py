@@ -9,12 +9,14 @@ been read is never looked at again.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
+from runtime.connectors.data_roots import DataRoots
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Format, Malformed, MalformedFile
 from runtime.connectors.sources.open_file import OpenFile
@@ -75,6 +77,10 @@ class DirectorySource:
         self.format.check()
         self._check_event_time()
 
+    def folders(self) -> Mapping[str, str]:
+        letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
+        return {"path": self.path, **letters}
+
     def _check_event_time(self) -> None:
         columns = self.format.columns()
         if self.event_time is None or columns is None:
@@ -122,6 +128,7 @@ class DirectoryReader(SourceReader):
         self._schema: pa.Schema | None = source.format.columns()
         self._largest_time: int | None = None
         self._letters: DeadLetters | None = None
+        self._roots = DataRoots.of_environment(os.environ)
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -244,6 +251,8 @@ class DirectoryReader(SourceReader):
             return False
         name = self._pending.pop()
         path, position = self._folder / name, self._positions.setdefault(name, Position())
+        if path.is_symlink() and not self._roots.holds(path):
+            raise DataRejected(f"{path}: this link leads out of the folders that jobs may read (WEIR_DATA_ROOTS)")
         try:
             size = path.stat().st_size
         except FileNotFoundError:

@@ -1,5 +1,6 @@
 """A folder of Parquet files as a bounded source, such as what a PySpark stage has materialised."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,9 @@ class ParquetSource:
 
     def check(self) -> None:
         self._as_directory().check()
+
+    def folders(self) -> Mapping[str, str]:
+        return {"path": self.path}
 
     def _as_directory(self) -> DirectorySource:
         return DirectorySource(self.path, ParquetFormat(self.schema), bounded=True)

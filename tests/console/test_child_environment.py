@@ -1,0 +1,40 @@
+"""What processes that run code of job authors find in their environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from console.jobs import child_environment
+
+SECRETS = ("CELERY_BROKER_URL", "DJANGO_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "WEIR_ADMIN_PASSWORD")
+
+
+@pytest.fixture(autouse=True)
+def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SECRETS, "DATABASE_URL"):
+        monkeypatch.setenv(name, "swordfish")
+
+
+def test_a_stage_is_given_none_of_our_secrets() -> None:
+    """Any pipeline could print them into its log, which the console shows."""
+    assert "swordfish" not in child_environment.of_stage().values()
+
+
+def test_a_master_is_given_the_database_alone(tmp_path: Path) -> None:
+    found = child_environment.of_master(tmp_path / "beat")
+    assert [name for name, value in found.items() if value == "swordfish"] == ["DATABASE_URL"]
+    assert found["WEIR_BEAT_FILE"] == str(tmp_path / "beat")
+
+
+def test_both_are_told_the_data_roots_and_the_folders_of_weir(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default of the console holds for them too: without the variable a job has no limits."""
+    monkeypatch.delenv("WEIR_DATA_ROOTS")
+    settings.WEIR_DATA_ROOTS = [Path("/a"), Path("/b")]
+    for found in (child_environment.of_stage(), child_environment.of_master(tmp_path)):
+        assert found["WEIR_DATA_ROOTS"] == f"/a{os.pathsep}/b"
+        assert found["WEIR_STORAGE"] == str(settings.WEIR_STORAGE)
+        assert found["PATH"] == os.environ["PATH"]

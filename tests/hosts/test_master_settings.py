@@ -1,6 +1,7 @@
 """What the job master on Spark makes of the settings that the console stored."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from runtime.hosts.spark import job_of, settings_of
 from runtime.io.postgres import RunRow
 
 
-def row(params: dict[str, object] | None = None, **settings: object) -> RunRow:
+def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
     return RunRow(
         job_id=1,
         job_name="words",
@@ -33,7 +34,7 @@ def test_what_is_left_out_has_its_default() -> None:
 
 @pytest.mark.parametrize("settings", [{"of_newer_software": 1}, {"retained_checkpoints": 0}, {"restart_strategy": "?"}])
 def test_settings_that_this_software_cannot_obey_end_the_run_instead_of_killing_masters(
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     with pytest.raises(JobRejected) as refused:
         settings_of(row(**settings))

@@ -348,9 +348,8 @@ class Subtask:
         if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
             effects.append(EndInput(number))
         if drain:
-            self.watermarks.ended(channel)
             self.loop.data_ended(channel)
-            effects += self._timed(self.watermarks.current, None)
+            effects += self._timed(self.watermarks.current, self.watermarks.ended(channel))
         truly = all(self._end_of_data.values())
         if len(self._end_of_data) == len(self.spec.regular) and not (truly and self.loop.must_prove):
             effects += self._inputs_done(drain=truly)

@@ -7,7 +7,18 @@ from runtime.core.checkpoint import CommitPermit, FinishedState, Manifest
 from runtime.core.flow import CHANNEL_WINDOW_BYTES
 from runtime.core.graph import JobGraph
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
-from runtime.core.messages import Barrier, CheckpointKind, EndOfData, EndOfPartition, Idle, Message, Records, Watermark
+from runtime.core.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CheckpointKind,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Message,
+    Records,
+    Watermark,
+)
 from runtime.core.subtask import Subtask
 from runtime.hosts.retention import files_of
 from runtime.ports import SnapshotStore
@@ -67,6 +78,11 @@ def check_subtask(machine: Subtask) -> None:
     """After every event of a subtask."""
     waiting = machine.aligning is not None
     require(waiting or not machine.blocked, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
+    if machine.idle:
+        times = (machine.watermarks.time(channel) for channel in machine.spec.regular)
+        furthest = max((time for time in times if time < MAX_WATERMARK), default=MIN_WATERMARK)
+        detail = f"{machine.spec.id} is idle at {machine.watermark}, a channel at {furthest}"
+        require(furthest <= machine.watermark, "an-idle-subtask-holds-back-no-time", detail)
 
 
 class Ledger:

@@ -123,6 +123,15 @@ def test_an_idle_input_is_set_aside_and_an_idle_subtask_says_so() -> None:
     assert hear(machine, LEFT, Idle()) == [], "it is said once"
 
 
+def test_the_last_input_that_becomes_idle_lets_time_rise_to_the_maximum() -> None:
+    """The faster input was idle first. Successors see the time before they set this subtask aside."""
+    machine = two_inputs()
+    hear(machine, LEFT, Watermark(90))
+    hear(machine, RIGHT, Watermark(5))
+    assert hear(machine, LEFT, Idle()) == []
+    assert hear(machine, RIGHT, Idle()) == [*risen(90), Broadcast(Idle())]
+
+
 def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
     """What fires when time goes on is output, so the successors must count this channel before."""
     machine = one_input()
@@ -136,10 +145,10 @@ def test_a_subtask_counts_again_before_it_puts_out_anything() -> None:
 def test_a_subtask_wakes_its_successors_even_when_time_has_not_risen() -> None:
     machine = two_inputs()
     hear(machine, LEFT, Watermark(9), Idle())
+    assert hear(machine, RIGHT, Idle()) == [*risen(9), Broadcast(Idle())]
+    assert hear(machine, RIGHT, Watermark(5)) == [Broadcast(Watermark(9))]
     assert hear(machine, RIGHT, Idle()) == [Broadcast(Idle())]
-    assert hear(machine, RIGHT, Watermark(5)) == [Broadcast(Watermark(MIN_WATERMARK)), *risen(5)]
-    hear(machine, RIGHT, Idle())
-    assert hear(machine, LEFT, Watermark(5)) == [Broadcast(Watermark(5)), *risen(9)], "a channel does not go back"
+    assert hear(machine, LEFT, Watermark(5)) == [Broadcast(Watermark(9))], "a channel does not go back"
     hear(machine, LEFT, Idle())
     assert hear(machine, RIGHT, Watermark(7)) == [Broadcast(Watermark(9))]
 

@@ -1,5 +1,9 @@
 """Event time of a subtask with two inputs."""
 
+from itertools import permutations
+
+import pytest
+
 from runtime.core.ids import ChannelId
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.core.watermarks import Watermarks
@@ -36,6 +40,39 @@ def test_when_all_are_idle_time_stands_still() -> None:
     watermarks = Watermarks([LEFT])
     assert watermarks.idle(LEFT) is None
     assert watermarks.all_idle
+    assert watermarks.current == MIN_WATERMARK, "no channel has said anything of time"
+
+
+@pytest.mark.parametrize("order", [*permutations([LEFT, RIGHT, THIRD])])
+def test_when_the_last_channel_becomes_idle_time_rises_to_the_maximum(order: tuple[ChannelId, ...]) -> None:
+    """Whatever the order, a window below the maximum waits for no channel any more."""
+    watermarks = Watermarks([LEFT, RIGHT, THIRD])
+    for channel, time in ((LEFT, 100), (RIGHT, 5), (THIRD, 20)):
+        watermarks.advance(channel, time)
+    risen = [watermarks.idle(channel) for channel in order]
+    assert watermarks.current == 100
+    assert (risen[-1] == 100) == (order[-1] != LEFT), "it is told once"
+    assert watermarks.advance(RIGHT, 30) is None, "late, but the subtask does not go back"
+
+
+def test_what_an_ended_channel_had_reached_counts_when_the_others_become_idle() -> None:
+    watermarks = Watermarks([LEFT, RIGHT])
+    watermarks.advance(LEFT, 100)
+    watermarks.advance(RIGHT, 5)
+    assert watermarks.advance(LEFT, MAX_WATERMARK) is None
+    assert watermarks.ended(LEFT) is None, "the right one is active"
+    assert watermarks.idle(RIGHT) == 100, "not the end of time: the right one may come back"
+
+
+def test_the_end_of_the_last_active_channel_raises_time_as_well() -> None:
+    watermarks = Watermarks([LEFT, RIGHT, THIRD])
+    watermarks.advance(LEFT, 100)
+    watermarks.idle(LEFT)
+    watermarks.advance(RIGHT, 5)
+    watermarks.idle(THIRD)
+    assert watermarks.current == 5
+    assert watermarks.advance(RIGHT, MAX_WATERMARK) is None, "records may precede its end of data"
+    assert watermarks.ended(RIGHT) == 100
 
 
 def test_the_end_of_one_channel_does_not_speak_for_another_that_is_idle() -> None:

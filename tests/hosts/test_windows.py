@@ -6,6 +6,8 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
@@ -91,6 +93,65 @@ def test_every_window_comes_once_and_is_right(tmp_path: Path, size_ms: int, slid
         run.end("drain")
         assert not run.operator("windows").get("counters", {}).get("late_records")
     assert different(output, source.total, size_ms, slide_ms) == 0
+
+
+class Resting(Clocked):
+    """Event time is 500 times as fast in the first subtask; each becomes idle when the test says so."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total=total)
+        self.resting: set[int] = set()
+
+    def reader(self) -> "RestingReader":
+        return RestingReader(self)
+
+
+class RestingReader(ClockedReader):
+    def __init__(self, source: Resting) -> None:
+        super().__init__(source)
+        self._resting = source.resting
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._index = context.index
+
+    @property
+    def idle(self) -> bool:
+        return self._index in self._resting
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        batch = super().poll(max_rows)
+        return batch if batch is None else batch.append_column("time", pc.multiply(batch.column("value"), self._speed))
+
+    def watermark(self) -> int | None:
+        least = super().watermark()
+        return None if least is None else least * self._speed
+
+    @property
+    def _speed(self) -> int:
+        return 500 if self._index == 0 else 1
+
+
+def test_windows_between_two_idle_inputs_fire_though_the_faster_was_idle_first(tmp_path: Path) -> None:
+    """The slower input sets the time until it is idle too; then no window below the faster one waits."""
+    source, output, flow = Resting(total=10), tmp_path / "out", Dataflow("resting")
+    size, aggregates = timedelta(milliseconds=100), {"n": Count()}
+    rows = flow.source("numbers", source)
+    rows.key_by("key").window("windows", size, "time", aggregates).sink("out", ParquetSink(str(output)))
+
+    def latest() -> int:
+        paths = [*output.glob("part-*.parquet")]
+        starts = [row["window_start"] for path in paths for row in pq.read_table(path).to_pylist()]
+        return max((int(start.timestamp() * 1000) for start in starts), default=-1)
+
+    with running(flow.compile(2), tmp_path / "state") as run:
+        run.wait_for(lambda: run.operator("windows").get("records_in", 0) > 0)
+        source.resting.add(0)
+        run.checkpoints(2)
+        assert latest() < 100, "the slower one has not come so far"
+        source.resting.add(1)
+        run.wait_for(lambda: latest() >= 4_000)
+        run.end("stop")
 
 
 def different(output: Path, total: int, size_ms: int, slide_ms: int) -> int:

@@ -177,6 +177,11 @@ def end_time_over_the_head_of_an_idle_channel(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Watermarks, "_rise", rise)
 
 
+def hold_back_time_when_all_are_idle(patch: pytest.MonkeyPatch) -> None:
+    rise = Watermarks._rise
+    patch.setattr(Watermarks, "_rise", lambda watermarks: None if watermarks.all_idle else rise(watermarks))
+
+
 def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """Its changes are marked as written, but no later snapshot names them."""
     perform = Host._perform
@@ -266,6 +271,7 @@ PLANTED: dict[Plant, int] = {
     resume_without_a_word: 21,
     fire_before_the_successors_count_again: 151,
     end_time_over_the_head_of_an_idle_channel: 66,
+    hold_back_time_when_all_are_idle: 1_000,
     lose_credit: 10,
     forget_the_back_edge_log: 111,
     acknowledge_before_the_barrier_is_back: 28,

@@ -8,7 +8,7 @@ only when every live channel has delivered its barrier or ended; and nobody stay
 
 from dataclasses import dataclass, field, replace
 
-from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.ids import ChannelId, CheckpointId, with_aborted
 from runtime.core.messages import Barrier
 
 NOBODY: frozenset[ChannelId] = frozenset()
@@ -37,7 +37,7 @@ class Alignment:
     """Where one subtask stands.
 
     `pending` is the barrier being aligned, if any; `blocked` those that have delivered it. `aborted` holds ids that the
-    coordinator gave up before their barrier came here.
+    coordinator gave up before their barrier came here, the newest `MAX_ABORTED_IDS` of them.
     """
 
     live: frozenset[ChannelId]
@@ -86,7 +86,7 @@ def checkpoint_aborted(now: Alignment, checkpoint: CheckpointId) -> Alignment:
     if now.pending is not None and now.pending.checkpoint == checkpoint:
         return _idle(now, checkpoint)
     if checkpoint > now.newest:
-        return replace(now, aborted=now.aborted | {checkpoint})
+        return replace(now, aborted=with_aborted(now.aborted, checkpoint))
     return now
 
 

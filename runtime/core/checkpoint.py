@@ -77,6 +77,14 @@ def folder_of(kind: CheckpointKind, checkpoint: int, token: int) -> str:
     return f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
 
 
+def numbers_of(folder: str) -> tuple[int, int] | None:
+    """Checkpoint id and token of a folder that `folder_of` named; None for any other name."""
+    kind, *numbers = folder.split("-")
+    if kind not in ("chk", "savepoint") or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+        return None
+    return int(numbers[0]), int(numbers[1])
+
+
 class FinishedState(StrEnum):
     """How far an operator's subtasks had come when the snapshot was taken (FLIP-147)."""
 

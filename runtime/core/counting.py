@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from runtime.core.alignment import NOBODY, Aligned, GivenUp, Verdict
-from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.ids import ChannelId, CheckpointId, with_aborted
 from runtime.core.messages import Barrier
 
 AWAITED_MAX: Final = 50  #: the oldest beyond these is given up
@@ -32,7 +32,7 @@ class Awaited:
 class Counting:
     """Where one subtask stands. Checkpoints up to `over` are taken or given up; `awaited` are later ones, oldest first.
 
-    `aborted` holds later ids that the coordinator gave up.
+    `aborted` holds later ids that the coordinator gave up, the newest `MAX_ABORTED_IDS` of them.
     """
 
     live: frozenset[ChannelId]
@@ -81,7 +81,7 @@ def checkpoint_aborted(now: Counting, checkpoint: CheckpointId) -> Counting:
     if checkpoint <= now.over:
         return now
     awaited = tuple(one for one in now.awaited if one.checkpoint != checkpoint)
-    return replace(now, awaited=awaited, aborted=now.aborted | {checkpoint})
+    return replace(now, awaited=awaited, aborted=with_aborted(now.aborted, checkpoint))
 
 
 def _begin(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:

@@ -11,7 +11,7 @@ It decides who logs what. It does not know records, nor where a log is kept.
 
 from collections.abc import Iterable
 
-from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.ids import ChannelId, CheckpointId, with_aborted
 
 
 class BackEdges:
@@ -28,7 +28,7 @@ class BackEdges:
         self._newest = CheckpointId(0)  #: of the head's own snapshots
         self._owing: dict[CheckpointId, set[ChannelId]] = {}  #: by open log: who has not brought the barrier back
         self._early: set[tuple[ChannelId, CheckpointId]] = set()
-        self._given_up: set[CheckpointId] = set()  #: newer than the newest
+        self._given_up: frozenset[CheckpointId] = frozenset()  #: newer than the newest; bounded
 
     def readable(self, channel: ChannelId) -> bool:
         return channel in self.live and not (self._waits and any(early == channel for early, _ in self._early))
@@ -45,7 +45,7 @@ class BackEdges:
         self._newest = checkpoint
         owing = {channel for channel in self.live if (channel, checkpoint) not in self._early}
         self._early = {(channel, early) for channel, early in self._early if early > checkpoint}
-        self._given_up = {given_up for given_up in self._given_up if given_up > checkpoint}
+        self._given_up = frozenset(given_up for given_up in self._given_up if given_up > checkpoint)
         if owing:
             self._owing[checkpoint] = owing
         return not owing
@@ -64,7 +64,7 @@ class BackEdges:
     def give_up(self, checkpoint: CheckpointId) -> bool:
         """The checkpoint is not to be. Returns whether it was being logged."""
         if checkpoint > self._newest:
-            self._given_up.add(checkpoint)
+            self._given_up = with_aborted(self._given_up, checkpoint)
         self._early = {(channel, early) for channel, early in self._early if early != checkpoint}
         return self._owing.pop(checkpoint, None) is not None
 

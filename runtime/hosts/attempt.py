@@ -50,6 +50,7 @@ from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure
 from runtime.hosts.completion import Timings, complete
+from runtime.hosts.logs import trace
 from runtime.hosts.monitor import Monitor
 from runtime.hosts.protocol import (
     Aborted,
@@ -185,8 +186,8 @@ class Attempt:
         """What goes wrong at a trigger costs that checkpoint only: the clock must live on."""
         try:
             self._decide(Ticked(at))
-        except Exception:
-            log.exception("a checkpoint could not be triggered")
+        except Exception as error:
+            log.error("a checkpoint could not be triggered", traceback=trace(error))
             self._reports.not_triggered += 1
             self._wake_at.append(at + LIVE_MS)
 
@@ -308,7 +309,7 @@ class Attempt:
         except EnvironmentFailure:
             raise
         except Exception as error:
-            log.exception("no checkpoint id")
+            log.error("no checkpoint id", traceback=trace(error))
             raise EnvironmentFailure(f"{type(error).__name__}: {error}") from error
 
     def _id_answered(self, answer: int | None | EnvironmentFailure) -> None:

@@ -13,18 +13,21 @@ from typing import Final
 import structlog
 
 from runtime.blueprint import CompiledJob
+from runtime.core.checkpoint import numbers_of
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.restart import FixedDelay, RestartStrategy
 from runtime.dataflow import Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.logs import trace
 from runtime.hosts.standing import Assignment, Stage, StandingLauncher, stand_ready
 from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory import MemoryExchange, MemoryHub
 from runtime.io.memory_records import MemoryRecords
+from runtime.io.savepoints import manifest_at
 from runtime.ports import Exchange, ExchangeListener
 
 STOP_S: Final = 10.0
@@ -71,7 +74,7 @@ class LocalLauncher(StandingLauncher):
         try:
             stand_ready(stage.stand, index, run)
         except Exception as error:
-            log.exception("a place broke", slot=index)
+            log.error("a place broke", slot=index, traceback=trace(error))
             stage.lost(index, repr(error))
 
     def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
@@ -95,11 +98,16 @@ def run_local(
 ) -> MemoryRecords:
     """Runs a job to its end in this process. Returns what was recorded about it.
 
+    Each call is a new run from empty state, unless `records` name a checkpoint to restore. `storage` and the folders of
+    sinks may hold files of earlier runs; its token and checkpoint ids are above theirs.
+
     Raises:
         JobRejected: the job cannot run; nothing was started.
         WeirError: the job failed, and the restart strategy gave up.
     """
-    records = records or MemoryRecords()
+    records = records or MemoryRecords(
+        token=Token(SystemClock().now_ms())
+    )  # output folders may hold what other runs wrote
     master = local_master(flow.compile(parallelism), storage, records, settings, restart)
     done = master.run()
     if done is not Exit.DONE or records.failure is not None:
@@ -116,6 +124,8 @@ def local_master(
 ) -> JobMaster:
     """A master over threads, for those who want to ask something of the job while it runs (`records.operations`)."""
     root = Path(storage).absolute()
+    store = FileStore(str(root))
+    records.reserve_above(*_newest_in(store, records.restore_from))
     config = MasterConfig(
         job_id=job.name,
         token=records.token,
@@ -124,4 +134,14 @@ def local_master(
         coordinator=settings or CoordinatorSettings(),
         restart=restart or FixedDelay(),
     )
-    return JobMaster(config, records, FileStore(str(root)), LocalLauncher(), SystemClock())
+    return JobMaster(config, records, store, LocalLauncher(), SystemClock())
+
+
+def _newest_in(store: FileStore, restored: str | None) -> tuple[int, int]:
+    """The highest checkpoint id and token in the storage and in the savepoint to restore."""
+    named = [numbers_of(path.split("/", 1)[0]) for path in store.list("")]
+    if restored is not None:
+        manifest = manifest_at(store, restored)
+        named.append((manifest.checkpoint, manifest.token))
+    found = [numbers for numbers in named if numbers is not None]
+    return max((checkpoint for checkpoint, _ in found), default=0), max((token for _, token in found), default=0)

@@ -2,8 +2,21 @@
 
 import logging
 import sys
+import traceback
+from typing import Final
 
 import structlog
+
+MAX_TRACE_CHARACTERS: Final = 8_000
+
+
+def trace(error: BaseException) -> str:
+    """The end of the traceback as text, without local variables.
+
+    Where `rich` is installed an unconfigured structlog renders every local variable of every frame. In a slot these are
+    batches and whole states, which takes tens of seconds.
+    """
+    return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
 
 
 def configure() -> None:

@@ -1,15 +1,18 @@
 """What is known of the slots: who is there, who was heard of when, how far the subtasks are; made into a live report.
 
-It decides nothing but "not heard of for too long".
+It decides nothing but "not heard of for too long". The silence of a slot is added up from looks that lie close
+together, as in `console.jobs.pulse`: a master that was stopped has read no mail meanwhile, so no slot was silent.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from runtime.core.graph import JobGraph
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.hosts.protocol import Heartbeat, SubtaskMetrics
 from runtime.io.control import Hello
+
+MAX_LOOK_MS: Final = 1_000  #: two looks lie further apart only if the master could not look
 
 
 class Monitor:
@@ -19,21 +22,28 @@ class Monitor:
         self._graph = graph
         self._slots: dict[int, Hello] = {}
         self._seen: dict[int, float] = {}
+        self._silence_ms: dict[int, float] = {}
+        self._looked: float | None = None
         self._metrics: dict[tuple[str, int], SubtaskMetrics] = {}
         self._before: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
 
     def hello(self, slot: int, hello: Hello, now: float) -> None:
         self._slots[slot] = hello
-        self._seen[slot] = now
+        self.heard(slot, now)
 
     def heard(self, slot: int, now: float, heartbeat: Heartbeat | None = None) -> None:
         self._seen[slot] = now
+        self._silence_ms[slot] = 0.0
         for metrics in heartbeat.subtasks if heartbeat else ():
             self._metrics[metrics.subtask.operator, metrics.subtask.index] = metrics
 
     def silent(self, now: float, timeout_ms: float) -> int | None:
-        """A slot that was not heard of for `timeout_ms`."""
-        return next((slot for slot, seen in self._seen.items() if now - seen > timeout_ms), None)
+        """A slot that was not heard of for `timeout_ms`. To be asked in every turn of the loop, after its mail."""
+        passed_ms = 0.0 if self._looked is None else min(now - self._looked, MAX_LOOK_MS)
+        self._looked = now
+        for slot in self._silence_ms:
+            self._silence_ms[slot] += passed_ms
+        return next((slot for slot, silence_ms in self._silence_ms.items() if silence_ms > timeout_ms), None)
 
     def report(self, now: float) -> dict[str, Any]:
         """Operators, slots and counters; rates are per second since the last report."""

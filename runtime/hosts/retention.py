@@ -7,7 +7,7 @@ killed half way) go at the next start.
 
 from collections.abc import Iterable
 
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import Manifest, numbers_of
 from runtime.core.envelope import FILE_NAME, home_of
 from runtime.core.ids import Token
 from runtime.errors import CorruptState, JobRejected
@@ -66,7 +66,5 @@ def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
 
 def _is_older(folder: str, token: int) -> bool:
     """Folders are called `chk-<id>-<token>` or `savepoint-<id>-<token>`; anything else is not ours to judge."""
-    kind, *numbers = folder.split("-")
-    if kind not in ("chk", "savepoint") or len(numbers) != 2 or not numbers[1].isdigit():
-        return False
-    return int(numbers[1]) < token
+    numbers = numbers_of(folder)
+    return numbers is not None and numbers[1] < token

@@ -9,7 +9,6 @@ import os
 import queue
 import socket
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from runtime.core.subtask import Subtask
 from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.hosts.collector import Relief
 from runtime.hosts.feedback import replayed
+from runtime.hosts.logs import trace
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.protocol import (
     Aborted,
@@ -57,6 +57,7 @@ from runtime.state.store import SubtaskState
 HEARTBEAT_S: Final = 0.5
 IDLE_POLL_S: Final = 0.01  #: how soon an idle source is asked again
 IDLE_S: Final = 0.5
+MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure: an error may quote a whole record
 FAREWELL_S: Final = 5.0  #: how long a failed slot waits to be told to go
 
 log = structlog.get_logger()
@@ -344,18 +345,21 @@ class Slot:
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
-        log.error("slot failed", slot=self._config.index, error=str(error), exc_info=error)
+        said, traced = _sendable(str(error) or type(error).__name__)[:MAX_DETAIL_CHARACTERS], trace(error)
         self._tell_metrics()
         self._control.send(
             Failed(
-                detail=_sendable(str(error) or type(error).__name__),
+                detail=said,
                 operator=operator,
-                traceback=_sendable("".join(traceback.format_exception(error))[-8000:]),
+                traceback=_sendable(traced),
                 final=_is_final(error),
                 story=[line[:500] for line in story[-20:]],
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
             )
         )
+        log.error(
+            "slot failed", slot=self._config.index, error=said, traceback=traced
+        )  # the master waits for the report
 
 
 def _note_untidy(future: "Future[None]") -> None:

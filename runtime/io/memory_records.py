@@ -31,6 +31,12 @@ class MemoryRecords:
     _taken: list[OperationRequest] = field(default_factory=list)
     _discarded: set[int] = field(default_factory=set)
 
+    def reserve_above(self, checkpoint: int, token: int) -> None:
+        """Before the run begins: its ids are above those that earlier runs left in its storage."""
+        if token >= self.token:
+            self.token = Token(token + 1)
+        self._ids = itertools.count(max(checkpoint + 1, next(self._ids)))
+
     def next_checkpoint_id(self) -> int | None:
         return None if self.superseded else next(self._ids)
 

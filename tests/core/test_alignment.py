@@ -7,7 +7,7 @@ import pytest
 
 from runtime.core import alignment as align
 from runtime.core.alignment import Aligned, Alignment, GivenUp
-from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
 from runtime.core.messages import Barrier, CheckpointKind
 
 ONE, TWO, THREE = (ChannelId(0, n, 0) for n in range(3))
@@ -162,3 +162,16 @@ def test_random_schedules_snapshot_each_checkpoint_at_most_once_and_in_order() -
             taken += [v.barrier.checkpoint for v in verdicts if isinstance(v, Aligned)]
             assert now.pending is not None or not now.blocked
         assert taken == sorted(set(taken))
+
+
+def test_ids_of_aborted_checkpoints_are_kept_within_a_bound_and_the_newest_stay() -> None:
+    """A subtask that no barrier reaches, behind a long build side, is told of one aborted checkpoint after another."""
+    now = fresh()
+    for checkpoint in range(1, 1_001):
+        now = align.checkpoint_aborted(now, CheckpointId(checkpoint))
+    assert now.aborted == set(range(1_001 - MAX_ABORTED_IDS, 1_001))
+    now, verdicts = align.barrier_received(now, ONE, barrier(1_000))
+    assert (now.pending, verdicts) == (None, []), "an aborted one that is remembered blocks no channel"
+    forgotten, _ = align.barrier_received(fresh(), ONE, barrier(5))
+    _, verdicts = align.barrier_received(forgotten, TWO, barrier(6))
+    assert verdicts == [GivenUp(CheckpointId(5), overtaken=True)], "one that is forgotten ends with the next barrier"

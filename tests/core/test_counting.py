@@ -8,7 +8,7 @@ import pytest
 from runtime.core import counting
 from runtime.core.alignment import Aligned, GivenUp, Verdict
 from runtime.core.counting import AWAITED_MAX, Counting
-from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
 from runtime.core.messages import Barrier, CheckpointKind
 
 ONE, TWO, THREE = (ChannelId(0, n, 0) for n in range(3))
@@ -155,3 +155,10 @@ def test_random_schedules_snapshot_each_checkpoint_at_most_once_and_in_order() -
                 now = counting.checkpoint_aborted(now, CheckpointId(max(aborted)))
         assert taken == sorted(set(taken))
         assert whole - aborted <= set(taken) <= whole
+
+
+def test_ids_of_aborted_checkpoints_are_kept_within_a_bound() -> None:
+    now = fresh()
+    for checkpoint in range(1, 1_001):
+        now = counting.checkpoint_aborted(now, CheckpointId(checkpoint))
+    assert now.aborted == set(range(1_001 - MAX_ABORTED_IDS, 1_001))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runtime.blueprint import CompiledJob
@@ -17,7 +18,7 @@ from runtime.core.envelope import sealed
 from runtime.core.ids import OperatorId, Token
 from runtime.core.lifecycle import RunState
 from runtime.core.messages import CheckpointKind
-from runtime.core.restart import FixedDelay
+from runtime.core.restart import FixedDelay, NoRestart
 from runtime.dataflow import Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import driver
@@ -28,7 +29,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
 from runtime.records import OperationRequest
-from tests.hosts.jobs import Numbers, counts
+from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
+from tests.hosts.live import running
 from tests.waiting import until
 
 FAST = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
@@ -264,3 +266,37 @@ def test_what_is_asked_while_an_answer_is_on_its_way_is_not_forgotten(tmp_path: 
     thread.join(30)
     assert heard
     assert records.settled["c"] == ({}, None)
+
+
+# ---------------------------------------------------------------- one run after another on the local host
+
+
+def test_a_second_local_run_into_the_same_folders_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """A newcomer runs the same script twice; the second run failed at "a file of this name that is not ours"."""
+    output, source = tmp_path / "out", Numbers(total=100)
+    for storage in ("state", "state", "elsewhere"):
+        before = set(output.glob("part-*"))
+        run_local(counts(source, output), storage=str(tmp_path / storage), settings=FAST, restart=NoRestart())
+        rows = [row for file in set(output.glob("part-*")) - before for row in pq.read_table(file).to_pylist()]
+        last = {row["key"]: (row["n"], row["total"]) for row in sorted(rows, key=lambda row: row["n"])}
+        assert last == expected_counts(source)
+
+
+def test_a_local_run_restores_a_savepoint_whose_token_is_higher(tmp_path: Path) -> None:
+    """It died with an assertion: a permit of an older token."""
+    source = Numbers(total=100, unbounded=True)
+    job = counts(source, tmp_path / "out").compile(1)
+    with running(job, tmp_path / "state", MemoryRecords(token=Token(7))) as run:
+        run.checkpoints()
+        folder = run.end("stop")
+    records = MemoryRecords(restore_from=folder)
+    storage = str(tmp_path / "state")
+    run_local(
+        counts(Numbers(total=200), tmp_path / "out"),
+        storage=storage,
+        records=records,
+        settings=FAST,
+        restart=NoRestart(),
+    )
+    assert records.token == 8
+    assert final_counts(tmp_path / "out") == expected_counts(Numbers(total=200))

@@ -133,7 +133,13 @@ class Stage:
 
 @contextmanager
 def master(
-    folder: Path, parallelism: int, records: MemoryRecords, *, hook: Callable[[], None] = lambda: None, **config: Any
+    folder: Path,
+    parallelism: int,
+    records: MemoryRecords,
+    *,
+    hook: Callable[[], None] = lambda: None,
+    clock: SystemClock | None = None,
+    **config: Any,
 ) -> Iterator[Stage]:
     """`hook` is called in each turn of the master's loop."""
     turns: list[float] = []
@@ -152,7 +158,7 @@ def master(
         **chosen,
     )
     launcher = Played()
-    found = JobMaster(made, records, FileStore(storage), launcher, SystemClock(), alive)
+    found = JobMaster(made, records, FileStore(storage), launcher, clock or SystemClock(), alive)
     stage = Stage(found, records, launcher, turns, threading.Thread(daemon=True))
     stage.thread = threading.Thread(target=lambda: stage.exit.append(found.run()), daemon=True)
     stage.thread.start()
@@ -264,6 +270,27 @@ def test_a_silent_slot_is_noticed_while_an_id_is_waited_for(tmp_path: Path, sile
         records.let_go.set()
         stage.thread.join(PATIENCE_S)
     assert f"slot {silent} was not heard of" in records.attempts[0][2]
+
+
+class Jumping(SystemClock):
+    """The clock of a process that was stopped for a while."""
+
+    ahead_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self.ahead_ms
+
+
+def test_a_master_that_was_itself_stopped_reads_its_mail_before_it_judges_silence(tmp_path: Path) -> None:
+    """SIGSTOP and SIGCONT: heartbeats sent meanwhile are still on their way when the loop turns again."""
+    clock = Jumping()
+    with master(tmp_path, 2, MemoryRecords(), clock=clock, heartbeat_timeout_ms=10_000) as stage:
+        stage.deploy()
+        until(lambda: all(slot.of(Trigger) for slot in stage.slots), PATIENCE_S)
+        clock.ahead_ms += 25_000
+        stage.let_pass(3)
+        assert not stage.records.attempts, "no slot was silent: nobody listened"
+        assert len(stage.launcher.attempts) == 1
 
 
 def _beat_until_over(stage: Stage, beating: int) -> bool:

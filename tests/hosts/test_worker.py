@@ -20,10 +20,11 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.hosts import worker
 from runtime.hosts.protocol import Aborted, Completed, Deploy, Failed, Go, Heartbeat, Shutdown, ToMaster, Trigger
 from runtime.hosts.worker import Slot, SlotConfig
-from runtime.io.control import ControlServer
+from runtime.io.control import ControlClient, ControlServer
 from runtime.io.filesystem import FileStore
 from runtime.io.memory import MemoryExchange, MemoryHub
 from runtime.ports import OperatorContext, SourceReader
+from tests.waiting import until
 
 TOKEN: Final = Token(1)
 PATIENCE_S: Final = 60.0
@@ -179,3 +180,52 @@ def test_a_failed_slot_goes_when_its_master_is_gone(
     master.control.close()
     master.thread.join(PATIENCE_S)
     assert not master.thread.is_alive()
+
+
+class Costly:
+    """A value of user code that is slow to print, as a large state is."""
+
+    printed = 0
+
+    def __repr__(self) -> str:
+        Costly.printed += 1
+        return "costly"
+
+
+class CostlyReader(FailingReader):
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        held = Costly()
+        raise ValueError("x" * 1_000_000) if held else RuntimeError
+
+
+class CostlySource(Failing):
+    def reader(self) -> SourceReader:
+        return CostlyReader(self)
+
+
+def test_a_failure_is_reported_before_it_is_logged_and_without_local_variables(
+    masters: list[Master], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rendering every local variable of every frame took 36 s under load, and the master waited for it."""
+    order: list[str] = []
+    send = ControlClient.send
+
+    class Log:
+        def __getattr__(self, level: str) -> Any:
+            return lambda event, **facts: order.append(f"log {event} {max(len(str(v)) for v in facts.values())}")
+
+    def noted(client: Any, message: Any) -> None:
+        send(client, message)
+        if isinstance(message, Failed):
+            order.append("report")
+
+    monkeypatch.setattr(worker, "log", Log())
+    monkeypatch.setattr(ControlClient, "send", noted)
+    Costly.printed = 0
+    master = Master(CostlySource(ValueError()), tmp_path)
+    masters.append(master)
+    failure = master.failure()
+    until(lambda: len(order) == 2)
+    assert order == ["report", f"log slot failed {worker.MAX_DETAIL_CHARACTERS}"]
+    assert len(failure.detail) == worker.MAX_DETAIL_CHARACTERS
+    assert Costly.printed == 0

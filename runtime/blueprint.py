@@ -61,6 +61,12 @@ class CompiledJob:
     partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
     foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by number of the edge
 
+    def __post_init__(self) -> None:
+        """The graph names the operators that have a committer: a restore and its report know the graph only."""
+        operators = tuple(replace(operator, commits=operator.uid in self.sinks) for operator in self.graph.operators)
+        if operators != self.graph.operators:
+            object.__setattr__(self, "graph", replace(self.graph, operators=operators))
+
 
 @dataclass
 class Blueprint:

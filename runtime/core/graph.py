@@ -56,6 +56,7 @@ class OperatorSpec:
     parallelism: int
     bounded: bool = False  #: for sources: it ends by itself
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and sinks; state in between is as exact as the mode
+    commits: bool = False  #: it has a committer although it is no sink: a two-phase-commit step in mid-stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ class JobGraph:
             "parallelism": self.parallelism,
             "operators": [
                 {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
-                 "guarantee": o.guarantee}
+                 "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK}
                 for o in self.operators
             ],
             "edges": [

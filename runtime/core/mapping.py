@@ -80,6 +80,11 @@ class TargetOperator(msgspec.Struct, frozen=True):
     role: Role
     parallelism: int
     most: int | None = None  #: what it has at the greatest parallelism of the job; None: compiled before that was told
+    commits: bool | None = None  #: whether it has a committer; None: compiled before that was stored
+
+    @property
+    def can_commit(self) -> bool:
+        return self.role is Role.SINK if self.commits is None else self.commits
 
     def at(self, parallelism: int, compiled_for: int) -> int:
         """How many subtasks it has in a job of `parallelism`."""
@@ -225,7 +230,7 @@ def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished
     if feeds_finished is not None:
         detail = f"it stands before {feeds_finished!r}, which the checkpoint holds as finished"
         return Problem(code="operator-before-finished", field=wanted.uid, detail=detail)
-    if held is not None and wanted.role is not Role.SINK and _owes(held):
+    if held is not None and not wanted.can_commit and _owes(held):
         return _owed_output(wanted.uid)
     return None
 

@@ -29,6 +29,7 @@ from runtime.testing.model import (
     SourceOperator,
     Split,
     Target,
+    TeeOperator,
     WindowOperator,
 )
 
@@ -49,6 +50,7 @@ PLAIN = {
     "loop": ModelOperator,
 }
 LOOPING = {"hop": HopOperator, "again": AgainOperator, "out": OutOperator}
+COMMITTING = {"sink": SinkOperator, "tee": TeeOperator}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,7 @@ class Job:
                 role=roles.get(step.kind, Role.OPERATOR),
                 parallelism=parallelism.get(step.lane, 1),
                 bounded=step.bounded,
+                commits=step.kind in COMMITTING,
             )
             for step in self.steps
         )
@@ -144,8 +147,8 @@ class Job:
         groups = range_of(subtask.index, MAX_PARALLELISM, parallelism)
         if step.kind == "source":
             return SourceOperator(groups, step.splits, step.bounded)
-        if step.kind == "sink":
-            return SinkOperator(groups, target, prefix)
+        if step.kind in COMMITTING:
+            return COMMITTING[step.kind](groups, target, prefix)
         if step.kind in LOOPING:
             return LOOPING[step.kind](groups, step.mark)
         return PLAIN[step.kind](groups)
@@ -165,7 +168,7 @@ class Job:
                 streams[step.uid] = Counter({row: n for row, n in streams[read[0].source].items() if row[0] in keys})
             else:
                 streams[step.uid] = _apply(step.kind, sum((streams[edge.source] for edge in read), Counter()))
-            if step.kind == "sink":
+            if step.kind in COMMITTING:
                 output.update({(step.uid, key, value): n for (key, value), n in streams[step.uid].items()})
         return output
 
@@ -320,6 +323,13 @@ def pooled(job: Job, rng: Random) -> Job:
     ]
     pooling = {step.uid for step in steps if step.kind == "pooling"}
     return Job(steps, [_routed(edge) if edge.target in pooling else edge for edge in job.edges])
+
+
+def with_tees(job: Job, rng: Random) -> Job:
+    """Has steps here and there commit what they forward, as often several in a row."""
+    share = rng.choice((0.0, 0.3, 0.9))
+    steps = [replace(step, kind="tee") if step.kind == "map" and rng.random() < share else step for step in job.steps]
+    return Job(steps, job.edges)
 
 
 def _routed(edge: EdgeSpec) -> EdgeSpec:

@@ -366,3 +366,11 @@ class SinkOperator(ModelOperator):
 
     def committables(self) -> tuple[Any, ...]:
         return tuple(self.prepared)
+
+
+class TeeOperator(SinkOperator):
+    """A two-phase-commit step in mid-stream: it commits the rows that it forwards."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        super().process(input, rows)
+        return rows

@@ -19,7 +19,7 @@ from runtime.testing.cluster import Attempt, Host
 from runtime.testing.cuts import Cuts
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
-from runtime.testing.jobs import Job, Positions, pooled, random_job, random_parallelism
+from runtime.testing.jobs import Job, Positions, pooled, random_job, random_parallelism, with_tees
 from runtime.testing.master import Ending, Master
 from runtime.testing.model import SourceOperator
 from runtime.testing.slots import Broken
@@ -315,8 +315,9 @@ class Simulation:
 
 
 def _job(shape: Random, seed: int) -> Job:
-    """Loops and union lists are drawn apart, so that worlds without them stay as they were."""
-    return pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
+    """Loops, union lists and commits in mid-stream are drawn apart, so that worlds without them stay as they were."""
+    job = pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
+    return with_tees(job, Random(f"{seed} tees"))
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:

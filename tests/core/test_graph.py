@@ -113,8 +113,16 @@ def test_the_console_gets_the_graph_as_json() -> None:
     """S4-05."""
     drawn = chain(2).to_json()
     assert drawn["parallelism"] == 2
-    first = {"uid": "a", "name": "a", "role": "source", "parallelism": 2, "bounded": False, "guarantee": "exactly-once"}
-    assert drawn["operators"][0] == first
+    assert drawn["operators"][0] == {
+        "uid": "a",
+        "name": "a",
+        "role": "source",
+        "parallelism": 2,
+        "bounded": False,
+        "guarantee": "exactly-once",
+        "commits": False,
+    }
+    assert [one["commits"] for one in drawn["operators"]] == [False, False, True]
     assert drawn["edges"][1] == {
         "source": "b",
         "target": "c",

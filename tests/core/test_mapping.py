@@ -1,5 +1,8 @@
 """What becomes of each operator in a restore, as a value."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
@@ -53,8 +56,6 @@ def test_the_bytes_of_state_are_those_of_all_segments() -> None:
 
 def test_the_graph_may_be_the_one_that_the_console_stores() -> None:
     """The same report before the restore as in the job master."""
-    import msgspec
-
     made = manifest({"a": [HELD], "gone": [HELD]})
     stored = msgspec.json.decode(msgspec.json.encode(chain().to_json()))
     assert report(made, msgspec.convert(stored, Target), "job") == report(made, Target.of(chain()), "job")
@@ -103,6 +104,23 @@ def test_what_would_lose_or_misplace_state_is_refused_by_name(made: Manifest, co
     with pytest.raises(JobRejected) as refused:
         check_restorable(made, chain(), "job")
     assert (refused.value.code, refused.value.field) == (code, field)
+
+
+def test_output_of_a_committing_step_in_mid_stream_is_restored() -> None:
+    """S0-14: in the master's graph and in that of the console; graphs stored before have no such step."""
+    committing = JobGraph(
+        (source("a"), replace(operator("b"), commits=True), sink("c")),
+        (edge("a", "b"), edge("b", "c")),
+        max_parallelism=8,
+    )
+    check_restorable(manifest({"b": [OWING], "c": [OWING]}), committing, "job")
+    stored = committing.to_json()
+    assert [one["commits"] for one in stored["operators"]] == [False, True, True]
+    assert not report(manifest({"b": [OWING]}), msgspec.convert(stored, Target), "job").all_problems
+    for one in stored["operators"]:
+        del one["commits"]
+    problems = report(manifest({"b": [OWING], "c": [OWING]}), msgspec.convert(stored, Target), "job").all_problems
+    assert [problem.field for problem in problems] == ["b"]
 
 
 def test_a_savepoint_of_another_job_is_refused() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.jobs.promises import promise_of
 from console.operations.models import Operation, OperationKind
@@ -130,10 +130,25 @@ class RunDetailSerializer(RunSerializer):
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
+    """`ended_at` says when it completed or failed, `completed_at` is there for completed ones only.
+
+    `outcome` tells those that were aborted with their attempt (reason `suspended`) from those that failed.
+    """
+
+    completed_at = serializers.SerializerMethodField()
+    ended_at = serializers.DateTimeField(source="completed_at", read_only=True, allow_null=True)
+    outcome = serializers.ChoiceField(choices=[*(status.value for status in Status), ABORTED], read_only=True)
+
+    @extend_schema_field(serializers.DateTimeField(allow_null=True))
+    def get_completed_at(self, checkpoint: Checkpoint) -> Any:
+        ended = self.fields["ended_at"]
+        return ended.to_representation(checkpoint.completed_at) if checkpoint.status == Status.COMPLETED else None
+
     class Meta:
         model = Checkpoint
         fields = (
-            "id", "job", "run", "token", "number", "kind", "status", "triggered_at", "completed_at", "duration_ms",
+            "id", "job", "run", "token", "number", "kind", "status", "outcome", "triggered_at", "completed_at",
+            "ended_at", "duration_ms",
             "size_bytes", "written_bytes", "acknowledged", "subtasks", "reason", "detail", "path", "operators",
             "finished_operators", "max_parallelism", "discarded_at", "review_state", "review_note", "reviewer",
             "reviewed_at",

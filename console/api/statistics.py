@@ -22,6 +22,7 @@ class CountsSerializer(serializers.Serializer[Any]):
     in_progress = serializers.IntegerField()
     completed = serializers.IntegerField()
     failed = serializers.IntegerField()
+    aborted = serializers.IntegerField(help_text="Ended with their attempt (reason `suspended`); not among the failed.")
     restored = serializers.IntegerField()
 
 

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.jobs.models import Job, Run, choices
+from runtime.core.checkpoint import FailureReason
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 
 
@@ -34,6 +35,11 @@ class Status(StrEnum):
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     FAILED = "failed"
+
+
+#: A failed checkpoint with this reason went wrong nowhere: its attempt ended first, by a cancel, a restart or the end.
+ABORT_REASON = FailureReason.SUSPENDED
+ABORTED = "aborted"
 
 
 class ReviewState(StrEnum):
@@ -114,6 +120,12 @@ class Checkpoint(models.Model):
     @property
     def noun(self) -> str:
         return noun(self.kind)
+
+    @property
+    def outcome(self) -> str:
+        """The status for people: `aborted` is told from `failed`."""
+        aborted = self.status == Status.FAILED and self.reason == ABORT_REASON
+        return ABORTED if aborted else str(self.status)
 
     @property
     def is_restorable(self) -> bool:

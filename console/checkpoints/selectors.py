@@ -1,11 +1,12 @@
 """How the checkpoints of a job have gone, read from their rows in few queries. Nothing here changes anything."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
 
-from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, Run
 from runtime.core.checkpoint import FailureReason
 from runtime.core.statistics import REMEMBERED, Measured, Summary, summary
@@ -13,16 +14,17 @@ from runtime.core.statistics import REMEMBERED, Measured, Summary, summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Of checkpoints and savepoints; `restored` counts attempts that began from one."""
+    """Of checkpoints and savepoints. `aborted` ones ended with their attempt; `restored` counts attempts."""
 
     in_progress: int
     completed: int
     failed: int
+    aborted: int
     restored: int
 
     @property
     def triggered(self) -> int:
-        return self.in_progress + self.completed + self.failed
+        return self.in_progress + self.completed + self.failed + self.aborted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,10 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     restored = attempts.exclude(restored_checkpoint=None)
     completed = rows.filter(status=Status.COMPLETED).order_by("-number")
     summed_up = summary(_measured(rows))  # before they are counted: another one may complete in between
-    failures = _failures(rows.filter(status=Status.FAILED))
+    ended = _failures(rows.filter(status=Status.FAILED))
+    failures = tuple(one for one in ended if one.reason != ABORT_REASON)
     return Statistics(
-        counts=_counts(rows, restored.count()),
+        counts=_counts(rows, ended, restored.count()),
         summary=summed_up,
         failures=failures,
         latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
@@ -68,12 +71,14 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
     )
 
 
-def _counts(rows: QuerySet[Checkpoint], restored: int) -> Counts:
+def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:
     found = dict(rows.order_by().values_list("status").annotate(rows=Count("*")))
+    aborted = sum(one.number for one in ended if one.reason == ABORT_REASON)
     return Counts(
         in_progress=found.get(Status.IN_PROGRESS, 0),
         completed=found.get(Status.COMPLETED, 0),
-        failed=found.get(Status.FAILED, 0),
+        failed=max(found.get(Status.FAILED, 0) - aborted, 0),
+        aborted=aborted,
         restored=restored,
     )
 

@@ -88,5 +88,10 @@ class Operation(models.Model):
         return f"{self.kind} {self.pk}"
 
     @property
+    def shows_run(self) -> bool:
+        """Whether the state of its run says what came of it: the run that it made goes on after it has ended."""
+        return self.kind in NEW_RUN and self.state == OperationState.SUCCEEDED and self.run_id is not None
+
+    @property
     def is_active(self) -> bool:
         return self.state in ACTIVE

@@ -14,7 +14,9 @@ from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Job, JobVersion
 from console.operations.origin import Origin
 from runtime.core import mapping
-from runtime.core.mapping import MappingReport, Problem, Target
+from runtime.core.graph import Role
+from runtime.core.lifecycle import RunState
+from runtime.core.mapping import Fate, MappingReport, Problem, Target
 from runtime.core.messages import CheckpointKind
 
 
@@ -32,6 +34,15 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The sources of the version, by uid: from their positions, from the beginning, and not at all."""
+
+    continued: tuple[str, ...]
+    new: tuple[str, ...]
+    finished: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
     """`refusal` stands in the way for good, `lost` and `repeated` until accepted; `warnings` are to be read."""
 
@@ -39,6 +50,7 @@ class RestoreReport:
     lost: Refused | None
     repeated: Repeated | None
     warnings: tuple[str, ...]
+    sources: Sources
     mapping: MappingReport
 
 
@@ -47,12 +59,43 @@ def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> R
     target = msgspec.convert(version.graph, Target).at(parallelism, compiled_for=version.parallelism)
     found = mapping.report(origin.manifest, target, str(job.pk))
     final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
+    sources = _sources(found, target)
+    idle = _does_nothing(found, sources)
+    done = _nothing_left(origin, version) if idle else None
     return RestoreReport(
-        refusal=_bad_parallelism(parallelism, version) or _refused(final, origin, version),
+        refusal=bad_parallelism(parallelism, version) or _refused(final, origin, version) or done,
         lost=_refused(first, origin, version) if final is None else None,
         repeated=committed_of(job.pk, origin.manifest.checkpoint),
-        warnings=_warnings(origin),
+        warnings=_warnings(origin, idle=idle),
+        sources=sources,
         mapping=found,
+    )
+
+
+def _sources(found: MappingReport, target: Target) -> Sources:
+    roles = {operator.uid: operator.role for operator in target.operators}
+    own = [one for one in found.operators if roles.get(one.uid) is Role.SOURCE]
+    continued, new, finished = (
+        tuple(one.uid for one in own if one.fate is fate) for fate in (Fate.MATCHED, Fate.NEW, Fate.FINISHED)
+    )
+    return Sources(continued=continued, new=new, finished=finished)
+
+
+def _does_nothing(found: MappingReport, sources: Sources) -> bool:
+    """Whether a run would end at once: what is kept had finished, and no source is there to feed what is new."""
+    kept = [one.fate for one in found.operators if one.fate is not Fate.DROPPED]
+    return Fate.FINISHED in kept and set(kept) <= {Fate.FINISHED, Fate.NEW} and not sources.new
+
+
+def _nothing_left(origin: Origin, version: JobVersion) -> Refused | None:
+    """A refusal, unless the run did not see its end: then the savepoint may hold output that is not committed yet."""
+    if origin.checkpoint is None or origin.checkpoint.run.run_state is not RunState.FINISHED:
+        return None
+    return Conflict(
+        "nothing-left",
+        f"{origin.name} leaves nothing to do: every operator of version {version.number} had finished, so a run from "
+        "it would read nothing and end at once. Restore an earlier checkpoint, or start from empty state.",
+        field=origin.field,
     )
 
 
@@ -108,7 +151,8 @@ def committed_of(job_id: int, after: int = 0) -> Repeated | None:
     return None if ends["first"] is None else Repeated(first=ends["first"], last=ends["last"])
 
 
-def _bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
+def bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
+    """Why a run of `version` cannot have this parallelism."""
     if 0 < parallelism <= version.max_parallelism:
         return None
     detail = f"parallelism: must lie between 1 and max_parallelism ({version.max_parallelism}), not {parallelism}."
@@ -127,9 +171,11 @@ def _refused(problem: Problem | None, origin: Origin, version: JobVersion) -> Re
     return Refused(problem.code, detail, "params.version", operator=problem.field)
 
 
-def _warnings(origin: Origin) -> tuple[str, ...]:
+def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
+    ended = "Every operator had finished: the run reads nothing, commits what the savepoint owes and ends."
     drained = (
         "This savepoint was taken by a drain: windows were closed early and everything was committed, so results "
         "may differ from those of a job that went on."
     )
-    return (drained,) if origin.manifest.kind is CheckpointKind.DRAIN else ()
+    is_drained = origin.manifest.kind is CheckpointKind.DRAIN
+    return tuple(text for text, applies in ((ended, idle), (drained, is_drained)) if applies)

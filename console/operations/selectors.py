@@ -4,10 +4,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, F, Func, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Greatest
+from django.db.models.lookups import LessThanOrEqual
 
 from console.accounts.rights import operate_refusal, type_of_user
-from console.checkpoints.models import Checkpoint, Status
+from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run, VersionState
 from console.operations.models import ACTIVE, Operation, OperationKind
 from console.operations.restore import committed_of
@@ -15,12 +17,15 @@ from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
 
 #: Jobs with what `jobs_found` adds to each, which types do not show.
 FoundJobs = QuerySet[Any]
+#: Checkpoints with what `restorable` adds to each.
+FoundCheckpoints = QuerySet[Any]
 
 _DRAWN_OF_RUN = (
     "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
     "version__graph",
 )  # fmt: skip
 _DRAWN_OF_CHECKPOINT = ("job", "kind", "number", "completed_at", "duration_ms")
+_SHOWN_OF_RUN = ("id", "state")
 _HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "version__inputs", "version__error")
 
 
@@ -31,6 +36,14 @@ class Act:
     act: OperationKind
     enabled: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The newest completed checkpoints of a run: of any kind, and of those that commit output."""
+
+    newest: Checkpoint | None
+    committed: Checkpoint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,15 @@ def runs_of(job: Job) -> QuerySet[Run]:
 
 def operations_of(job: Job) -> QuerySet[Operation]:
     """The operations of a job, newest first."""
-    return Operation.objects.filter(job=job).select_related("requested_by").order_by("-created_at", "-pk")
+    return of_runs(Operation.objects.filter(job=job))
+
+
+def of_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
+    """Operations, newest first, with the state of the run of each and no more of it."""
+    related = rows.select_related("job", "requested_by", "run").order_by("-created_at", "-pk")
+    return related.defer(
+        *(f"run__{field.attname}" for field in Run._meta.concrete_fields if field.name not in _SHOWN_OF_RUN)
+    )
 
 
 def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
@@ -132,9 +153,29 @@ def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
     return Checkpoint.objects.filter(job=job).defer("operators").order_by("-number")
 
 
-def restorable(job: Job) -> QuerySet[Checkpoint]:
-    """What a restore may choose from, newest first."""
-    return checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
+def restorable(job: Job) -> FoundCheckpoints:
+    """What a restore may choose from, newest first. `all_finished`: it leaves a run of its version nothing to do."""
+    found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
+    of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
+    annotated: FoundCheckpoints = found.annotate(all_finished=of_all)
+    return annotated
+
+
+def continuable(job: Job) -> FoundCheckpoints:
+    """What a restore goes on from, newest first: without the last checkpoints of jobs that have finished."""
+    return restorable(job).filter(all_finished=False)
+
+
+def _length(column: str) -> Func:
+    return Func(F(column), function="jsonb_array_length", output_field=IntegerField())
+
+
+def reached(run: Run | None) -> Reached:
+    """How far a run has come."""
+    if run is None:
+        return Reached(None, None)
+    own = restorable(run.job).filter(run=run)
+    return Reached(own.first(), own.exclude(kind=Kind.SAVEPOINT).first())
 
 
 def acts(job: Job, run: Run | None, user: type_of_user) -> tuple[Act, ...]:

@@ -56,9 +56,9 @@ def settle_orphans() -> None:
 
 def _follow(operation: Operation, run: Run) -> None:
     if run.run_state in _BEGUN or (run.run_state in _BEFORE and _has_run(run)):
-        _end(operation, OperationState.SUCCEEDED, phase=f"run {run.state}", result={"run": run.pk})
+        _end(operation, OperationState.SUCCEEDED, phase="", result={"run": run.pk})
     elif run.run_state in _BEFORE:
-        _end(operation, OperationState.FAILED, phase=f"run {run.state}", error=_error(run, "before it was running"))
+        _end(operation, OperationState.FAILED, phase="", error=_error(run, "before it was running"))
     elif operation.phase != _PHASES[run.run_state]:
         _still(operation).update(
             state=OperationState.RUNNING, phase=_PHASES[run.run_state], started_at=Coalesce("started_at", Now())

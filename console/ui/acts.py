@@ -12,7 +12,7 @@ from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run
 from console.operations.models import OperationKind
 from console.operations.restore import Repeated
-from console.operations.selectors import Act
+from console.operations.selectors import Act, Reached
 from console.ui import formats
 from console.ui.live import Live
 
@@ -65,10 +65,14 @@ class Confirmation:
     repeats: bool = False  #: repeated output has to be accepted
 
 
-def buttons(job_id: int, acts: Iterable[Act], *, start_repeats: bool) -> tuple[Button, ...]:
-    """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel."""
+def buttons(job_id: int, acts: Iterable[Act], *, start_repeats: bool, goes_on: bool) -> tuple[Button, ...]:
+    """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel.
+
+    A restore is suggested where the job `goes_on`, a start where it repeats no output. A job that has finished needs
+    neither.
+    """
     enabled = {act.act: act.enabled for act in acts}
-    primary = _K.RESTORE if enabled[_K.RESTORE] else _K.START  # a job that has got somewhere goes on from there
+    primary = _K.RESTORE if goes_on else None if start_repeats else _K.START
     return tuple(
         Button(
             kind=kind.value,
@@ -92,16 +96,16 @@ def reasons(acts: Sequence[Act]) -> tuple[tuple[str, str], ...]:
     return tuple((", ".join(labels), reason) for reason, labels in grouped.items())
 
 
-def confirmation(kind: str, run: Run | None, newest: Checkpoint | None, live: Live) -> Confirmation:
-    """The question before `kind`; `newest` is the newest completed checkpoint of the job."""
+def confirmation(kind: str, run: Run | None, reached: Reached, live: Live) -> Confirmation:
+    """The question before `kind`; `reached` is what the run has completed."""
     where = f"run {run.pk}" if run else "the run"
     match OperationKind(kind):
         case OperationKind.STOP:
-            return _stop(where, newest)
+            return _stop(where, reached.newest)
         case OperationKind.DRAIN:
             return _drain(where, live)
         case _:
-            return _cancel(where, newest)
+            return _cancel(where, reached)
 
 
 def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> Confirmation:
@@ -124,7 +128,7 @@ def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
     cost = ""
     if newest and newest.duration_ms is not None and newest.size_bytes is not None:
         took, held = formats.duration(newest.duration_ms), formats.size(newest.size_bytes)
-        cost = f" The newest checkpoint, {newest.number}, took {took} and refers to {held} of state."
+        cost = f" Its newest, {newest}, took {took} and refers to {held} of state."
     return Confirmation(
         title="Stop with savepoint",
         verb="Stop with savepoint",
@@ -152,11 +156,13 @@ def _drain(where: str, live: Live) -> Confirmation:
     )
 
 
-def _cancel(where: str, newest: Checkpoint | None) -> Confirmation:
+def _cancel(where: str, reached: Reached) -> Confirmation:
+    newest, committed = reached.newest, reached.committed
+    lost = f"Output since {committed} is not committed." if committed else "No output of this run is committed."
     back = (
-        f"What was done since checkpoint {newest.number} is not committed; a restore from it does that work again."
+        f"{lost} A restore from {newest} does the work since then again."
         if newest
-        else "There is no completed checkpoint yet, so nothing that this job did can be restored."
+        else "This run has completed no checkpoint: what it did is neither committed nor can it be restored."
     )
     return Confirmation(
         title="Cancel",

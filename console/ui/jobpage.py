@@ -56,7 +56,7 @@ class JobView:
     picture: GraphPicture | None
     strip: Strip | None
     checkpoints: Paged[Checkpoint]
-    newest: Checkpoint | None  #: the newest completed one
+    newest: Checkpoint | None  #: the newest from which a run has something to do
     buttons: tuple[acts.Button, ...]
     reasons: tuple[tuple[str, str], ...]
     wanted: str
@@ -71,15 +71,18 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     graph = graph_of(page.version, run)
     columns = list(table.only(*DRAWN)[:STRIP_COLUMNS])
     numbers = _without_settled(numbers_of(run), columns)
+    shown = by_number(table, before, TABLE_ROWS)
+    show_progress(numbers, shown.rows)
+    newest = selectors.continuable(page.job).first()
     return JobView(
         page=page,
         run=run,
         live=numbers,
         picture=draw(graph, numbers, now) if graph else None,
         strip=strip(columns),
-        checkpoints=by_number(table, before, TABLE_ROWS),
-        newest=selectors.restorable(page.job).first(),
-        buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats),
+        checkpoints=shown,
+        newest=newest,
+        buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats, goes_on=_goes_on(run, newest)),
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
         failure=failure_of(run),
@@ -118,6 +121,19 @@ def _without_settled(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
     if numbers.checkpoint is None or numbers.checkpoint.number not in ended:
         return numbers
     return msgspec.structs.replace(numbers, checkpoint=None)
+
+
+def show_progress(numbers: Live, rows: Sequence[Checkpoint]) -> None:
+    """The acknowledgements of the checkpoint under way, in its row too: graph and tables show one number."""
+    under_way = numbers.checkpoint
+    for row in rows:
+        if under_way and row.status == Status.IN_PROGRESS and row.number == under_way.number:
+            row.acknowledged, row.subtasks = under_way.acknowledged, under_way.subtasks
+
+
+def _goes_on(run: Run | None, newest: Checkpoint | None) -> bool:
+    """Whether a restore is what follows: not after the job has finished, nor if nothing is left to do."""
+    return newest is not None and run is not None and run.run_state is not RunState.FINISHED
 
 
 def _params(version: JobVersion | None, pipeline: str) -> tuple[tuple[str, str], ...]:

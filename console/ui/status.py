@@ -59,6 +59,7 @@ CHECKPOINT: Mapping[str, Status] = MappingProxyType(
         "in_progress": _status("half", "In progress", Meaning.BUSY),
         "completed": _status("disc", "Completed", Meaning.OK),
         "failed": _status("square", "Failed", Meaning.FAILED),
+        "aborted": _status("cross", "Aborted", Meaning.NEUTRAL),
     }
 )
 DISCARDED = _status("ring", "Discarded", Meaning.NEUTRAL)

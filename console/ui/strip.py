@@ -22,6 +22,8 @@ _TOP = 18.0  #: room for diamonds
 _TALL = 56.0
 _LEAST = 3.0
 _FOOT = 4.0
+_CROSS_ROOM = 10.0  #: what a cross takes below a diamond
+_WITHOUT_BAR = ("failed", "aborted")
 HEIGHT = _TOP + _TALL + _FOOT
 
 
@@ -39,7 +41,7 @@ class Drawn(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def status(self) -> str: ...
+    def outcome(self) -> str: ...
     @property
     def token(self) -> int: ...
     @property
@@ -71,6 +73,7 @@ class Strip:
     height: float
     base: float
     bar_width: float
+    aborted_y: float
     columns: tuple[Column, ...]
     first: datetime
     last: datetime
@@ -83,7 +86,7 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
     ordered = sorted(rows, key=lambda row: row.number)
     if not ordered:
         return None
-    longest = max((row.duration_ms or 0 for row in ordered if row.status != "failed"), default=0)
+    longest = max((row.duration_ms or 0 for row in ordered if row.outcome not in _WITHOUT_BAR), default=0)
     before = [ordered[0], *ordered]
     columns = tuple(
         _column(x, row, longest, restarted=row.token != older.token)
@@ -94,6 +97,7 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
         height=HEIGHT,
         base=_TOP + _TALL,
         bar_width=_BAR,
+        aborted_y=_TOP + _TALL - 2,
         columns=columns,
         first=ordered[0].triggered_at,
         last=ordered[-1].triggered_at,
@@ -114,15 +118,16 @@ def _column(x: float, row: Drawn, longest: int, *, restarted: bool) -> Column:
     middle = x + PITCH / 2
     height = _height(row, longest)
     y = _TOP + _TALL - height
+    room = _CROSS_ROOM if row.outcome == "failed" else 0.0
     return Column(
         pk=row.pk,
         x=x,
         bar_x=x + (PITCH - _BAR) / 2,
         bar_y=round(y, 1),
         bar_height=round(height, 1),
-        status=row.status,
+        status=row.outcome,
         savepoint=row.kind != "checkpoint",
-        diamond=f"M{middle:g} {y - 14:g}l5 5l-5 5l-5 -5z",
+        diamond=f"M{middle:g} {y - 14 - room:g}l5 5l-5 5l-5 -5z",
         cross=f"M{middle - 3:g} {_TOP + _TALL - 11:g}l6 6m0 -6l-6 6",
         restarted=restarted,
         about=_sentence(row, restarted=restarted),
@@ -131,9 +136,9 @@ def _column(x: float, row: Drawn, longest: int, *, restarted: bool) -> Column:
 
 def _height(row: Drawn, longest: int) -> float:
     """Logarithmic within the strip, so that one slow checkpoint does not flatten the rest."""
-    if row.status == "failed":
+    if row.outcome in _WITHOUT_BAR:
         return 0.0
-    if row.status != "completed" or not longest:
+    if row.outcome != "completed" or not longest:
         return _LEAST
     return max(_LEAST, _TALL * log1p((row.duration_ms or 0) / 20) / log1p(longest / 20))
 
@@ -142,11 +147,11 @@ def _sentence(row: Drawn, *, restarted: bool) -> str:
     took = f", {formats.duration(row.duration_ms)}" if row.duration_ms is not None else ""
     why = f": {row.reason.replace('_', ' ')}" if row.reason else ""
     first = " (first of a new attempt)" if restarted else ""
-    return f"{row.kind} {row.number}, {row.status.replace('_', ' ')}{took}{why}{first}"
+    return f"{row.kind} {row.number}, {row.outcome.replace('_', ' ')}{took}{why}{first}"
 
 
 def _about(rows: Sequence[Drawn], longest: int) -> str:
-    failed = sum(row.status == "failed" for row in rows)
+    failed, aborted = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
     savepoints = sum(row.kind != "checkpoint" for row in rows)
     return (f"Checkpoints {rows[0].number} to {rows[-1].number}: {savepoints} savepoints, {failed} failed, "
-            f"longest {formats.duration(longest)}. The table below says the same.")  # fmt: skip
+            f"{aborted} aborted, longest {formats.duration(longest)}. The table below says the same.")  # fmt: skip

@@ -134,7 +134,14 @@ def test_the_api_gives_the_same_numbers(api: APIClient, run: Run, make_checkpoin
     make_checkpoint(run, 3, status="failed", reason="expired", detail="no acknowledgement from sums/1")
     Attempt.objects.create(run=run, token=2, restored_checkpoint=run.checkpoints.get(number=1))
     body = api.get(f"/api/v1/jobs/{run.job_id}/checkpoints/statistics/").json()
-    assert body["counts"] == {"triggered": 3, "in_progress": 0, "completed": 2, "failed": 1, "restored": 1}
+    assert body["counts"] == {
+        "triggered": 3,
+        "in_progress": 0,
+        "completed": 2,
+        "failed": 1,
+        "aborted": 0,
+        "restored": 1,
+    }
     assert body["summary"]["checkpoints"] == 2
     assert body["summary"]["duration_ms"] == {
         "least": 100.0, "mean": 200.0, "p50": 200.0, "p90": 280.0, "p95": 290.0, "p99": 298.0, "most": 300.0,

@@ -64,7 +64,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
     if request.method == "POST":
         accepts = request.POST.get("accept_repeated_output") == "on"
         return _act(request, job, OperationKind.START, {"accept_repeated_output": True} if accepts else None)
-    newest, repeated = selectors.restorable(job).first(), committed_of(job.pk)
+    newest, repeated = selectors.continuable(job).first(), committed_of(job.pk)
     return _ask(request, job, OperationKind.START, start_confirmation(newest, repeated))
 
 
@@ -76,7 +76,7 @@ def confirmed(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
     if request.method == "POST":
         return _act(request, job, kind)
     run = selectors.latest_run(job)
-    return _ask(request, job, kind, confirmation(kind, run, selectors.restorable(job).first(), numbers_of(run)))
+    return _ask(request, job, kind, confirmation(kind, run, selectors.reached(run), numbers_of(run)))
 
 
 def _ask(request: HttpRequest, job: Job, kind: str, asked: Confirmation) -> HttpResponse:

@@ -14,6 +14,7 @@ from console.jobs.promises import promise_of
 from console.operations.selectors import runs_of
 from console.ui import formats
 from console.ui.formats import Quantity
+from console.ui.jobpage import numbers_of, show_progress
 from console.ui.paging import whole_number
 from console.ui.views.page import page_or_blocks, signed_in
 from runtime.core.statistics import Spread, Summary
@@ -47,6 +48,7 @@ class OperatorLine:
 def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Checkpoint.objects.select_related("job", "run", "run__version", "reviewer")
     found = get_object_or_404(rows, pk=pk)
+    show_progress(numbers_of(found.run), [found])
     context = {
         "section": "jobs",
         "checkpoint": found,

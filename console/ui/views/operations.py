@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
 from console.operations.models import NEW_RUN, Operation, OperationState
+from console.operations.selectors import of_runs
 from console.ui.jobpage import numbers_of
 from console.ui.live import CheckpointLive
 from console.ui.paging import by_time, moment
@@ -22,8 +23,7 @@ _SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids there; the run h
 @require_safe
 @signed_in
 def operation_list(request: HttpRequest) -> HttpResponse:
-    rows = Operation.objects.select_related("job", "requested_by").order_by("-created_at", "-pk")
-    operations = by_time(rows, moment(request.GET.get("before")))
+    operations = by_time(of_runs(Operation.objects.all()), moment(request.GET.get("before")))
     context = {"section": "operations", "operations": operations}
     settled = not any(row.is_active for row in operations.rows)
     return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", context, settled=settled)

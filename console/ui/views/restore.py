@@ -17,7 +17,7 @@ from console.jobs.models import Job, JobVersion, VersionState
 from console.operations import selectors
 from console.operations.models import OperationKind
 from console.operations.origin import Origin
-from console.operations.restore import RestoreReport, report
+from console.operations.restore import RestoreReport, bad_parallelism, report
 from console.ui.forms import RestoreForm, put
 from console.ui.paging import Paged, by_number, whole_number
 from console.ui.views.acts import requested
@@ -28,7 +28,10 @@ _OFFERED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What was chosen and what it would mean. `refusal` stands in the way; without `report` of any restore at all."""
+    """What was chosen and what it would mean. `refusal` stands in the way.
+
+    Without `report` nothing is known of the checkpoint, or the parallelism is out of bounds: then no operator has one.
+    """
 
     checkpoint: Checkpoint
     version: JobVersion
@@ -79,7 +82,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
 def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
     """What the query names, and the obvious for the rest: newest checkpoint, newest ready version, its parallelism."""
     given = request.GET
-    newest = selectors.restorable(job).first()
+    newest = selectors.continuable(job).first() or selectors.restorable(job).first()
     version = _versions(job).filter(pk=whole_number(given.get("version")) or 0).first() or _versions(job).first()
     return {
         "checkpoint": given.get("checkpoint") or (newest.pk if newest else None),
@@ -101,11 +104,13 @@ def _plan(job: Job, form: RestoreForm) -> Plan | None:
     parallelism = chosen["parallelism"]
     if checkpoint is None or version is None or not parallelism:
         return None
+    found, refusal = None, bad_parallelism(parallelism, version)
     try:
-        found = report(job, Origin.recorded(job, checkpoint), version, parallelism)
-        refusal = found.refusal
+        if refusal is None:
+            found = report(job, Origin.recorded(job, checkpoint), version, parallelism)
+            refusal = found.refusal
     except Refused as refused:
-        found, refusal = None, refused
+        refusal = refused
     return Plan(
         checkpoint=checkpoint,
         version=version,

@@ -226,7 +226,9 @@ def test_what_cannot_be_undone_is_asked_in_a_sentence_with_numbers(
 
 def test_a_cancel_without_any_checkpoint_says_what_that_means(at_console: Client) -> None:
     run = rows.run(rows.job())
-    assert "nothing that this job did can be restored" in blocks.text(at_console.get(f"/jobs/{run.job_id}/cancel/"))
+    assert "what it did is neither committed nor can it be restored" in blocks.text(
+        at_console.get(f"/jobs/{run.job_id}/cancel/")
+    )
 
 
 @pytest.mark.parametrize("act", ENDS)

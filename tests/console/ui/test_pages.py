@@ -87,7 +87,8 @@ def test_lists_do_not_load_what_they_do_not_draw(at_console: Client, running: Ru
     with CaptureQueriesContext(connection) as counted:
         at_console.get("/jobs/")
         at_console.get(f"/jobs/{running.job_id}/", headers=POLL)
-    assert not [query["sql"] for query in counted if '"weir_checkpoint"."operators"' in query["sql"]]
+    asked = [query["sql"].replace('jsonb_array_length("weir_checkpoint"."operators")', "") for query in counted]
+    assert not [sql for sql in asked if '"weir_checkpoint"."operators"' in sql]
     live = [query["sql"] for query in counted if '"weir_run"."live"' in query["sql"]]
     assert len(live) == 2, "of the listed runs, and of the latest one of the job"
 

@@ -1,8 +1,9 @@
 """The checkpoint strip."""
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from console.ui.strip import GAP_MAX, HEIGHT, PITCH, Strip, strip
 
@@ -19,6 +20,10 @@ class Row:
     reason: str = ""
     duration_ms: int | None = 300
     at: float | None = None  #: seconds; its number where nothing is said
+
+    @property
+    def outcome(self) -> str:
+        return "aborted" if (self.status, self.reason) == ("failed", "suspended") else self.status
 
     @property
     def triggered_at(self) -> datetime:
@@ -91,4 +96,26 @@ def test_one_under_way_is_a_stub() -> None:
 
 def test_the_sentence_counts() -> None:
     found = drawn(Row(1, 1), Row(2, 2, kind="savepoint"), Row(3, 3, status="failed", duration_ms=None))
-    assert found.about.startswith("Checkpoints 1 to 3: 1 savepoints, 1 failed, longest 0.30 s.")
+    assert found.about.startswith("Checkpoints 1 to 3: 1 savepoints, 1 failed, 0 aborted, longest 0.30 s.")
+
+
+def extent(path: str) -> tuple[float, float]:
+    """The highest and the lowest point of a path of one absolute move and relative lines."""
+    start, *steps = re.findall(r"[Mlm]([-\d.]+) ([-\d.]+)", path)
+    heights = list(accumulate(float(y) for _, y in (start, *steps)))
+    return min(heights), max(heights)
+
+
+def test_the_cross_of_a_failed_savepoint_stands_clear_of_its_diamond() -> None:
+    column = drawn(Row(1, 1), Row(2, 2, kind="savepoint", status="failed", duration_ms=None)).columns[1]
+    assert column.savepoint
+    assert extent(column.diamond)[1] < extent(column.cross)[0]
+    assert extent(column.diamond)[0] >= 0
+
+
+def test_an_aborted_checkpoint_is_counted_apart_and_drawn_without_a_cross() -> None:
+    found = drawn(
+        Row(1, 1), Row(2, 2, status="failed", reason="suspended"), Row(3, 3, status="failed", reason="expired")
+    )
+    assert [column.status for column in found.columns] == ["completed", "aborted", "failed"]
+    assert "0 savepoints, 1 failed, 1 aborted" in found.about

@@ -1,0 +1,180 @@
+"""Sentences of the pages that were false: after a drain, about failed and canceled checkpoints, about ended runs."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations.models import Operation
+from tests.console.ui import blocks, rows
+
+DRAINED: dict[str, Any] = {
+    "operators": [{**held, "finished": "finished"} for held in rows.OPERATORS],
+    "finished_operators": [held["uid"] for held in rows.OPERATORS],
+}
+
+
+@pytest.fixture
+def drained(db: None) -> Run:
+    run = rows.run(rows.job(), "finished")
+    rows.checkpoint(run, 11)
+    rows.checkpoint(run, 12, kind="drain", **DRAINED)
+    return run
+
+
+def primary(page: str) -> list[str]:
+    return re.findall(r'class="button primary"[^>]*id="do-(\w+)"', page)
+
+
+# ---------------------------------------------------------------- after a drain
+
+
+def test_after_a_drain_no_act_is_suggested(at_console: Client, drained: Run) -> None:
+    assert primary(at_console.get(f"/jobs/{drained.job_id}/").content.decode()) == []
+
+
+def test_a_stop_suggests_the_restore(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    rows.checkpoint(run, 1, kind="stop")
+    assert primary(at_console.get(f"/jobs/{run.job_id}/").content.decode()) == ["restore"]
+
+
+def test_the_restore_page_chooses_what_leaves_something_to_do(at_console: Client, drained: Run) -> None:
+    page = at_console.get(f"/jobs/{drained.job_id}/restore/").content.decode()
+    assert f'value="{Checkpoint.objects.get(number=11).pk}" checked' in page
+    assert "had finished" in page, "the drained one is marked in the list"
+
+
+def test_a_restore_that_would_do_nothing_is_refused_and_promises_nothing(at_console: Client, drained: Run) -> None:
+    chosen = {"checkpoint": Checkpoint.objects.get(number=12).pk, "version": drained.version_id, "parallelism": 2}
+    path = f"/jobs/{drained.job_id}/restore/"
+    shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
+    said = blocks.text(shown)
+    assert "every operator of version 1 had finished" in said
+    assert "Sources go on" not in said
+    assert "A new run" not in said
+    assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
+    assert posted.status_code == 409
+    assert not Operation.objects.exists()
+
+
+def test_sources_that_had_finished_are_named(at_console: Client, drained: Run) -> None:
+    said = blocks.text(at_console.get(f"/jobs/{drained.job_id}/restore/"))
+    assert "Sources go on from the positions in it: flights. airlines had finished and is not read again." in said
+
+
+def test_a_run_that_failed_after_its_drain_may_still_commit_what_the_savepoint_owes(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed", failure={"code": "x", "message": "the disk is full"})
+    row = rows.checkpoint(run, 12, kind="drain", **DRAINED)
+    path, chosen = f"/jobs/{run.job_id}/restore/", {"version": run.version_id, "parallelism": 2, "checkpoint": row.pk}
+    said = blocks.text(at_console.get(path, chosen))
+    assert "No source is read" in said
+    assert "commits what the savepoint owes and ends" in said
+    assert at_console.post(path, chosen).status_code == 302
+
+
+def test_the_question_before_a_start_offers_no_drained_savepoint(at_console: Client, drained: Run) -> None:
+    Checkpoint.objects.filter(number=11).update(discarded_at=timezone.now())
+    assert "restore savepoint 12" not in blocks.text(at_console.get(f"/jobs/{drained.job_id}/start/"))
+
+
+def test_a_failure_does_not_point_to_a_drained_savepoint(at_console: Client, drained: Run) -> None:
+    Checkpoint.objects.filter(number=11).update(discarded_at=timezone.now())
+    rows.run(drained.job, "failed", failure={"code": "x", "message": "the disk is full"})
+    said = blocks.text(at_console.get(f"/jobs/{drained.job_id}/"))
+    assert "Restore from savepoint 12" not in said
+    assert "start the job again" in said
+
+
+# ---------------------------------------------------------------- failed and aborted checkpoints
+
+
+def test_a_failed_checkpoint_says_how_many_acknowledged_and_never_completed(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    ended = timezone.now()
+    row = rows.checkpoint(run, 3, status="failed", reason="expired", detail="no acknowledgement from window-1",
+                          acknowledged=6, duration_ms=600_000, completed_at=ended)  # fmt: skip
+    said = blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
+    assert "6 of 10" in said
+    assert "No operator got as far as a snapshot" not in said
+    assert "6 of 10 subtasks had acknowledged" in said
+    assert not re.search(r"Completed\s+\d", said)
+    assert "Failed now" in said or re.search(r"Failed \d+ s ago", said)
+
+
+def test_the_graph_and_the_tables_show_one_number(at_console: Client) -> None:
+    run = rows.run(rows.job(), live=rows.live(acknowledged=6))
+    row = rows.checkpoint(run, 214, status="in_progress", acknowledged=0)
+    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "6 of 10 acknowledged" in found["graph"]
+    table = re.sub(r"<[^>]+>", "", found["checkpoints"])
+    assert "6 of 10" in table
+    assert "0 of 10" not in table
+    assert "6 of 10" in blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
+
+
+def test_what_a_cancel_aborts_is_no_failure(at_console: Client) -> None:
+    run = rows.run(rows.job(), "canceled")
+    rows.checkpoint(run, 1)
+    row = rows.checkpoint(run, 2, status="failed", reason="suspended", detail="the attempt ended", acknowledged=6)
+    job = at_console.get(f"/jobs/{run.job_id}/")
+    table = blocks.live(job)["checkpoints"]
+    assert "Aborted" in table
+    assert "status failed" not in table
+    assert 'class="cross"' not in blocks.live(job)["strip"]
+    page = at_console.get(f"/checkpoints/{row.pk}/").content.decode()
+    assert "Aborted" in page
+    assert "notice failed" not in page
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/"))
+    assert "Failed 0" in said
+    assert "Aborted 1" in said
+    assert "No checkpoint has failed." in said
+
+
+# ---------------------------------------------------------------- operations and runs
+
+
+def test_a_start_shows_what_has_become_of_its_run(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed", failure={"code": "x", "message": "the disk is full"})
+    made = rows.operation(run.job, "start", run=run, phase="run running", result={"run": run.pk})
+    for path in (f"/jobs/{run.job_id}/", "/operations/", f"/operations/{made.pk}/"):
+        said = blocks.text(at_console.get(path))
+        assert "run running" not in said.lower(), path
+        assert re.search(rf"[Rr]un {run.pk}\s+Failed", said), path
+
+
+def test_a_cancel_says_what_is_lost_of_this_run(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    path = f"/jobs/{run.job_id}/cancel/"
+    assert "This run has completed no checkpoint" in blocks.text(at_console.get(path))
+    rows.checkpoint(run, 7)
+    rows.checkpoint(run, 8, kind="savepoint", triggered_at=timezone.now() - timedelta(seconds=1))
+    said = blocks.text(at_console.get(path))
+    assert "Output since checkpoint 7 is not committed" in said
+    assert "A restore from savepoint 8" in said
+
+
+def test_checkpoints_of_an_earlier_run_are_not_this_run_s_progress(at_console: Client) -> None:
+    job = rows.job()
+    rows.checkpoint(rows.run(job, "stopped"), 7)
+    rows.run(job)
+    assert "This run has completed no checkpoint" in blocks.text(at_console.get(f"/jobs/{job.pk}/cancel/"))
+
+
+# ---------------------------------------------------------------- refused parallelism
+
+
+def test_a_refused_parallelism_deals_nothing(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    row = rows.checkpoint(run, 1)
+    chosen = {"checkpoint": row.pk, "version": run.version_id, "parallelism": 500}
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/restore/", chosen))
+    assert "must lie between 1 and max_parallelism (128), not 500" in said
+    assert "500 subtasks" not in said
+    assert "A new run" not in said
+    assert "→ 500" not in said

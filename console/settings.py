@@ -18,6 +18,8 @@ from kombu import Exchange, Queue
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from runtime.core.envelope import keys_of
+
 # ---------------------------------------------------------------- environment readers
 
 
@@ -90,7 +92,13 @@ WEIR_STORAGE = folder("WEIR_STORAGE", WEIR_VAR / "storage")
 WEIR_INPUTS = folder("WEIR_INPUTS", WEIR_VAR / "inputs")
 WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
 #: Whoever may restore may name a folder with a savepoint; it must lie below one of these.
-WEIR_SAVEPOINT_ROOTS = folders("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
+WEIR_SAVEPOINT_ROOTS = folders(
+    "WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE
+)  #: Signs manifests; savepoints from elsewhere must carry the signature of one of these.
+try:
+    WEIR_MANIFEST_KEYS = keys_of(optional("WEIR_MANIFEST_KEY", ""))
+except ValueError as error:
+    raise ImproperlyConfigured(str(error)) from None
 #: Parameters of jobs may name folders below one of these only, and none of Weir's own.
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 

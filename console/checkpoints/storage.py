@@ -68,7 +68,7 @@ def must_not_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     if home.resolve() == folder or not (home / FILE_NAME).is_file():
         return
     try:
-        found = opened((home / FILE_NAME).read_bytes(), str(home))
+        found = opened((home / FILE_NAME).read_bytes(), str(home), settings.WEIR_MANIFEST_KEYS)
     except CorruptState:
         return  # it is mended by this one
     if found != manifest:
@@ -107,7 +107,7 @@ def _manifest(file: Path, field: str) -> Manifest:
     try:
         if not file.is_file():
             raise _corrupt(f"{file}: there is no such file", field)
-        return opened(file.read_bytes(), str(file))
+        return opened(file.read_bytes(), str(file), settings.WEIR_MANIFEST_KEYS, signed=field == PATH)
     except CorruptState as error:
         raise _corrupt(str(error), field) from error
     except JobRejected as error:

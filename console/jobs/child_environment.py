@@ -1,7 +1,7 @@
 """The environment of a process that runs code of job authors: without the secrets of the console.
 
-A job master needs the database; it takes the address out of its own environment before it starts Spark. A PySpark
-stage needs none of the console's services.
+A job master needs the database and the key of manifests; it takes them out of its own environment before it starts
+Spark. A PySpark stage needs none of the console's services.
 """
 
 import os
@@ -16,7 +16,7 @@ _SECRETS: Final = frozenset(
         "WEIR_ADMIN_PASSWORD",
     }
 )  # fmt: skip
-_SECRETS_OF_MASTERS: Final = frozenset({"DATABASE_URL"})
+_SECRETS_OF_MASTERS: Final = frozenset({"DATABASE_URL", "WEIR_MANIFEST_KEY"})
 _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 

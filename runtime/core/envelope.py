@@ -1,10 +1,15 @@
-"""A manifest as bytes: JSON in an envelope that carries its checksum.
+"""A manifest as bytes: JSON in an envelope that carries its checksum and, where there is a key, its signature.
+
+The checksum finds damage; the signature (HMAC-SHA256) finds a manifest that somebody else wrote. It covers the state
+files too, since the manifest holds their BLAKE2b digests. A manifest without a signature is of a time or place without
+a key.
 
 It does not know where the bytes lie; `name` is what an error calls them. Where the files of a savepoint lie after its
 folder was moved follows from `inside`, since a savepoint names no file outside its own folder.
 """
 
 import hashlib
+import hmac
 from typing import Final
 
 import msgspec
@@ -14,11 +19,15 @@ from runtime.core.mapping import newer_format
 from runtime.errors import CorruptState, JobRejected
 
 FILE_NAME: Final = "manifest.json"
+MIN_KEY_CHARACTERS: Final = 32
+
+Keys = tuple[bytes, ...]  #: the first one signs, each one verifies; none: manifests are not signed
 
 
-class _Envelope(msgspec.Struct):
+class _Envelope(msgspec.Struct, omit_defaults=True):
     checksum: str
     manifest: msgspec.Raw
+    signature: str = ""
 
 
 class _Header(msgspec.Struct):
@@ -27,25 +36,43 @@ class _Header(msgspec.Struct):
     format: int
 
 
-def sealed(manifest: Manifest) -> bytes:
+def keys_of(text: str) -> Keys:
+    """The keys in `WEIR_MANIFEST_KEY`, separated by commas. Raises ValueError for one that is too short."""
+    keys = tuple(part.strip() for part in text.split(",") if part.strip())
+    if any(len(key) < MIN_KEY_CHARACTERS for key in keys):
+        raise ValueError(f"WEIR_MANIFEST_KEY: a key must have {MIN_KEY_CHARACTERS} characters or more")
+    return tuple(key.encode() for key in keys)
+
+
+def sealed(manifest: Manifest, keys: Keys = ()) -> bytes:
     body = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Envelope(_checksum(body), msgspec.Raw(body)))
+    signature = _signature(body, keys[0]) if keys else ""
+    return msgspec.json.encode(_Envelope(_checksum(body), msgspec.Raw(body), signature))
 
 
-def opened(data: bytes, name: str) -> Manifest:
+def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> Manifest:
     """The manifest in `data`.
+
+    Args:
+        signed: refuse a manifest without a signature, if there are keys. False in the job's own storage, which may
+            hold manifests that are older than the key.
 
     Raises:
         CorruptState: truncated, altered or not a manifest.
-        JobRejected: its format is newer than this software.
+        JobRejected: its format is newer than this software, its signature is missing or not ours, or it names a file
+            by a path that no checkpoint has.
     """
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         body = bytes(envelope.manifest)
         if _checksum(body) != envelope.checksum:
             raise CorruptState(name, "the checksum does not match; the file was altered or damaged")
+        if keys:
+            _check_signature(body, envelope.signature, keys, name, signed=signed)
         _check_format(msgspec.json.decode(body, type=_Header).format, name)
-        return msgspec.json.decode(body, type=Manifest)
+        manifest = msgspec.json.decode(body, type=Manifest)
+        _check_paths(manifest, name)
+        return manifest
     except msgspec.DecodeError as error:
         raise CorruptState(name, f"not a readable manifest: {error}") from error
 
@@ -86,6 +113,24 @@ def inside(manifest: Manifest, name: str) -> dict[str, str]:
         if not segment.path.startswith(home) or ".." in segment.path.split("/"):
             raise JobRejected("not-a-savepoint", name, f"it names a file outside its own folder: {segment.path}")
     return {segment.path: segment.path.removeprefix(home) for segment in manifest.segments()}
+
+
+def _check_signature(body: bytes, signature: str, keys: Keys, name: str, *, signed: bool) -> None:
+    if not signature and signed:
+        detail = "it carries no signature, and only savepoints signed with WEIR_MANIFEST_KEY are read from here"
+        raise JobRejected("not-signed", name, detail)
+    if signature and not any(hmac.compare_digest(signature, _signature(body, key)) for key in keys):
+        raise JobRejected("not-signed", name, "its signature is not of a key in WEIR_MANIFEST_KEY")
+
+
+def _check_paths(manifest: Manifest, name: str) -> None:
+    for segment in manifest.segments():
+        if "\0" in segment.path or any(part in ("", ".", "..") for part in segment.path.split("/")):
+            raise JobRejected("bad-path", name, f"it names a file by a path that no checkpoint has: {segment.path!r}")
+
+
+def _signature(body: bytes, key: bytes) -> str:
+    return "hmac-sha256:" + hmac.new(key, body, hashlib.sha256).hexdigest()
 
 
 def _check_format(format: int, name: str) -> None:

@@ -25,6 +25,7 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 from runtime.blueprint import CompiledJob
 from runtime.connectors.data_roots import VARIABLE as DATA_ROOTS
 from runtime.connectors.data_roots import DataRoots
+from runtime.core.envelope import keys_of
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.settings import JobSettings
@@ -36,6 +37,7 @@ from runtime.hosts.standing import Stage, Stand, StandingLauncher
 from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
+from runtime.io.manifests import sign_with
 from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow, load_run
 from runtime.pipelines import PipelineContext, pipeline
 
@@ -295,7 +297,9 @@ def _end_with_stdin() -> None:
 
 
 def _run(run: int, token: Token) -> Exit:
-    url = os.environ.pop("DATABASE_URL")  # Spark and the slots, which run the author's code, inherit the environment
+    # Spark and the slots, which run the author's code, inherit the environment.
+    url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
+    sign_with(keys_of(keys))
     row = _load(url, run)
     launcher = SparkLauncher(row.job_name, os.environ.get("SPARK_MASTER", ""))
     launcher.warm_up(row.parallelism)

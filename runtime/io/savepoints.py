@@ -8,10 +8,10 @@ only read. Checksums are verified when its state is read.
 from pathlib import PurePosixPath
 
 from runtime.core.checkpoint import Manifest
-from runtime.core.envelope import FILE_NAME, at_home, home_of, inside, opened
+from runtime.core.envelope import at_home, home_of, inside
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
-from runtime.io.manifests import read_manifest, write_manifest
+from runtime.io.manifests import read_foreign_manifest, read_manifest, write_manifest
 from runtime.ports import SnapshotStore
 
 
@@ -20,11 +20,11 @@ def manifest_at(store: SnapshotStore, place: str) -> Manifest:
 
     Raises:
         CorruptState: missing, truncated, altered or not a manifest; the file is named.
-        JobRejected: its format is newer than this software.
+        JobRejected: its format is newer than this software, or it is not signed with a key of ours.
     """
     if not _is_elsewhere(place):
         return read_manifest(store, place)
-    return opened(FileStore(place).get(FILE_NAME), f"{place}/{FILE_NAME}")
+    return read_foreign_manifest(FileStore(place), place)
 
 
 def bring_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:

@@ -342,3 +342,17 @@ def test_a_bad_parameter_is_refused_by_name(
 ) -> None:
     check_problem(restore(api, savepoint.job, **params), 422, code, field)
     assert nothing_started()
+
+
+def test_where_there_is_a_key_a_savepoint_from_elsewhere_must_be_signed(
+    api: APIClient, savepoint: Checkpoint, elsewhere: Path, settings: Settings
+) -> None:
+    """Whoever can write below a shared root can make a savepoint with a right checksum, not one with our signature."""
+    settings.WEIR_MANIFEST_KEYS = (b"k" * 32,)
+    file = elsewhere / FILE_NAME
+    check_problem(restore(api, savepoint.job, path=str(elsewhere)), 422, "not-signed", "/params/path")
+    file.write_bytes(sealed(opened(file.read_bytes(), ""), (b"x" * 32,)))
+    check_problem(restore(api, savepoint.job, path=str(elsewhere)), 422, "not-signed", "/params/path")
+    assert nothing_started()
+    file.write_bytes(sealed(opened(file.read_bytes(), ""), (b"k" * 32,)))
+    assert restore(api, savepoint.job, path=str(elsewhere)).status_code == 202

@@ -397,3 +397,53 @@ def test_the_print_sink_prints_rows_as_json(capsys: pytest.CaptureFixture[str]) 
     assert sink.prepare(1) == ()
     assert capsys.readouterr().out == '> {"n":1,"s":"a"}\n> {"n":2,"s":null}\n'
     assert (PrintSink.guarantee, ParquetSink.guarantee) == ("at-least-once", "exactly-once")
+
+
+# ---------------------------------------------------------------- names from a crafted manifest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pending": "../../../victim.txt"},
+        {"pending": "/etc/hostname"},
+        {"final": "../stolen.parquet"},
+        {"final": "part-7-1-out-0-../../../x-1.parquet"},
+        {"pending": ".weir-8-1-out-0-1.pending"},
+        {"pending": ".weir-..~2F..-1-out-0-1.pending"},
+        {"pending": ".weir-7-1-out-0-2.pending"},
+        {"final": "orders.csv"},
+        {"bytes": "4"},
+        {"pending": 5},
+    ],
+)
+def test_names_that_are_not_our_own_move_no_file(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A savepoint with `../../../victim.txt` as committable moved that file, and so could publish or remove any."""
+    folder, victim = tmp_path / "a" / "b" / "out", tmp_path / "victim.txt"
+    victim.write_text("1234")
+    sink = writer(folder)
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    before = names(folder)
+    crafted = {**committable, **({"bytes": 4} if "pending" in change else {}), **change}
+    with pytest.raises(JobRejected, match="that this sink has not written") as refused:
+        commit(folder, [committable, crafted])
+    assert refused.value.code == "bad-committable"
+    assert names(folder) == before, "nothing is committed when one name is bad"
+    assert victim.read_text() == "1234"
+    assert not list(tmp_path.rglob("stolen*"))
+
+
+@pytest.mark.parametrize("committable", [None, 5, "x", [], {}, {"pending": ".weir-7-1-out-0-1.pending"}])
+def test_what_never_was_a_committable_is_refused(tmp_path: Path, committable: Any) -> None:
+    with pytest.raises(JobRejected):
+        commit(tmp_path, [committable])
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_every_name_that_the_writer_makes_is_its_own(job: str, uid: str) -> None:
+    from runtime.connectors.sinks.parquet import _FINAL, _PENDING
+
+    owner = f"{safe(job)}-3-{safe(uid)}-0"
+    assert _PENDING.fullmatch(f".weir-{owner}-1.pending")
+    assert _FINAL.fullmatch(f"part-{owner}-5-1.parquet")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.envelope import at_home, home_of, inside, opened, sealed
+from runtime.core.envelope import at_home, home_of, inside, keys_of, opened, sealed
 from runtime.core.messages import CheckpointKind
 from runtime.errors import CorruptState, JobRejected
 from tests.core.builders import SNAPSHOT, manifest, segment
@@ -87,3 +87,50 @@ def test_a_savepoint_that_names_files_elsewhere_is_refused(path: str) -> None:
 def test_a_periodic_checkpoint_cannot_be_moved() -> None:
     with pytest.raises(JobRejected, match="only a savepoint can be moved"):
         inside(MADE, "m.json")
+
+
+# ---------------------------------------------------------------- signatures and names
+
+OURS, OLDER, THEIRS = (bytes([letter]) * 32 for letter in b"abc")
+
+
+def test_a_signed_manifest_is_opened_with_each_key_that_may_verify() -> None:
+    assert opened(sealed(MADE, (OURS,)), "m.json", (OURS,), signed=True) == MADE
+    assert opened(sealed(MADE, (OLDER,)), "m.json", (OURS, OLDER), signed=True) == MADE
+    assert opened(sealed(MADE, (OURS,)), "m.json") == MADE, "software without a key reads it"
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_manifest_that_somebody_else_sealed_is_refused(signed: bool) -> None:
+    """Its checksum is right: whoever writes a manifest computes one."""
+    with pytest.raises(JobRejected, match="signature is not of a key") as refused:
+        opened(sealed(MADE, (THEIRS,)), "m.json", (OURS,), signed=signed)
+    assert refused.value.code == "not-signed"
+
+
+def test_a_signature_is_good_for_one_manifest() -> None:
+    other = msgspec.json.decode(sealed(msgspec.structs.replace(MADE, checkpoint=8)))
+    stolen = msgspec.json.decode(sealed(MADE, (OURS,)))["signature"]
+    with pytest.raises(JobRejected, match="signature is not of a key"):
+        opened(msgspec.json.encode({**other, "signature": stolen}), "m.json", (OURS,))
+
+
+def test_a_manifest_older_than_the_key_is_read_in_our_storage_and_not_from_elsewhere() -> None:
+    assert opened(sealed(MADE), "m.json", (OURS,)) == MADE
+    with pytest.raises(JobRejected, match="carries no signature"):
+        opened(sealed(MADE), "m.json", (OURS,), signed=True)
+
+
+def test_keys_are_separated_by_commas_and_long_enough() -> None:
+    assert keys_of("") == ()
+    assert keys_of(f"{'a' * 32}, {'b' * 40}") == (b"a" * 32, b"b" * 40)
+    with pytest.raises(ValueError, match="32 characters"):
+        keys_of("short")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../victim.txt", "a-0/../../victim.txt", "a//b", "", "a\0b"])
+def test_a_manifest_that_names_files_outside_the_storage_is_refused(path: str) -> None:
+    held = SubtaskSnapshot(keyed={"k": (segment(path),)})
+    with pytest.raises(JobRejected, match="path that no checkpoint has") as refused:
+        opened(sealed(manifest({"a": [held]}, checkpoint=7, token=3)), "m.json")
+    assert refused.value.code == "bad-path"

@@ -4,17 +4,20 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.checkpoint import Manifest
 from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.envelope import home_of, opened
+from runtime.core.envelope import Keys, home_of, opened, sealed
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
 from runtime.dataflow import Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit
+from runtime.io.manifests import sign_with
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
@@ -228,3 +231,50 @@ def test_a_damaged_savepoint_is_named_and_nothing_is_written(
     with pytest.raises(WeirError, match=victim.name):
         restored(counts(WHOLE, tmp_path / "out"), place, storage)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == before
+
+
+# ---------------------------------------------------------------- crafted
+
+
+def rewritten(savepoint: Path, change: Callable[[Manifest], Manifest], keys: Keys = ()) -> None:
+    """Replaces the manifest by one whose checksum is right: an attacker computes it like anybody else."""
+    file = savepoint / "manifest.json"
+    file.write_bytes(sealed(change(opened(file.read_bytes(), "")), keys))
+
+
+def test_a_crafted_savepoint_moves_no_file(tmp_path: Path) -> None:
+    """The name of a file to commit was joined to the output folder as it stood: `../../../victim.txt` was moved."""
+    place = taken(counts(HALF, tmp_path / "out"), tmp_path / "state", "savepoint").rename(tmp_path / "moved")
+    victim = tmp_path / "victim.txt"
+    victim.write_text("1234")
+    crafted = {"pending": "../victim.txt", "final": "stolen.parquet", "rows": 1, "bytes": 4}
+
+    def change(manifest: Manifest) -> Manifest:
+        sink = manifest.operators["out"]
+        subtasks = {0: msgspec.structs.replace(sink.subtasks[0], committables=(crafted,))}
+        operators = {**manifest.operators, "out": msgspec.structs.replace(sink, subtasks=subtasks)}
+        return msgspec.structs.replace(manifest, operators=operators)
+
+    rewritten(place, change)
+    with pytest.raises(WeirError, match=r"that this sink has not written .*victim\.txt"):
+        restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
+    assert victim.read_text() == "1234"
+    assert not list(tmp_path.rglob("stolen.parquet"))
+
+
+def test_with_a_key_only_signed_savepoints_are_restored_from_elsewhere(tmp_path: Path) -> None:
+    ours, theirs = b"o" * 32, b"t" * 32
+    place = taken(counts(HALF, tmp_path / "out"), tmp_path / "state").rename(tmp_path / "moved")
+    sign_with((ours,))
+    try:
+        for keys in ((), (theirs,)):
+            rewritten(place, lambda manifest: manifest, keys)
+            with pytest.raises(WeirError, match="signature"):
+                restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
+        rewritten(place, lambda manifest: manifest, (ours,))
+        restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
+    finally:
+        sign_with(())
+    assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
+    for file in (tmp_path / "elsewhere").rglob("manifest.json"):
+        assert opened(file.read_bytes(), "", (ours,), signed=True), "what this process writes is signed"

@@ -31,7 +31,11 @@ from runtime.core.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-_HIDDEN: Final = re.compile(r"\.weir-(?P<job>[^-]+)-(?P<token>\d+)-[^-]+-\d+-\d+\.(?:inprogress|pending)")
+_PART: Final = r"[A-Za-z0-9_.~]+"  #: what `safe` makes
+_OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-{_PART}-\d+"
+_HIDDEN: Final = re.compile(rf"\.weir-{_OWNER}-\d+\.(?:inprogress|pending)")
+_PENDING: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER})-(?P<number>\d+)\.pending")
+_FINAL: Final = re.compile(rf"part-(?P<owner>{_OWNER})-\d+-(?P<number>\d+)\.parquet")
 _GROUP_BYTES: Final = 32 << 20  #: rows are gathered to row groups of about this size
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -149,7 +153,8 @@ class ParquetCommitter(SinkCommitter):
         self._folder = folder
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        shown = sum(self._show(committable) for committable in committables)
+        files = [_checked(committable, permit.job) for committable in committables]
+        shown = sum(self._show(file) for file in files)
         if committables:
             sync_folder(self._folder)
         return shown
@@ -201,6 +206,28 @@ class ParquetCommitter(SinkCommitter):
         if not same:
             raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
         return False
+
+
+def _checked(committable: Any, job: str) -> Mapping[str, Any]:
+    """The committable, if its names are ours and of this job. It comes from a manifest, which others may have written.
+
+    Raises:
+        JobRejected: naming what it holds.
+    """
+    try:
+        pending, final = _PENDING.fullmatch(committable["pending"]), _FINAL.fullmatch(committable["final"])
+    except (KeyError, TypeError):
+        pending = final = None
+    if (
+        pending is None or final is None
+        or pending["job"] != safe(job)
+        or pending.group("owner", "number") != final.group("owner", "number")
+        or not isinstance(committable.get("bytes"), int)
+    ):  # fmt: skip
+        detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
+        raise JobRejected("bad-committable", "sink", detail)
+    found: Mapping[str, Any] = committable
+    return found
 
 
 def _name_also(pending: Path, final: Path) -> None:

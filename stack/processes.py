@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "WEIR_SUPERVISED"
+SERVER_PROGRAMS: Final = ("postgres", "redis-server", "valkey-server")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -92,9 +93,9 @@ def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
     return [ProcessId(pid, tree[pid][1]) for pid in below if pid in tree]
 
 
-def marked(var: Path) -> list[ProcessId]:
-    """Processes that carry this checkout's mark, without ourselves and those we stand on."""
-    wanted = f"{MARK}={var}".encode()
+def marked(value: Path | str, mark: str = MARK) -> list[ProcessId]:
+    """Processes with `mark=value` in their environment (by default a checkout's mark), without us and our ancestors."""
+    wanted = f"{mark}={value}".encode()
     spared = set(_ancestors())
     found = (ProcessId.of(pid) for pid in all_pids() if pid not in spared and wanted in _environment(pid))
     return [process for process in found if process]
@@ -165,7 +166,7 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def serving(folder: Path, programs: tuple[str, ...] = ("postgres", "redis-server")) -> list[ProcessId]:
+def serving(folder: Path, programs: tuple[str, ...] = SERVER_PROGRAMS) -> list[ProcessId]:
     """Servers at work in `folder`. They write titles over their own environment, so the mark cannot be relied on."""
     real = folder.resolve()
     found = (ProcessId.of(pid) for pid in all_pids() if _works_in(pid, real, programs))

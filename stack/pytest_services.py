@@ -2,6 +2,7 @@
 
 Loaded by `-p stack.pytest_services`, because pytest-django reads the settings (and so DATABASE_URL) before any
 conftest. Addresses and folders are fixed here; the servers start later, so that `pytest tests/core` starts none.
+`stack.reaper` ends what a session leaves behind that was killed.
 With WEIR_TEST_EXTERNAL=1 the addresses in the environment are used and nothing is started.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from stack import folders
+from stack import reaper
 from stack.launch.browser import ADVICE, find_chromium
 from stack.launch.java import find_java
 from stack.processes import ProcessId, load, save
@@ -34,7 +34,8 @@ def _make_home() -> Path:
     home.chmod(0o711)
     this = ProcessId.of(os.getpid())
     assert this is not None
-    save(home / "owner.json", this)
+    save(home / reaper.OWNER_FILE, this)
+    os.environ[reaper.TEST_MARK] = str(home)
     return home
 
 
@@ -51,18 +52,14 @@ def _set_environment(home: Path) -> tuple[int, int]:
 
 
 def _remove_dead_homes() -> None:
-    """A session that was killed could not clear up after itself."""
+    """After a crash of the machine no reaper was left to do it."""
     for home in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if (home / "owner.json").exists() and load(home / "owner.json") is None:
-            _remove(home)
-
-
-def _remove(home: Path) -> None:
-    folders.remove_service_folders(home)
-    shutil.rmtree(home, ignore_errors=True)
+        if (home / reaper.OWNER_FILE).exists() and load(home / reaper.OWNER_FILE) is None:
+            reaper.remove_home(home)
 
 
 _HOME: Final = _make_home()
+_REAPER: Final = reaper.start(_HOME)
 _POSTGRES_PORT, _REDIS_PORT = _set_environment(_HOME)
 _PASSWORD: Final = secrets.token_hex(16)
 if not _EXTERNAL:
@@ -71,7 +68,7 @@ if not _EXTERNAL:
 
 
 def pytest_unconfigure() -> None:
-    _remove(_HOME)
+    reaper.remove_home(_HOME)
     _remove_dead_homes()
 
 

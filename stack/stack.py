@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from stack import plan
-from stack.processes import ProcessId, end, load, marked, save, serving, session_members
+from stack.processes import SERVER_PROGRAMS, ProcessId, end, load, marked, save, serving, session_members
 from stack.programs import ServerMissing
 from stack.services import Service, ServiceFailed, free_port, postgres, redis_server
 from stack.settings import Settings, child_environment, contract, kept_secret, make_folders, write_env_file
@@ -205,7 +205,7 @@ def _is_server(process: ProcessId) -> bool:
         name = Path(f"/proc/{process.pid}/exe").readlink().name
     except OSError:
         return False
-    return name in ("postgres", "redis-server")
+    return name in SERVER_PROGRAMS
 
 
 def _take_lock(settings: Settings) -> IO[str]:

@@ -1,0 +1,63 @@
+"""`python -m stack.reaper HOME`: ends what a test session has started, once the session's process is gone.
+
+After SIGTERM or SIGKILL no fixture clears up. Every process below a session carries `WEIR_TEST_HOME=HOME` in its
+environment, also after its parent has ended. The reaper waits for the session's process, which `HOME/owner.json` names,
+ends the rest and removes the session's folder. After a session that ended by itself it finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from stack import folders
+from stack.processes import ProcessId, end, load, marked
+
+TEST_MARK: Final = "WEIR_TEST_HOME"
+OWNER_FILE: Final = "owner.json"
+_GRACE_S: Final = 5.0
+_ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def start(home: Path) -> subprocess.Popen[bytes]:
+    """Starts the reaper of `home`, out of reach of signals to the session's process group."""
+    environment = {name: value for name, value in os.environ.items() if name != TEST_MARK}
+    return subprocess.Popen(
+        [sys.executable, "-m", "stack.reaper", str(home)],
+        cwd=_ROOT, env=environment, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def remove_home(home: Path) -> None:
+    folders.remove_service_folders(home)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def main() -> None:
+    home = Path(sys.argv[1])
+    owner = load(home / OWNER_FILE)
+    if owner is not None:
+        _wait(owner)
+    end(lambda: marked(home, TEST_MARK), _GRACE_S)
+    remove_home(home)
+
+
+def _wait(process: ProcessId) -> None:
+    """Until the process has ended. A descriptor of it, unlike its number, never comes to mean another process."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    if process.is_alive():
+        select.select([descriptor], [], [])
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

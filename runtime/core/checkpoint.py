@@ -23,6 +23,7 @@ class FailureReason(StrEnum):
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not_all_required_tasks_running"
     TOO_MANY_REQUESTS = "too_many_requests"
     ID_UNAVAILABLE = "id_unavailable"
+    TRIGGER_FAILED = "trigger_failed"
     DECLINED_TASK_NOT_READY = "declined_task_not_ready"
     DECLINED_SUBSUMED = "declined_subsumed"
     DECLINED_CANCEL_BARRIER = "declined_cancel_barrier"
@@ -45,7 +46,15 @@ class FailureReason(StrEnum):
         return self not in _OVER_AT_ONCE
 
 
-_COUNTED = frozenset({FailureReason.ASYNC_FAILED, FailureReason.EXPIRED})
+_COUNTED = frozenset(
+    {
+        FailureReason.ID_UNAVAILABLE,
+        FailureReason.TRIGGER_FAILED,
+        FailureReason.ASYNC_FAILED,
+        FailureReason.EXPIRED,
+        FailureReason.FINALIZE_FAILED,
+    }
+)
 _OVER_AT_ONCE = frozenset(
     {
         FailureReason.TASK_FINISHED_WHILE_TRIGGERED,

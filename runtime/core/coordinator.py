@@ -42,6 +42,7 @@ from runtime.core.events import (
     ManifestRecorded,
     SubtaskEnded,
     Ticked,
+    TriggerFailed,
 )
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, SubtaskId, Token
@@ -109,6 +110,8 @@ class Coordinator:
                 return self._issued(at, checkpoint)
             case IdUnavailable(at, detail):
                 return self._id_unavailable(at, detail)
+            case TriggerFailed(_, detail):
+                return self._exceeded(self._tolerance.failed(FailureReason.TRIGGER_FAILED, detail))
             case LogicFinished(at, subtask):
                 return self._logic_finished(at, subtask)
             case SubtaskEnded(at, subtask):
@@ -220,7 +223,9 @@ class Coordinator:
         if request.again:
             return [*failed, FailAttempt(f"the {request.kind} could not be planned anew: {detail}")]
         resumed = self._abandon_ending(at) if request.kind.ends_job else []
-        return failed + resumed + self._final_checkpoint(at) + self._next(at)
+        savepoint = request.kind.is_savepoint
+        exceeded = self._tolerance.failed(FailureReason.ID_UNAVAILABLE, detail, savepoint=savepoint)
+        return failed + resumed + self._exceeded(exceeded) + self._final_checkpoint(at) + self._next(at)
 
     def _abandon_ending(self, at: int) -> Effects:
         """A stop or drain failed before any subtask heard of it."""
@@ -260,7 +265,7 @@ class Coordinator:
         kind = pending.barrier.kind
         self._pacing.completed(at)
         self._ends.completed(checkpoint)
-        self._tolerance.completed()
+        self._tolerance.completed(checkpoint)
         effects: Effects = [pending.report(at)]
         if kind.ends_job:
             self.savepoint = manifest
@@ -307,9 +312,13 @@ class Coordinator:
             # Some subtasks may have finished their logic for it: only the last checkpoint is a state to go on from.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
         self._try_again(at, pending, reason)
-        exceeded = self._tolerance.failed(reason, detail)
-        failed: Effects = [] if exceeded is None else [FailAttempt(exceeded)]
-        return effects + failed + self._final_checkpoint(at) + self._next(at)
+        savepoint = pending.barrier.kind.is_savepoint
+        exceeded = self._tolerance.failed(reason, detail, checkpoint=checkpoint, savepoint=savepoint)
+        return effects + self._exceeded(exceeded) + self._final_checkpoint(at) + self._next(at)
+
+    @staticmethod
+    def _exceeded(detail: str | None) -> Effects:
+        return [] if detail is None else [FailAttempt(detail)]
 
     def _try_again(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
         """Without a more recent one on its way a periodic checkpoint is replaced at once, not in the next period."""

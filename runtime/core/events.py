@@ -154,6 +154,14 @@ class IdUnavailable:
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerFailed:
+    """The host met an error of its own when a checkpoint was to be triggered."""
+
+    at: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """A subtask's snapshot is durable."""
 
@@ -221,6 +229,7 @@ CoordinatorEvent = (
     | CheckpointRequested
     | IdIssued
     | IdUnavailable
+    | TriggerFailed
     | Acknowledged
     | CheckpointDeclined
     | LogicFinished

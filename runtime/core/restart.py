@@ -5,6 +5,9 @@ keeps; chance and time arrive from outside.
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+OUTAGE: Final = "outage"  #: code of an attempt that failed because storage or a service was away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

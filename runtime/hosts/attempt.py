@@ -44,6 +44,7 @@ from runtime.core.events import (
     ManifestRecorded,
     SubtaskEnded,
     Ticked,
+    TriggerFailed,
 )
 from runtime.core.ids import CheckpointId
 from runtime.core.lifecycle import RunEvent
@@ -190,6 +191,7 @@ class Attempt:
             log.error("a checkpoint could not be triggered", traceback=trace(error))
             self._reports.not_triggered += 1
             self._wake_at.append(at + LIVE_MS)
+            self._decide(TriggerFailed(at, f"{type(error).__name__}: {error}"))
 
     def _wind_down(self, control: ControlServer) -> Outcome:
         """Suspends the coordinator, ends the slots, and lets what is being recorded come to its end."""

@@ -25,11 +25,12 @@ from runtime.core.lifecycle import RunEvent
 from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import Restored, assign
-from runtime.core.restart import Failure, FixedDelay, RestartStrategy
+from runtime.core.restart import OUTAGE, ExponentialDelay, Failure, FixedDelay, NoRestart, RestartStrategy
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
 from runtime.hosts.attempt import Attempt
 from runtime.hosts.damage import assess
+from runtime.hosts.outages import is_outage
 from runtime.hosts.scribe import RETRY_S
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
@@ -68,6 +69,8 @@ class MasterConfig:
 
 PAUSE_SLICE_S: Final = 1.0
 COMMIT_PATIENCE_MS: Final = 60_000
+#: While storage or a service is away. A run of a minute counts as recovered.
+OUTAGE_BACKOFF: Final = ExponentialDelay(initial_ms=1_000, max_ms=60_000, multiplier=2, reset_after_ms=60_000)
 
 
 class JobMaster:
@@ -91,6 +94,7 @@ class JobMaster:
         self._cancelled_by: list[str] = []
         self._restarts = 0
         self._failures = 0
+        self._outages = 0  #: in a row
         self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
         self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
 
@@ -136,7 +140,7 @@ class JobMaster:
         except CorruptState as error:
             return Outcome(OutcomeKind.FAILED, str(error), damaged=error.file)
         except (WeirError, OSError) as error:
-            return Outcome(OutcomeKind.FAILED, str(error))
+            return Outcome(OutcomeKind.FAILED, str(error), outage=is_outage(error))
         if self._released.is_set():
             return Outcome(OutcomeKind.RELEASED)
         return self._attempt_with(restored)
@@ -282,6 +286,8 @@ class JobMaster:
         had stopped it.
         """
         problem = self._commit_last(savepoint)
+        if problem is not None and self._cancelled_by:  # the savepoint stays: a restore commits what it owes
+            return self._end_cancelled()
         if problem is not None and self._released.is_set():  # the next master finds the savepoint, and tries again
             return self._end_released()
         if problem is not None:
@@ -294,7 +300,10 @@ class JobMaster:
         return self._end(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint)
 
     def _commit_last(self, savepoint: Manifest) -> str | None:
-        """Commits what an ended run still owes. Returns why it could not be done in a reasonable time."""
+        """Commits what an ended run still owes. Returns why it could not be done.
+
+        An outage is waited for until it is over, or a person cancels; other failures for `COMMIT_PATIENCE_MS`.
+        """
         deadline = self._clock.monotonic_ms() + COMMIT_PATIENCE_MS
         while True:
             self._alive()
@@ -302,10 +311,15 @@ class JobMaster:
                 self._commit_owed(savepoint)
                 return None
             except (WeirError, OSError) as error:
-                if self._clock.monotonic_ms() > deadline or self._released.wait(PAUSE_SLICE_S):
+                log.warning("output is not committed yet", checkpoint=savepoint.checkpoint, error=str(error))
+                given_up = not is_outage(error) and self._clock.monotonic_ms() > deadline
+                if given_up or self._released.wait(PAUSE_SLICE_S) or self._told_meanwhile() is not None:
                     return str(error)
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
+        outage = outcome.outage and not outcome.final and not isinstance(self._config.restart, NoRestart)
+        if outage:
+            return self._wait_out(outcome)
         delay_ms = None if outcome.final else self._next_delay_ms(outcome)
         failure = {
             "code": "final" if outcome.final else "attempt-failed",
@@ -316,6 +330,21 @@ class JobMaster:
         if delay_ms is None:
             return self._end(RunEvent.GAVE_UP, "failed", failure)
         return self._next_attempt(outcome.detail, failure, delay_ms)
+
+    def _wait_out(self, outcome: Outcome) -> Exit | None:
+        """Tries again without end, at growing intervals. The restart strategy is not asked and counts nothing."""
+        verdict = OUTAGE_BACKOFF.after(self._as_failure(outcome), self._outages)
+        self._outages = verdict.failures
+        assert verdict.delay_ms is not None, "an exponential delay never gives up"
+        failure = {
+            "code": OUTAGE,
+            "message": outcome.detail,
+            "operator": outcome.operator,
+            "tries": self._outages,
+            "next_at": self._clock.now_ms() + verdict.delay_ms,
+        }
+        log.warning("waiting for storage or a service", **failure)
+        return self._next_attempt(outcome.detail, failure, verdict.delay_ms)
 
     def _after_damage(self, outcome: Outcome) -> Exit | None:
         """What should be restored cannot be read. The one before is taken only if the job says so: it repeats output.
@@ -349,11 +378,14 @@ class JobMaster:
         return self._pause(delay_ms)
 
     def _next_delay_ms(self, outcome: Outcome) -> int | None:
-        draw = random.random()  # noqa: S311 - it keeps no secret
-        failure = Failure(ran_ms=outcome.ran_ms, progressed=outcome.progressed, draw=draw)
-        verdict = self._config.restart.after(failure, self._failures)
+        verdict = self._config.restart.after(self._as_failure(outcome), self._failures)
         self._failures = verdict.failures
         return verdict.delay_ms
+
+    @staticmethod
+    def _as_failure(outcome: Outcome) -> Failure:
+        draw = random.random()  # noqa: S311 - it keeps no secret
+        return Failure(ran_ms=outcome.ran_ms, progressed=outcome.progressed, draw=draw)
 
     def _pause(self, delay_ms: int) -> Exit | None:
         """Waits before the next attempt, but hears of a release, a cancel or a newer attempt. None: go on."""

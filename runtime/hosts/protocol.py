@@ -106,7 +106,8 @@ class Heartbeat(_Message, frozen=True):
 class Failed(_Message, frozen=True):
     """The slot cannot go on. `final` says that trying again cannot help. `story`: the last events of the subtask.
 
-    `damaged`: the state file that could not be restored, if it was that.
+    `damaged`: the state file that could not be restored, if it was that. `outage`: storage or a service is away that a
+    source, a sink or the restore needs.
     """
 
     detail: str
@@ -115,6 +116,7 @@ class Failed(_Message, frozen=True):
     final: bool
     story: list[str]
     damaged: str
+    outage: bool = False
 
 
 ToMaster = Deployed | Ack | Declined | Finished | Ended | Heartbeat | Failed

@@ -32,6 +32,7 @@ from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRe
 from runtime.hosts.collector import Relief
 from runtime.hosts.feedback import replayed
 from runtime.hosts.logs import trace
+from runtime.hosts.outages import is_outage
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.protocol import (
     Aborted,
@@ -342,6 +343,10 @@ class Slot:
             self._tell_metrics()
             self._mail.put(self._relief.look)
 
+    def _is_at_an_end(self, operator: str) -> bool:
+        """Whether it is a source or a sink."""
+        return operator in self._config.job.sources or operator in self._config.job.sinks
+
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
@@ -355,6 +360,7 @@ class Slot:
                 final=_is_final(error),
                 story=[line[:500] for line in story[-20:]],
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
+                outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
             )
         )
         log.error(

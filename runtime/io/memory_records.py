@@ -26,6 +26,7 @@ class MemoryRecords:
     failure: Mapping[str, Any] | None = None
     live: Mapping[str, Any] = field(default_factory=dict)
     attempts: list[tuple[int, str, str]] = field(default_factory=list)
+    details: list[Mapping[str, Any]] = field(default_factory=list)  #: of the attempts that failed
     superseded: bool = False
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _taken: list[OperationRequest] = field(default_factory=list)
@@ -67,6 +68,7 @@ class MemoryRecords:
         if self.superseded:
             return None
         self.attempts.append((self.token, "failed", reason))
+        self.details.append(detail)
         self.token = Token(self.token + 1)
         return self.token
 

@@ -7,8 +7,9 @@ and whether, is up to the faults.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import FailureReason, Manifest
 from runtime.core.coordinator import Coordinator, CoordinatorSettings
 from runtime.core.effects import (
     Acknowledge,
@@ -56,6 +57,9 @@ from runtime.testing.invariants import check_files, check_notified, require
 from runtime.testing.slots import Broken, Said, SlotLost, Started
 from runtime.testing.world import JOB, World
 
+#: Reasons that count for what reports show; those of a trigger that never came to be are not reported.
+_COUNTED: Final = (FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, FailureReason.FINALIZE_FAILED)
+
 Work = Callable[[], "Work | None"]  #: what must be done right after it, if anything
 
 
@@ -83,6 +87,9 @@ class Driver:
         self.to_write: deque[tuple[Work, str]] = deque()  #: in order; the first is on its way
         self.storing = 0  #: manifests among them
         self.stopping = False  #: what the run's state would say
+        self.tolerable = settings.tolerable_failures
+        self.failed_in_a_row = 0  #: checkpoints, as a person would count them from the reports
+        self.newest_completed = 0
 
     @property
     def now(self) -> int:
@@ -97,6 +104,8 @@ class Driver:
         self.world.note(f"{self.attempt.token}:coordinator", event)
         for effect in self.coordinator.handle(event):
             self._perform(effect)
+        borne = self.tolerable is None or self.failed_in_a_row <= self.tolerable or self.suspended or self.ended
+        require(borne or self.failure is not None, "too-many-failures-fail-the-attempt", str(self.failed_in_a_row))
         if self.failure is not None and not self.suspended:
             self.suspend()
 
@@ -191,6 +200,8 @@ class Driver:
         begun = report.reason is None and report.acknowledged == 0 and report.at == report.triggered_at
         if begun and report.checkpoint not in self.world.ledger.triggered:
             self.world.ledger.began(report.checkpoint, self.attempt.token, report.kind)
+        if report.reason in _COUNTED and not report.kind.is_savepoint and report.checkpoint > self.newest_completed:
+            self.failed_in_a_row += 1
         self.world.note("report", report)
 
     def _write(self, work: Work, slow: str) -> None:
@@ -249,6 +260,8 @@ class Driver:
         checkpoint = CheckpointId(manifest.checkpoint)
         if recorded:
             self._write(self._discard, "")
+            if checkpoint > self.newest_completed:
+                self.newest_completed, self.failed_in_a_row = checkpoint, 0
             self._answer(ManifestRecorded(self.now, checkpoint))
         else:
             self._answer(ManifestFailed(self.now, checkpoint, "this attempt has been superseded"))

@@ -103,7 +103,7 @@ def test_restores_are_attempts_that_began_from_a_checkpoint(run: Run, make_check
 
 
 def test_failures_are_grouped_by_reason_with_the_newest_of_each(run: Run, make_checkpoint: MakeCheckpoint) -> None:
-    """Flink counts what expired or could not be stored, and nothing else, towards tolerable failures."""
+    """Reasons count towards tolerable failures as in Flink."""
     for number, reason in enumerate(("expired", "declined_task_not_ready", "expired", "of_a_newer_version"), 1):
         make_checkpoint(run, number, status="failed", reason=reason, detail=f"detail {number}")
     found = [(f.reason, f.number, f.counted, f.newest.detail) for f in statistics(run.job).failures]

@@ -35,6 +35,7 @@ from runtime.core.events import (
     ManifestRecorded,
     SubtaskEnded,
     Ticked,
+    TriggerFailed,
 )
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
@@ -483,6 +484,52 @@ def test_more_failures_in_a_row_than_tolerated_fail_the_attempt() -> None:
         job.issue(checkpoint)
         failed.append(len(of(FailAttempt, job.decline(checkpoint, why))))
     assert failed == [0, 0, 1], "what does not count neither adds nor resets"
+
+
+@pytest.mark.parametrize("why", list(Why))
+def test_failures_count_as_in_flink(why: Why) -> None:
+    """Its `CheckpointFailureManager`: declines (not ready, overtaken, cancelled upstream) do not count."""
+    counted = {"async_failed", "expired", "finalize_failed", "id_unavailable", "trigger_failed"}
+    assert why.counts is (why in counted)
+
+
+def _finalize_fails(job: Job, checkpoint: int) -> Effects:
+    job.ask()
+    job.issue(checkpoint)
+    job.ack(checkpoint)
+    return job.machine.handle(ManifestFailed(100, CheckpointId(checkpoint), "no space left"))
+
+
+def test_manifests_that_cannot_be_written_ids_and_triggers_that_fail_count() -> None:
+    """49 of 49 finalize failures left the job running."""
+    job = Job(tolerable_failures=3)
+    assert not of(FailAttempt, _finalize_fails(job, 1))
+    job.ask()
+    assert not of(FailAttempt, job.machine.handle(IdUnavailable(100, "the database is away")))
+    assert not of(FailAttempt, job.machine.handle(TriggerFailed(100, "RuntimeError: odd")))
+    (failed,) = of(FailAttempt, _finalize_fails(job, 2))
+    assert failed.detail == ("more than 3 checkpoints in a row failed, the last one: finalize_failed: no space left")
+
+
+def test_of_savepoints_only_snapshots_that_cannot_be_stored_count() -> None:
+    """A person asked for it and is answered; a restart would not help."""
+    job = Job(tolerable_failures=0)
+    job.ask(Kind.SAVEPOINT, "saved")
+    job.issue(1)
+    job.ack(1)
+    assert not of(FailAttempt, job.machine.handle(ManifestFailed(100, CheckpointId(1), "no space left")))
+    job.ask(Kind.SAVEPOINT, "again")
+    job.issue(2)
+    assert of(FailAttempt, job.decline(2, Why.ASYNC_FAILED))
+
+
+def test_a_failure_older_than_the_last_success_does_not_count() -> None:
+    job = Job(tolerable_failures=0, max_concurrent=2)
+    job.ask(Kind.SAVEPOINT, "slow")
+    job.issue(1)
+    job.ask()
+    job.complete(2)
+    assert not of(FailAttempt, job.decline(1, Why.ASYNC_FAILED))
 
 
 def test_a_completion_starts_the_count_of_failures_anew() -> None:

@@ -1,6 +1,7 @@
 """Failures in a row."""
 
 from runtime.core.checkpoint import FailureReason as Why
+from runtime.core.ids import CheckpointId
 from runtime.core.tolerance import Tolerance
 
 
@@ -18,7 +19,7 @@ def test_one_more_than_tolerable_fails_the_attempt_and_then_counting_starts_agai
 def test_a_completed_checkpoint_starts_the_count_again() -> None:
     tolerance = Tolerance(1)
     tolerance.failed(Why.ASYNC_FAILED, "disk full")
-    tolerance.completed()
+    tolerance.completed(CheckpointId(1))
     assert tolerance.failed(Why.ASYNC_FAILED, "disk full") is None
 
 

@@ -244,8 +244,12 @@ class SinkCommitter(ABC):
             EnvironmentFailure: a committable is neither pending nor committed, or storage failed.
         """
 
-    def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:
-        """Remove this job's own leftovers of attempts older than `token`, except `keep`. Returns how many."""
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        """Remove what attempts of `job` older than `token` left of the sink `uid`. Returns how many.
+
+        `keep` are the committables of this sink that a retained manifest names. Another sink of the job may write to
+        the same target: its leftovers are cleaned by a call of its own.
+        """
         return 0
 
 

@@ -5,7 +5,7 @@ for a failed checkpoint is not aborted: sources have not rewound, so it rides wi
 belongs to what a restore disowns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime.core.checkpoint import CommitPermit, Manifest
@@ -31,3 +31,8 @@ def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
         if pending:
             found[OperatorId(uid)] = pending
     return found
+
+
+def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tuple[Any, ...]:
+    """The committables of one sink that a manifest in `retained` names: cleaning after a restore spares them."""
+    return tuple(committable for manifest in retained for committable in owed(manifest).get(uid, ()))

@@ -17,7 +17,7 @@ import structlog
 
 from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
-from runtime.core.commit import owed, permit_for_recorded
+from runtime.core.commit import owed, permit_for_recorded, retained_committables
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.envelope import home_of
 from runtime.core.ids import SubtaskId, Token
@@ -222,8 +222,8 @@ class JobMaster:
 
     def _clean(self, retained: list[Manifest]) -> None:
         for uid, sink in self._config.job.sinks.items():
-            keep = [c for manifest in retained for c in owed(manifest).get(uid, ())]
-            removed = sink.committer().clean(self._config.job_id, self._token, keep)
+            keep = retained_committables(retained, uid)
+            removed = sink.committer().clean(self._config.job_id, uid, self._token, keep)
             if removed:
                 log.info("removed leftovers of older attempts", operator=uid, files=removed)
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from runtime.core.checkpoint import Manifest, folder_of
-from runtime.core.commit import owed, permit_for_recorded
+from runtime.core.commit import owed, permit_for_recorded, retained_committables
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.events import (
     CheckpointRequested,
@@ -114,7 +114,8 @@ class Master:
             dealt = dict(assign(base, self.graph))
         self.world.bases[token] = base
         retained = self.world.records.retained()
-        self.world.target.clean(token, retained)
+        for uid in (operator.uid for operator in self.graph.operators if operator.commits):
+            self.world.target.clean(uid, token, retained_committables(retained, uid))
         retention.sweep(self.world.storage, token, retained)
         check_files(self.world.storage, retained)
         check_owed(self.world.target.names, retained)

@@ -17,7 +17,7 @@ from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure
 from runtime.io.memory import MemorySnapshotStore
 from runtime.testing.faults import Faults
-from runtime.testing.invariants import Ledger, Violation, committables
+from runtime.testing.invariants import Ledger, Violation
 from runtime.testing.model import Row
 
 JOURNAL_LENGTH: Final = 400
@@ -172,10 +172,10 @@ class TargetTwin:
                 raise Violation("prepared-output-stays-until-disowned", name)
             self.committed[name] = self.pending.pop(name)
 
-    def clean(self, token: Token, retained: Iterable[Manifest]) -> None:
-        """Forgets what older attempts prepared, except what a manifest in `retained` names."""
-        keep = {name for manifest in retained for name in committables(manifest)}
-        self.pending = {n: rows for n, rows in self.pending.items() if n in keep or token_in(n) >= token}
+    def clean(self, uid: str, token: Token, keep: Sequence[str]) -> None:
+        """Forgets what older attempts prepared for one sink, except `keep`. All sinks share this target."""
+        doomed = {name for name in self.pending if sink_in(name) == uid and token_in(name) < token} - set(keep)
+        self.pending = {name: rows for name, rows in self.pending.items() if name not in doomed}
 
     @property
     def names(self) -> set[str]:
@@ -184,11 +184,15 @@ class TargetTwin:
 
     def output(self) -> Counter[tuple[str, str, int]]:
         """Committed rows by sink."""
-        return Counter((name.split("-")[1], key, value) for name, rows in self.committed.items() for key, value in rows)
+        return Counter((sink_in(name), key, value) for name, rows in self.committed.items() for key, value in rows)
 
 
 def token_in(name: str) -> int:
     return int(name.split("-", maxsplit=1)[0])
+
+
+def sink_in(name: str) -> str:
+    return name.split("-")[1]
 
 
 class World:

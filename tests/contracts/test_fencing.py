@@ -141,7 +141,7 @@ def test_a_committer_that_wakes_up_after_it_was_replaced_changes_nothing(tmp_pat
     assert late.commit(CommitPermit("7", Token(1), CheckpointId(1)), recorded) == 0
     with pytest.raises(EnvironmentFailure, match="neither pending nor committed"):
         late.commit(CommitPermit("7", Token(1), CheckpointId(2)), disowned)
-    assert late.clean("7", Token(1), []) == 0
+    assert late.clean("7", "out", Token(1), []) == 0
     assert names(tmp_path) == before
     assert visible(tmp_path) == [1]
     assert restored.commit(CommitPermit("7", Token(2), CheckpointId(3)), pending) == 1

@@ -47,8 +47,8 @@ def commit(folder: Path, committables: Any, *, job: str = "7", token: int = 1, c
     return ParquetSink(str(folder)).committer().commit(permit, committables)
 
 
-def clean(folder: Path, token: int, *keep: Any, job: str = "7") -> int:
-    return ParquetSink(str(folder)).committer().clean(job, Token(token), keep)
+def clean(folder: Path, token: int, *keep: Any, job: str = "7", uid: str = "out") -> int:
+    return ParquetSink(str(folder)).committer().clean(job, uid, Token(token), keep)
 
 
 def visible(folder: Path) -> list[int]:
@@ -228,8 +228,20 @@ def test_two_jobs_whose_names_look_alike_do_not_touch_each_other(tmp_path: Path)
     for sink in (ours, theirs):
         sink.write(batch(1))
         sink.prepare(1)
-    assert clean(tmp_path, 6, job="a") == 1
+    assert clean(tmp_path, 6, job="a", uid="b-5-c") == 1
     assert names(tmp_path) == [".weir-a~2D5~2Db-5-c-0-1.pending"]
+
+
+def test_two_sinks_of_one_job_in_one_folder_clean_their_own_leftovers_only(tmp_path: Path) -> None:
+    """S1-54: what the other has prepared may be owed by a savepoint that only names the other."""
+    out, copies = writer(tmp_path, uid="out"), writer(tmp_path, uid="copies")
+    for sink in (out, copies):
+        sink.write(batch(1))
+    kept = copies.prepare(1)
+    out.prepare(1)
+    assert clean(tmp_path, 2, uid="out") == 1
+    assert clean(tmp_path, 2, *kept, uid="copies") == 0
+    assert commit(tmp_path, kept, token=2) == 1
 
 
 def test_a_zombie_cannot_overwrite_or_remove_what_the_next_attempt_writes(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class LinesCommitter(SinkCommitter):
             (self._folder / f"_{name}").rename(self._folder / name)
         return len(pending)
 
-    def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         left = [path for path in self._folder.glob("_*") if path.name[1:] not in keep]
         old = [path for path in left if int(path.name[1:].split("-")[0]) < token]
         for path in old:

@@ -1,8 +1,10 @@
 """Savepoints of real jobs: into changed graphs, moved elsewhere, damaged."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,12 +16,14 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.envelope import Keys, home_of, opened, sealed
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
+from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
 from runtime.errors import WeirError
 from runtime.hosts.driver import Exit
 from runtime.io.manifests import sign_with
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
+from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import FAST, running
 
@@ -123,6 +127,47 @@ def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_
     with pytest.raises(WeirError, match="step: it stands before 'counts', which the checkpoint holds as finished"):
         restored(flow(before=True), last, tmp_path / "state")
     assert restored(flow(before=False), last, tmp_path / "state").state is RunState.FINISHED
+
+
+def with_two_sinks(source: Any, output: Path, bomb: Bomb, copies: str = "copies") -> Dataflow:
+    """The counts, written twice into one folder."""
+    flow = Dataflow("counts")
+    numbers = flow.source("numbers", source).map_batches("bomb", bomb).key_by("key")
+    counted = numbers.aggregate("counts", {"n": Count(), "total": Sum("value")})
+    for uid in ("out", copies):
+        counted.sink(uid, ParquetSink(str(output)))
+    return flow
+
+
+@pytest.mark.parametrize("copies", ["copies", "renamed"])
+def test_two_sinks_in_one_folder_leave_alone_what_the_other_prepared_for_a_savepoint(
+    tmp_path: Path, copies: str
+) -> None:
+    """A restart cleans leftovers; so does a job whose sink was renamed, before the old one is taken back."""
+    bomb, source, asked = Bomb(), Gated(total=50), CoordinatorSettings(interval_ms=None)
+    flow = with_two_sinks(source, tmp_path / "out", bomb)
+    with running(
+        flow.compile(2), tmp_path / "state", settings=asked, restart=FixedDelay(attempts=3, delay_ms=0)
+    ) as run:
+        run.wait_for(lambda: run.operator("numbers").get("records_out", 0) == source.total * source.splits)
+        run.ask("savepoint")
+        run.wait_for(lambda: "savepoint" in run.records.settled)
+        (savepoint,) = run.records.completed
+        bomb.arm()
+        source.total += 10
+        run.wait_for(lambda: run.records.token == 2 and run.operator("numbers").get("records_out", 0) > 0)
+        run.end("cancel")
+    renamed = MemoryRecords(token=Token(5), completed=[savepoint])
+    with running(
+        with_two_sinks(source, tmp_path / "out", bomb, copies).compile(2), tmp_path / "state", renamed, asked
+    ) as run:
+        run.wait_for(lambda: run.operator("numbers").get("records_out", 0) > 0)
+        run.end("cancel")
+    whole = Numbers(total=source.total)
+    restored(with_two_sinks(whole, tmp_path / "out", bomb), tmp_path / "state" / savepoint.folder, tmp_path / "state")
+    rows = Counter((row["key"], row["n"], row["total"]) for row in committed(tmp_path / "out"))
+    assert set(rows.values()) == {2}
+    assert {(key, *last) for key, last in expected_counts(whole).items()} <= rows.keys()
 
 
 # ---------------------------------------------------------------- elsewhere

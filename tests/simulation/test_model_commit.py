@@ -122,7 +122,7 @@ class TwoPhaseCommit(RuleBasedStateMachine):
             self.zombies.append(self.attempt)
         token = Token(self.attempt.token + 1)
         self.show(token, self.last.number, self.last.owed)
-        self.sink.committer().clean(JOB, token, self.retained())
+        self.sink.committer().clean(JOB, "out", token, self.retained())
         self.attempt = self.new_attempt(token)
 
     @rule(cut=chances)
@@ -159,7 +159,7 @@ class TwoPhaseCommit(RuleBasedStateMachine):
     @rule(which=chances)
     def a_zombie_cleans(self, which: int) -> None:
         zombie = self.zombie(which)
-        self.sink.committer().clean(JOB, zombie.token, zombie.retained)
+        self.sink.committer().clean(JOB, "out", zombie.token, zombie.retained)
 
     # ------------------------------------------------------------ the law
 

@@ -1,7 +1,7 @@
 """Known bugs, planted one at a time: the simulator must find each, and say what a person needs to go on."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -149,8 +149,18 @@ def restore_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 def clean_what_a_manifest_still_names(patch: pytest.MonkeyPatch) -> None:
-    def clean(target: TargetTwin, token: Token, retained: Iterable[Manifest]) -> None:
+    def clean(target: TargetTwin, uid: str, token: Token, keep: Sequence[str]) -> None:
         target.pending = {name: rows for name, rows in target.pending.items() if token_in(name) >= token}
+
+    patch.setattr(TargetTwin, "clean", clean)
+
+
+def clean_what_another_sink_prepared(patch: pytest.MonkeyPatch) -> None:
+    """Two sinks have one target, and each spares only what manifests name of its own."""
+
+    def clean(target: TargetTwin, uid: str, token: Token, keep: Sequence[str]) -> None:
+        left = target.pending.items()
+        target.pending = {name: rows for name, rows in left if token_in(name) >= token or name in keep}
 
     patch.setattr(TargetTwin, "clean", clean)
 
@@ -268,6 +278,7 @@ PLANTED: dict[Plant, int] = {
     restart_after_a_completed_stop: 43,
     restore_an_older_checkpoint: 6,
     clean_what_a_manifest_still_names: 7,
+    clean_what_another_sink_prepared: 7,
     resume_without_a_word: 21,
     fire_before_the_successors_count_again: 151,
     end_time_over_the_head_of_an_idle_channel: 66,

@@ -9,7 +9,7 @@ Arrow, Hive) therefore see committed rows only, each once.
     part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
 
 The attempt's token is in every name, so no attempt ever touches a file of another one, except the job master, which
-removes what older attempts of the same job left behind. Files of others are never touched or overwritten.
+removes what older attempts of the same sink left behind. Files of others are never touched or overwritten.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
 _PART: Final = r"[A-Za-z0-9_.~]+"  #: what `safe` makes
-_OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-{_PART}-\d+"
+_OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-(?P<uid>{_PART})-\d+"
 _HIDDEN: Final = re.compile(rf"\.weir-{_OWNER}-\d+\.(?:inprogress|pending)")
 _PENDING: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER})-(?P<number>\d+)\.pending")
 _FINAL: Final = re.compile(rf"part-(?P<owner>{_OWNER})-\d+-(?P<number>\d+)\.parquet")
@@ -159,12 +159,12 @@ class ParquetCommitter(SinkCommitter):
             sync_folder(self._folder)
         return shown
 
-    def clean(self, job: str, token: Token, keep: Sequence[Any]) -> int:
-        kept = {committable["pending"] for committable in keep}
+    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        kept, owner = {committable["pending"] for committable in keep}, (safe(job), safe(uid))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             found = _HIDDEN.fullmatch(path.name)
-            if found and found["job"] == safe(job) and int(found["token"]) < token and path.name not in kept:
+            if found and found.group("job", "uid") == owner and int(found["token"]) < token and path.name not in kept:
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed

@@ -26,7 +26,11 @@ class Collector(Protocol):
 
 
 class ListState(Protocol):
-    """Operator list state: JSON values. On restore a list is dealt contiguously, a union list given to all whole."""
+    """Operator list state: JSON values.
+
+    A list stays with its subtask while the parallelism stays; a rescale redistributes it in contiguous chunks. Every
+    subtask is given a union list whole.
+    """
 
     def get(self) -> list[Any]: ...
     def replace(self, values: Iterable[Any]) -> None: ...

@@ -129,7 +129,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one subtask at one barrier, as handles.
 
     `keyed` and `broadcast` map a state's name to its segments, base first, then deltas in order.
-    `lists` maps a name to JSON values, dealt anew on restore; `unions` to those that every subtask is given whole, and
+    `lists` maps a name to JSON values, redistributed at a rescale; `unions` to those that all are given whole, and
     names every union list that was declared, also an empty one. `committables` are what a sink has prepared and not yet
     seen committed, oldest first, each a JSON value that its committer understands. `feedback` are, at the head of a
     loop, the records that were on their way round: the only channel state there is.

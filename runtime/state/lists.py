@@ -1,4 +1,4 @@
-"""Operator list state: a few JSON values, dealt anew over the subtasks when a job is restored."""
+"""Operator list state: a few JSON values, redistributed over the subtasks at a rescale."""
 
 import json
 from collections.abc import Iterable

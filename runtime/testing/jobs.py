@@ -21,6 +21,7 @@ from runtime.testing.model import (
     HoldingOperator,
     HopOperator,
     JoinOperator,
+    ListSourceOperator,
     ModelOperator,
     OutOperator,
     PoolingOperator,
@@ -62,6 +63,7 @@ class Step:
     lane: int
     bounded: bool = False
     splits: tuple[Split, ...] = ()
+    lists_splits: bool = False  #: a source keeps its splits in list state, not by key group
     mark: str = ""  #: in a loop: what stands before the hops in a key
 
 
@@ -103,9 +105,10 @@ class Job:
             EdgeSpec(source=source, target=head, input=number, partitioning=partitioning, keys=keys, feedback=True)
         )
 
-    def add_source(self, lane: int, bounded: bool, splits: Sequence[Split]) -> OperatorId:
+    def add_source(self, lane: int, bounded: bool, splits: Sequence[Split], lists_splits: bool = False) -> OperatorId:
         uid = OperatorId(f"source{len(self.steps)}")
-        self.steps.append(Step(uid=uid, kind="source", lane=lane, bounded=bounded, splits=tuple(splits)))
+        step = Step(uid=uid, kind="source", lane=lane, bounded=bounded, splits=tuple(splits), lists_splits=lists_splits)
+        self.steps.append(step)
         return uid
 
     @property
@@ -145,6 +148,8 @@ class Job:
         """The code of one subtask."""
         step = self.step(subtask.operator)
         groups = range_of(subtask.index, MAX_PARALLELISM, parallelism)
+        if step.kind == "source" and step.lists_splits:
+            return ListSourceOperator(groups, step.splits, step.bounded, subtask.index, parallelism)
         if step.kind == "source":
             return SourceOperator(groups, step.splits, step.bounded)
         if step.kind in COMMITTING:
@@ -346,6 +351,22 @@ def _may_pool(job: Job, step: Step) -> bool:
 def _feeds_window(job: Job, uid: OperatorId) -> bool:
     behind = [edge.target for edge in job.edges if edge.source == uid and not edge.feedback]
     return job.step(uid).kind == "window" or any(_feeds_window(job, target) for target in behind)
+
+
+def listed(job: Job, rng: Random) -> Job:
+    """Has some sources keep their splits in list state, some of which lie far behind the others in event time."""
+    chosen = {step.uid for step in job.sources if rng.random() < 0.3}
+    return Job([_listed(step, rng) if step.uid in chosen else step for step in job.steps], job.edges)
+
+
+def _listed(step: Step, rng: Random) -> Step:
+    return replace(step, lists_splits=True, splits=tuple(_later(split, rng.choice((0, 500))) for split in step.splits))
+
+
+def _later(split: Split, by_ms: int) -> Split:
+    if split.pauses_at is not None:
+        return split
+    return replace(split, rows=tuple((key, time + by_ms) for key, time in split.rows))
 
 
 def steadied(job: Job) -> Job:

@@ -167,8 +167,12 @@ class SourceOperator(ModelOperator):
         split = unread[choice % len(unread)]
         start = self.position(split)
         rows = list(split.rows[start : min(start + max_rows, split.ready(now))])
-        self._add(split.name, len(rows))
+        self.move(split, start + len(rows))
         return rows
+
+    def move(self, split: Split, position: int) -> None:
+        """Sets the next row of `split`."""
+        self._add(split.name, position - self.position(split))
 
     def watermark(self) -> int | None:
         """Just below the earliest row still to come; an unbounded split may always bring one as late as its last."""
@@ -184,6 +188,33 @@ class SourceOperator(ModelOperator):
             elif not self.bounded:
                 times.append(split.rows[-1][1] if split.rows else 0)
         return min(times, default=None)
+
+
+class ListSourceOperator(SourceOperator):
+    """Keeps its splits in list state, an entry of name and position each: a restore decides which subtask reads on."""
+
+    def __init__(self, groups: range, splits: Sequence[Split], bounded: bool, index: int, parallelism: int) -> None:
+        super().__init__(groups, (), bounded)
+        self.all_splits = {split.name: split for split in splits}
+        self.splits = [split for split in splits if route(split.name, parallelism) == index]
+        self.positions: dict[str, int] = {}
+
+    def restore(
+        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+    ) -> None:
+        if not list(images):
+            return
+        self.positions = dict(held)
+        self.splits = [self.all_splits[name] for name in self.positions]
+
+    def image(self) -> Image:
+        return Image({}, tuple((split.name, self.position(split)) for split in self.splits), ())
+
+    def position(self, split: Split) -> int:
+        return self.positions.get(split.name, 0)
+
+    def move(self, split: Split, position: int) -> None:
+        self.positions[split.name] = position
 
 
 class BatchingOperator(ModelOperator):

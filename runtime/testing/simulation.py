@@ -19,7 +19,7 @@ from runtime.testing.cluster import Attempt, Host
 from runtime.testing.cuts import Cuts
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
-from runtime.testing.jobs import Job, Positions, pooled, random_job, random_parallelism, with_tees
+from runtime.testing.jobs import Job, Positions, listed, pooled, random_job, random_parallelism, with_tees
 from runtime.testing.master import Ending, Master
 from runtime.testing.model import SourceOperator
 from runtime.testing.slots import Broken
@@ -293,11 +293,14 @@ class Simulation:
         before = {} if base is None else self._positions(base)
         found: dict[OperatorId, Mapping[str, int]] = {}
         for source in self.job.sources:
-            captured = [s for s in manifest.operators[source.uid].subtasks.values() if s.keyed]
+            captured = [s for s in manifest.operators[source.uid].subtasks.values() if s.keyed or s.lists]
             images = [read_image(self.world.storage.archive, snapshot) for snapshot in captured]
-            rows = [rows for image in images for rows in image.keyed.values()]
-            here = {split: position for splits in rows for split, position in splits.items()}
-            found[source.uid] = here if captured else before[source.uid]
+            here = dict(before.get(source.uid, {}))
+            for image in images:
+                here |= dict(image.held)
+                for splits in image.keyed.values():
+                    here |= splits
+            found[source.uid] = here
         return found
 
     def _run_again(self) -> None:
@@ -315,9 +318,9 @@ class Simulation:
 
 
 def _job(shape: Random, seed: int) -> Job:
-    """Loops, union lists and commits in mid-stream are drawn apart, so that worlds without them stay as they were."""
+    """Each addition is drawn apart, so that worlds without it stay as they were: loops, union lists, commits, splits."""
     job = pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
-    return with_tees(job, Random(f"{seed} tees"))
+    return listed(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:

@@ -1,13 +1,63 @@
 """From a manifest to the next attempt."""
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.graph import JobGraph
+from runtime.core.graph import JobGraph, Partitioning
+from runtime.core.ids import OperatorId
 from runtime.core.recovery import assign
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source, subtask
 
 HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
+
+
+# ---------------------------------------------------------------- event time
+
+
+def watermarks(old: list[SubtaskSnapshot], graph: JobGraph, uid: str = "a") -> list[int | None]:
+    dealt = assign(manifest({"a": old, "b": [SubtaskSnapshot(watermark=s.watermark) for s in old]}), graph)
+    return [dealt[subtask(f"{uid}/{i}")].watermark for i in range(graph.by_uid[OperatorId(uid)].parallelism)]
+
+
+LISTED = [SubtaskSnapshot(watermark=900, lists={"l": (1,)}), SubtaskSnapshot(watermark=10, lists={"l": (2, 3)})]
+
+
+@pytest.mark.parametrize("uid", ["a", "b"])
+@pytest.mark.parametrize(
+    ("old", "now", "expected"),
+    [
+        (LISTED, 2, [900, 10]),
+        (LISTED, 3, [10, 10, 10]),
+        (LISTED, 1, [10]),
+        ([replace(one, lists={}) for one in LISTED], 3, [10, 10, 10]),
+        ([replace(one, lists={}, unions={"u": (1,)}) for one in LISTED], 2, [10, 10]),
+        ([replace(one, lists={}, keyed={"k": ()}) for one in LISTED], 3, [900, 10, 10]),
+    ],
+    ids=["lists stay", "lists move", "one subtask", "no state", "union list", "by key group"],
+)
+def test_a_source_begins_no_later_than_any_split_that_it_may_hold_was(
+    old: list[SubtaskSnapshot], now: int, expected: list[int], uid: str
+) -> None:
+    """And so does the step that it feeds directly: its successors are told of its event time, too."""
+    graph = JobGraph(
+        (source("a", now), operator("b", now), sink("c", now)),
+        (edge("a", "b", Partitioning.FORWARD), edge("b", "c", Partitioning.HASH)),
+        max_parallelism=8,
+    )
+    assert watermarks(old, graph, uid) == expected
+
+
+def test_event_time_behind_a_shuffle_is_not_that_of_one_sender() -> None:
+    """A window that has fired stays closed, although an idle source was set aside far behind it."""
+    graph = JobGraph((source("a"), sink("b")), (edge("a", "b", Partitioning.HASH),), max_parallelism=8)
+    dealt = assign(manifest({"a": [SubtaskSnapshot(watermark=3)], "b": [SubtaskSnapshot(watermark=80)]}), graph)
+    assert dealt[subtask("b/0")].watermark == 80
+
+
+def test_event_time_is_not_that_of_a_finished_source() -> None:
+    dealt = assign(manifest({"a": [DONE], "b": [SubtaskSnapshot(watermark=80)], "c": [SNAPSHOT]}), chain())
+    assert dealt[subtask("b/0")].watermark == 80
 
 
 # ---------------------------------------------------------------- dealing
@@ -40,6 +90,13 @@ def test_list_state_is_dealt_in_contiguous_chunks() -> None:
     dealt = assign(manifest({"a": old}), chain(parallelism=3))
     assert [dealt[subtask(f"a/{i}")].lists["l"] for i in range(3)] == [(1, 2), (3, 4), (5,)]
     assert [dealt[subtask(f"a/{i}")].lists["m"] for i in range(3)] == [(9,), (), ()]
+
+
+def test_lists_stay_where_they_are_at_the_same_parallelism() -> None:
+    """S0-56: Flink redistributes at a rescale only."""
+    old = [SubtaskSnapshot(lists={"l": (1, 2, 3)}), SubtaskSnapshot(lists={"l": (4,), "m": (9,)})]
+    dealt = assign(manifest({"a": old}), chain(parallelism=2))
+    assert [dealt[subtask(f"a/{i}")].lists for i in range(2)] == [{"l": (1, 2, 3)}, {"l": (4,), "m": (9,)}]
 
 
 def test_only_running_subtasks_contribute_list_state() -> None:

@@ -116,7 +116,7 @@ def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_list_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_deal_lists", lambda *_: {})
+    patch.setattr(recovery, "_lists", lambda *_: {})
 
 
 def lose_union_lists(patch: pytest.MonkeyPatch) -> None:

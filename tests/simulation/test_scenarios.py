@@ -370,3 +370,32 @@ def test_one_that_has_no_more_and_does_not_say_so_is_waited_for_until_the_drain(
     """Its windows could not fire either; so what the other has is read after it, and not into state."""
     s = live(plan(windowing(False, 1, 60, 1, 60), PERIODIC, parallelism={0: 2, 1: 2}), seed)
     assert CheckpointKind.DRAIN in kinds(s)
+
+
+# ---------------------------------------------------------------- splits in list state
+
+
+def windowed_lists() -> Job:
+    """Splits at very different times, kept in list state, a step, a window that asserts that no row is late."""
+    job, early, late = Job(), rows(30), tuple((key, time + 500) for key, time in rows(30))
+    laid_out = [Split(f"s.{n}", late if n % 2 else early) for n in range(6)]
+    read = job.add_source(0, False, laid_out, lists_splits=True)
+    passed = job.add("map", 0, [(read, FORWARD)])
+    fired = job.add("window", 1, [(passed, HASH)])
+    job.add("sink", 1, [(fired, FORWARD)])
+    return job
+
+
+@pytest.mark.parametrize("parallelism", [{0: 2, 1: 2}, {0: 3, 1: 1}])
+def test_no_row_of_a_split_in_list_state_is_late_after_a_crash(parallelism: dict[int, int]) -> None:
+    """S0-56: at the same parallelism a split stays where it is."""
+    for seed in SEEDS:
+        crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
+        live(plan(windowed_lists(), PERIODIC, crash, parallelism=parallelism), seed)
+
+
+def test_no_row_of_a_split_in_list_state_is_late_after_a_rescale() -> None:
+    """S0-55, S0-56: the source and all that it feeds begin at the event time of the split that is furthest behind."""
+    for seed in SEEDS:
+        stop = Incident(recorded(CheckpointKind.CHECKPOINT, 2), ask(CheckpointKind.STOP))
+        live(plan(windowed_lists(), PERIODIC, stop, parallelism={0: 2, 1: 2}), seed)

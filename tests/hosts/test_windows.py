@@ -18,7 +18,7 @@ from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Max, Sum
 from runtime.ports import OperatorContext
 from tests.hosts.gated import Bomb, Gated, GatedReader
-from tests.hosts.live import running
+from tests.hosts.live import positions_in, running
 
 SPREAD_MS = 70  #: so far rows of one time lie apart
 
@@ -89,7 +89,8 @@ def test_every_window_comes_once_and_is_right(tmp_path: Path, size_ms: int, slid
     with running(job.compile(3), tmp_path / "state", records=again) as run:
         run.wait_for(lambda: run.operator("windows").get("records_in", 0) > 0)
         run.checkpoints(2)
-        run.wait_for(lambda: run.operator("numbers").get("records_out", 0) >= 2_800)
+        storage, everything = tmp_path / "state", [source.total] * source.splits
+        run.wait_for(lambda: positions_in(run.manifests[-1], storage, source.splits) == everything)
         run.end("drain")
         assert not run.operator("windows").get("counters", {}).get("late_records")
     assert different(output, source.total, size_ms, slide_ms) == 0

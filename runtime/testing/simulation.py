@@ -318,7 +318,7 @@ class Simulation:
 
 
 def _job(shape: Random, seed: int) -> Job:
-    """Each addition is drawn apart, so that worlds without it stay as they were: loops, union lists, commits, splits."""
+    """Each addition is drawn apart, so that worlds without it stay as they were: loops, unions, commits, splits."""
     job = pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
     return listed(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
 

@@ -59,7 +59,7 @@ def _remove_dead_homes() -> None:
 
 
 _HOME: Final = _make_home()
-_REAPER: Final = reaper.start(_HOME)
+reaper.start(_HOME)
 _POSTGRES_PORT, _REDIS_PORT = _set_environment(_HOME)
 _PASSWORD: Final = secrets.token_hex(16)
 if not _EXTERNAL:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -24,14 +23,17 @@ _GRACE_S: Final = 5.0
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
-def start(home: Path) -> subprocess.Popen[bytes]:
-    """Starts the reaper of `home`, out of reach of signals to the session's process group."""
+def start(home: Path) -> None:
+    """Starts the reaper of `home` in a session of its own, out of reach of signals to the pytest process group."""
     environment = {name: value for name, value in os.environ.items() if name != TEST_MARK}
-    return subprocess.Popen(
+    nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    os.posix_spawn(
+        sys.executable,
         [sys.executable, "-m", "stack.reaper", str(home)],
-        cwd=_ROOT, env=environment, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        {**environment, "PYTHONPATH": str(_ROOT)},
+        file_actions=nothing,
+        setsid=True,
+    )
 
 
 def remove_home(home: Path) -> None:

@@ -15,7 +15,10 @@ from stack.processes import MARK, marked
 from stack.settings import ROOT
 from tests.waiting import until
 
+pytestmark = pytest.mark.timeout(400)
+
 PROBE = "WEIR_TEST_PROBE"
+PATIENCE_S = 150.0
 SESSION = """
 import time
 from pathlib import Path
@@ -42,7 +45,7 @@ def test_a_killed_session_leaves_no_celery_worker(tmp_path: Path, number: signal
     )  # fmt: skip
     assert session.stdout is not None
     try:
-        until(lambda: up.exists() or session.poll() is not None)
+        until(lambda: up.exists() or session.poll() is not None, PATIENCE_S)
         assert session.poll() is None, session.stdout.read()
         workers = [process for process in marked(probe, PROBE) if b"celery" in cmdline(process.pid)]
         assert workers

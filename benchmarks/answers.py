@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import duckdb
 
-from benchmarks.workload import Workload, key_sql
+from benchmarks.workload import Workload, key_sql, microseconds_sql
 
 _DIFFERENT: Final = """
     with one as ({found}), other as ({expected}),
@@ -27,9 +27,8 @@ def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> in
     rows = int(checked["rows"])
     with duckdb.connect(config={"threads": 2}) as database:
         database.execute(f"create temp view found as {_scan(files, checked['format'], checked['columns'])}")
-        database.execute(
-            f"create temp view sequence as select id, {key_sql(workload)} as key from range({rows}) as t(id)"
-        )
+        columns = f"id, {key_sql(workload)} as key, {microseconds_sql(workload)} as event_us"
+        database.execute(f"create temp view sequence as select {columns} from range({rows}) as t(id)")
         query = _DIFFERENT.format(found=workload.found.format(rows=rows), expected=workload.expected.format(rows=rows))
         counted = database.execute(query).fetchone()
     assert counted is not None, "a count has a row"

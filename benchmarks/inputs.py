@@ -13,10 +13,10 @@ from typing import Final
 
 import duckdb
 
-from benchmarks.workload import Workload, key_sql
+from benchmarks.workload import Workload, key_sql, microseconds_sql
 
 FILES: Final = 64  #: enough that two readers get about the same number, however they are dealt
-_TIME: Final = {"parquet": "make_timestamp(id)", "json": "strftime(make_timestamp(id), '%Y-%m-%dT%H:%M:%S.%f')"}
+_TIME: Final = {"parquet": "make_timestamp({at})", "json": "strftime(make_timestamp({at}), '%Y-%m-%dT%H:%M:%S.%f')"}
 _WRITE: Final = """
     copy (select id, {key} as key, {time} as time from range({first}, {last}) as t(id) order by id)
     to '{path}' (format {format})
@@ -60,7 +60,7 @@ def write(workload: Workload, folder: Path, rows: int) -> None:
             path = folder / f"part-{number:03}.{workload.files}"
             query = _WRITE.format(
                 key=key_sql(workload),
-                time=_TIME[workload.files],
+                time=_TIME[workload.files].format(at=microseconds_sql(workload)),
                 first=rows * number // FILES,
                 last=rows * (number + 1) // FILES,
                 path=str(path).replace("'", "''"),

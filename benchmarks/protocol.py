@@ -35,6 +35,9 @@ class Task:
     interval_ms: int = 1_000  #: between checkpoints
     files: str | None = None  #: format of the files that rows come from; None: they are made, and output is discarded
     inputs: str = ""  #: folder of those files, with one folder per phase
+    check_us_per_row: int = 1
+    text_keys: bool = False
+    disorder_ms: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -50,6 +53,10 @@ class Task:
 
     def input(self, phase: str) -> Path:
         return Path(self.inputs) / phase
+
+    def us_per_row(self, phase: str) -> int:
+        """Event time between two rows, in microseconds."""
+        return self.check_us_per_row if phase == "check" else 1
 
     def checkpoints(self, phase: str) -> Path:
         return Path(self.folder) / f"checkpoints-{phase}"

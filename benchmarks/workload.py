@@ -13,6 +13,11 @@ SKEWED_KEY = (
 )  # constants are numbers: Flink's planner fails at a power whose exponent is an expression
 
 
+#: Every tenth row lies up to two event seconds behind the rows around it, if the rows of a workload are out of order.
+DISORDER_MS = 2_000
+DISORDERED_MICROSECONDS = "greatest(id - case when id % 10 = 0 then (id * 7919) % 1999000 else 0 end, 0)"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """A row of the table.
@@ -30,6 +35,9 @@ class Workload:
         files: format of the files that the rows are in ("parquet", "json"), the same for all systems, of which each
             gets the first; output then goes to files in the measured run too, and that is compared as well. None: an
             engine makes rows.
+        check_us_per_row: event time between two rows of the small run, so that it has whole windows of long ones.
+        text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
+        disorder_ms: how far a row's event time may lie behind that of a row before it; only in files.
         absent: by system, why it cannot take part although one might expect it to.
         beside: another workload, and the least ratio of Weir's rate here to its rate there.
     """
@@ -50,6 +58,9 @@ class Workload:
     totals: Callable[[int], Mapping[str, int]] | None = None
     beside: tuple[str, float] | None = None
     files: str | None = None
+    check_us_per_row: int = 1
+    text_keys: bool = False
+    disorder_ms: int = 0
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def miscounted(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
@@ -75,11 +86,22 @@ class Workload:
             slide_s=self.slide_s,
             files=self.files,
             inputs=inputs,
+            check_us_per_row=self.check_us_per_row,
+            text_keys=self.text_keys,
+            disorder_ms=self.disorder_ms,
         )
 
 
+def microseconds_sql(workload: Workload) -> str:
+    """The event time of a row of the small run, as SQL over `id` for DuckDB."""
+    return DISORDERED_MICROSECONDS if workload.disorder_ms else f"id * {workload.check_us_per_row}"
+
+
 def key_sql(task: Task | Workload) -> str:
-    """The key of a row, as SQL over `id`."""
+    """The key of a row, as SQL over `id`; of a text key, for DuckDB."""
+    if task.text_keys:
+        number = EVEN_KEY.format(keys=task.keys)
+        return f"cast(cast(md5(cast({number} as varchar)) as uuid) as varchar)"
     if task.zipf is None:
         return EVEN_KEY.format(keys=task.keys)
     power = 1.0 - task.zipf

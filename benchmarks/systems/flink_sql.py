@@ -80,7 +80,9 @@ def environment(task: Task, phase: str) -> tuple[StreamExecutionEnvironment, Str
     return streams, StreamTableEnvironment.create(streams, wanted)
 
 
-def numbers(task: Task, streams: StreamExecutionEnvironment, tables: StreamTableEnvironment, rows: int) -> None:
+def numbers(
+    task: Task, streams: StreamExecutionEnvironment, tables: StreamTableEnvironment, phase: str, rows: int
+) -> None:
     """Makes the view `numbers` with id, key and time."""
     row_id = ID.format(half=(rows + 1) // 2)
     source = NumberSequenceSource(0, rows - 1)
@@ -90,7 +92,7 @@ def numbers(task: Task, streams: StreamExecutionEnvironment, tables: StreamTable
         .column("f0", "bigint")
         .column_by_expression("id", row_id)
         .column_by_expression("key", key_sql(task).replace("id", row_id))
-        .column_by_expression("time", f"to_timestamp_ltz({row_id} / 1000, 3)")
+        .column_by_expression("time", f"to_timestamp_ltz({row_id} * {task.us_per_row(phase)} / 1000, 3)")
         .watermark("time", "`time` - interval '0.001' second")
     )
     tables.create_temporary_view("numbers", sequence, schema.build())
@@ -110,7 +112,7 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
     """Runs the job to its end. Returns the seconds that it took, as the cluster says."""
     streams, tables = environment(task, phase)
     if task.files is None:
-        numbers(task, streams, tables, rows)
+        numbers(task, streams, tables, phase, rows)
     else:
         files(task, tables, phase)
     columns, query = KINDS[task.kind]

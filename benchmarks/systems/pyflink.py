@@ -36,7 +36,7 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
     settings = Configuration()
     settings.set_string("python.execution-mode", "thread")
     streams.configure(settings)
-    numbers(task, streams, tables, rows)
+    numbers(task, streams, tables, phase, rows)
     keyed = tables.to_data_stream(tables.sql_query("select id, `key` from numbers")).key_by(
         lambda row: row[1], Types.LONG()
     )

@@ -18,15 +18,15 @@ from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
-CHECK_ROWS_PER_BATCH = 400_000  #: of windows that overlap: nobody times it, and small batches take minutes
-COLUMNS = "id bigint, key bigint, time timestamp"
+CHECK_ROWS_PER_BATCH = 20_000  #: of overlapping windows: two event seconds, as a batch closes what the last one passed
+COLUMNS = "id bigint, key {key}, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
 MODES = {"window": "append", "sliding": "append", "running": "update"}
 
 
 def window(rows: DataFrame, task: Task) -> DataFrame:
     windows = f.window("time", f"{task.window_s} seconds", f"{task.slide_s} seconds")
-    grouped = rows.withWatermark("time", "0 seconds").groupBy(windows, "key")
+    grouped = rows.withWatermark("time", f"{task.disorder_ms} milliseconds").groupBy(windows, "key")
     totals = grouped.agg(f.count("*").alias("count"), f.sum("id").alias("sum"))
     return totals.select("key", f.col("window.start").cast("timestamp_ntz").alias("window_start"), "count", "sum")
 
@@ -62,7 +62,7 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
     numbers = source.option("numPartitions", task.parallelism).option("startTimestamp", 0).load()
     sequence = numbers.selectExpr("value as id").selectExpr(
-        "id", f"{key_sql(task)} as key", "timestamp_micros(id) as time"
+        "id", f"{key_sql(task)} as key", f"timestamp_micros(id * {task.us_per_row(phase)}) as time"
     )
     writer = KINDS[task.kind](sequence, task).writeStream.option("checkpointLocation", str(task.checkpoints(phase)))
     if phase == "measure":
@@ -84,8 +84,9 @@ def rows_per_batch(task: Task, phase: str) -> int:
 def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
     """Reads all files, some per batch, oldest first, into files. Returns what each batch reported."""
     assert task.files is not None, "the rows are in files"
+    columns = COLUMNS.format(key="string" if task.text_keys else "bigint")
     source = (
-        spark.readStream.format(task.files).schema(COLUMNS).option("maxFilesPerTrigger", FILES_PER_BATCH[task.files])
+        spark.readStream.format(task.files).schema(columns).option("maxFilesPerTrigger", FILES_PER_BATCH[task.files])
     )
     writer = KINDS[task.kind](source.load(str(task.input(phase))), task).writeStream
     checkpointed = writer.option("checkpointLocation", str(task.checkpoints(phase))).trigger(availableNow=True)

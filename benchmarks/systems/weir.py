@@ -52,7 +52,7 @@ def function(rows: Stream) -> Stream:
     return rows.key_by("key").process("totals", RunningTotal, schema)
 
 
-FORMATS: dict[str, Format] = {"parquet": ParquetFormat(SCHEMA), "json": JsonLinesFormat(SCHEMA)}
+FORMATS: dict[str, Callable[[pa.Schema], Format]] = {"parquet": ParquetFormat, "json": JsonLinesFormat}
 KINDS: dict[str, Callable[[Stream, Task], Stream]] = {
     "window": lambda rows, _: window(rows),
     "sliding": lambda rows, task: window(rows, task.window_s, task.slide_s),
@@ -63,8 +63,11 @@ KINDS: dict[str, Callable[[Stream, Task], Stream]] = {
 
 def source_of(task: Task, phase: str, rows: int) -> Source:
     if task.files is None:
-        return SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf)
-    return DirectorySource(str(task.input(phase)), FORMATS[task.files], event_time="time", bounded=True)
+        us_per_row = task.us_per_row(phase)
+        return SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf, microseconds_per_row=us_per_row)
+    schema = SCHEMA.set(SCHEMA.get_field_index("key"), pa.field("key", pa.string())) if task.text_keys else SCHEMA
+    folder, rows_in = str(task.input(phase)), FORMATS[task.files](schema)
+    return DirectorySource(folder, rows_in, event_time="time", max_disorder_ms=task.disorder_ms, bounded=True)
 
 
 def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: Sink) -> Run:

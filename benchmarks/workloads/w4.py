@@ -11,23 +11,28 @@ from runtime.connectors.sources.sequence import MULTIPLIER
 KIND: Final = "sliding"
 FOUND: Final = """
     select key, window_start, count, sum from found
-    where window_start < make_timestamp({rows} // 1000000 * 1000000 - 2000000 - WINDOW * 1000000)
+    where window_start < make_timestamp({rows} * US // 1000000 * 1000000 - 2000000 - WINDOW * 1000000)
 """
 EXPECTED: Final = """
     with panes as (
-        select key, id // 1000000 as second, count(*) as count, sum(id) as sum
-        from sequence where id < {rows} // 1000000 * 1000000 - 3000000 group by all
+        select key, event_us // 1000000 as second, count(*) as count, sum(id) as sum
+        from sequence where event_us < {rows} * US // 1000000 * 1000000 - 3000000 group by all
     ),
     windows as (select *, unnest(range(second - WINDOW + 1, second + 1)) as start from panes)
     select key, make_timestamp(start * 1000000) as window_start, sum(count)::bigint, sum(sum)::bigint
-    from windows where start < {rows} // 1000000 - 2 - WINDOW group by all
+    from windows where start < {rows} * US // 1000000 - 2 - WINDOW group by all
 """
 _PANE_ROWS: Final = 1_000_000
+_CHECK_US_PER_ROW: Final = 100
 _FLAT: Final = 1 / 1.5  #: six times as many panes to a window may cost half as much again
 
 
 def _sliding(seconds: int, rows: dict[str, int], check_rows: int, beside: tuple[str, float] | None = None) -> Workload:
-    """Compared are the windows that end three event seconds before the last row: later ones may be open."""
+    """Compared are the windows that end three event seconds before the last row: later ones may be open.
+
+    In the small run rows lie 100 microseconds apart, so that twenty whole windows and more are among them.
+    """
+    own = {"WINDOW": str(seconds), "US": str(_CHECK_US_PER_ROW)}
     return Workload(
         name=f"W4-{seconds}",
         title=f"window of {seconds} s every second, count and sum by key, 1,000 keys",
@@ -35,13 +40,20 @@ def _sliding(seconds: int, rows: dict[str, int], check_rows: int, beside: tuple[
         keys=1_000,
         rows=rows,
         window_s=seconds,
-        found=FOUND.replace("WINDOW", str(seconds)),
-        expected=EXPECTED.replace("WINDOW", str(seconds)),
+        found=_with(FOUND, own),
+        expected=_with(EXPECTED, own),
         target=5,
         check_rows=check_rows,
+        check_us_per_row=_CHECK_US_PER_ROW,
         beside=beside,
         totals=lambda rows: totals(rows, 1_000, seconds),
     )
+
+
+def _with(query: str, constants: Mapping[str, str]) -> str:
+    for name, value in constants.items():
+        query = query.replace(name, value)
+    return query
 
 
 def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
@@ -63,5 +75,5 @@ def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
 
 #: Some ten seconds.
 _OWN_ROWS: Final = 500_000_000
-W4_10 = _sliding(10, {"weir": _OWN_ROWS, "spark": 5_000_000, "flink_sql": 20_000_000}, 6_000_000)
-W4_60 = _sliding(60, {"weir": _OWN_ROWS, "spark": 1_000_000, "flink_sql": 20_000_000}, 4_000_000, ("W4-10", _FLAT))
+W4_10 = _sliding(10, {"weir": _OWN_ROWS, "spark": 5_000_000, "flink_sql": 20_000_000}, 350_000)
+W4_60 = _sliding(60, {"weir": _OWN_ROWS, "spark": 1_000_000, "flink_sql": 20_000_000}, 850_000, ("W4-10", _FLAT))

@@ -1,9 +1,9 @@
-"""W7: the windows of W1 over files, into files: Parquet, and JSON lines, where parsing is what costs."""
+"""W7: the windows of W1 over files, into files: Parquet, JSON lines, and Parquet with text keys out of order."""
 
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.workload import Workload
+from benchmarks.workload import DISORDER_MS, Workload
 from benchmarks.workloads.windows import windows
 
 #: Rows come in whole files, so those of a peer are so many 64ths of Weir's.
@@ -27,3 +27,23 @@ W7_JSON: Final[Workload] = replace(
     check_rows=4_000_000,
     files="json",
 )
+
+
+def _text(name: str, keys: int, rows: dict[str, int]) -> Workload:
+    late = "10 % of rows up to 2 s late"
+    return replace(
+        windows(name, keys, {}, target=3, disorder_ms=DISORDER_MS),
+        title=f"Parquet into Parquet, {keys:,} uuid keys as text, {late}, windows of 1 s",
+        rows=rows,
+        target=None,
+        check_rows=8_000_000,
+        totals=None,
+        files="parquet",
+        text_keys=True,
+        disorder_ms=DISORDER_MS,
+        absent=W7.absent,
+    )
+
+
+W7_TEXT: Final[Workload] = _text("W7-text", 1_000, {"weir": 24_000_000, "spark": 12_000_000})
+W7_TEXT_MANY: Final[Workload] = _text("W7-text-100k", 100_003, {"weir": 12_000_000, "spark": 12_000_000})

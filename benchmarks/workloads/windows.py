@@ -11,25 +11,29 @@ from runtime.connectors.sources.sequence import MULTIPLIER
 KIND: Final = "window"
 FOUND: Final = """
     select key, window_start, count, sum from found
-    where window_start < make_timestamp({rows} // 1000000 * 1000000 - 3000000)
+    where window_start < make_timestamp({rows} // 1000000 * 1000000 - OPEN)
 """
 EXPECTED: Final = """
-    select key, time_bucket(interval 1 second, make_timestamp(id)) as window_start, count(*), sum(id)
-    from sequence where id < {rows} // 1000000 * 1000000 - 3000000 group by all
+    select key, time_bucket(interval 1 second, make_timestamp(event_us)) as window_start, count(*), sum(id)
+    from sequence where event_us < {rows} // 1000000 * 1000000 - OPEN group by all
 """
 _WINDOW_ROWS: Final = 1_000_000
 
 
-def windows(name: str, keys: int, rows: dict[str, int], target: float) -> Workload:
-    """The last three event seconds are not compared: a system that has not seen their end keeps them open."""
+def windows(name: str, keys: int, rows: dict[str, int], target: float, disorder_ms: int = 0) -> Workload:
+    """The last three event seconds are not compared: a system that has not seen their end keeps them open.
+
+    Where rows are out of order, as many more as they may be late.
+    """
+    open_microseconds = str(3_000_000 + disorder_ms * 1_000)
     return Workload(
         name=name,
         title=f"tumbling 1 s window, count and sum by key, {keys:,} keys",
         kind=KIND,
         keys=keys,
         rows=rows,
-        found=FOUND,
-        expected=EXPECTED,
+        found=FOUND.replace("OPEN", open_microseconds),
+        expected=EXPECTED.replace("OPEN", open_microseconds),
         target=target,
         totals=lambda rows: totals(rows, keys),
     )

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import answers
 from benchmarks.protocol import Task
+from benchmarks.systems.weir import window
 from benchmarks.workload import Workload, key_sql
 from benchmarks.workloads import WORKLOADS
 from runtime.connectors.sinks.parquet import ParquetSink
@@ -130,3 +131,19 @@ def test_what_comes_out_of_windows_that_overlap_is_known_without_computing_them(
                 select count(*), sum(key)::bigint, sum(count)::bigint, sum(sum)::bigint from given
             """).fetchone()
         assert counted == tuple(workload.totals(rows).values())
+
+
+@pytest.mark.parametrize(("name", "whole"), [("W4-10", 22), ("W4-60", 22)])
+def test_of_windows_that_overlap_whole_ones_are_compared(tmp_path: Path, name: str, whole: int) -> None:
+    """Every subtotal of a window counts, so the small run must reach over more event seconds than a window has."""
+    workload = WORKLOADS[name]
+    task = workload.task("weir", str(tmp_path))
+    flow = Dataflow("checked")
+    source = SequenceSource(rows=task.check_rows, keys=task.keys, microseconds_per_row=task.us_per_row("check"))
+    window(flow.source("numbers", source), task.window_s, task.slide_s).sink("out", ParquetSink(str(task.output)))
+    run_local(flow, parallelism=2, storage=str(tmp_path / "state"))
+    assert answers.differences(workload, task.output, {**PARQUET, "columns": {}, "rows": task.check_rows}) == 0
+    with duckdb.connect() as database:
+        starts = f"select count(distinct window_start) from read_parquet('{task.output}/part-*.parquet')"
+        counted = f"where count >= {workload.window_s * 10} and window_start < timestamp '1970-01-01 00:00:22'"
+        assert database.execute(f"{starts} {counted}").fetchone() == (whole,)

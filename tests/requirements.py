@@ -1,6 +1,7 @@
-"""Which requirement is shown by which tests: ids in the docstrings of tests, laid beside `docs/requirements.md`.
+"""Which requirement is shown by which tests, and at which level: ids in the docstrings of tests.
 
-It reads text only, imports no test and no product, and does not know whether a test is right to name an id.
+The ids are those of `docs/requirements.md`. The level of a test follows from its markers, its fixtures and its folder.
+The script reads text only and imports no test; it cannot judge whether a test is right to name an id.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,22 @@ ROOT: Final = Path(__file__).parent.parent
 LINE: Final = re.compile(r"- \*\*(S\d-\d+)\*\* (.+)")
 NAMED: Final = re.compile(r"\b(S\d)-(\d+)(?:\.\.(\d+))?\b")  # S0-64 or S0-64..66
 
-Names = Mapping[str, Sequence[str]]  # id -> tests
+#: Strongest first. A test with a marker or a fixture of the first line runs on Spark, or starts the whole stack.
+LEVELS: Final = ("spark", "threads", "contract", "simulator", "unit")
+SPARK_MARKS: Final = {"spark", "browser"}
+SPARK_FIXTURES: Final = {"jobs", "spark_launcher"}
+FOLDERS: Final = {"acceptance": "spark", "hosts": "threads", "contracts": "contract", "simulation": "simulator"}
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """A test that names requirements."""
+
+    name: str  #: `tests/core/test_plan.py::test_name`
+    level: str
+
+
+Names = Mapping[str, Sequence[Test]]  # id -> tests
 
 
 class BadDocument(Exception):
@@ -62,20 +79,43 @@ def ids_in(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def names_of(tests: Path) -> dict[str, list[str]]:
-    """The tests that name each id, as `tests/core/test_plan.py::test_name`."""
-    names: dict[str, list[str]] = {}
+def names_of(tests: Path) -> dict[str, list[Test]]:
+    """The tests that name each id."""
+    names: dict[str, list[Test]] = {}
     for path in sorted(tests.rglob("test_*.py")):
-        for test, docstring in _docstrings(path):
-            for one in ids_in(docstring):
-                names.setdefault(one, []).append(f"{path.relative_to(tests.parent)}::{test}")
+        module = ast.parse(path.read_text(), str(path))
+        folder = path.relative_to(tests).parts[0]
+        fixtures = _fixtures_on_spark(module)
+        of_module = {mark for node in module.body if _assigns_marks(node) for mark in _marks(node)}
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and _is_test(node.name):
+                marks = of_module | {mark for each in node.decorator_list for mark in _marks(each)}
+                on_spark = marks & SPARK_MARKS or _arguments(node) & fixtures
+                level = "spark" if on_spark else FOLDERS.get(folder, "unit")
+                test = Test(f"{path.relative_to(tests.parent)}::{node.name}", level)
+                for one in ids_in(ast.get_docstring(node) or ""):
+                    names.setdefault(one, []).append(test)
     return names
 
 
-def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and _is_test(node.name):
-            yield node.name, ast.get_docstring(node) or ""
+def _assigns_marks(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets)
+
+
+def _marks(node: ast.AST) -> set[str]:
+    """Every `pytest.mark.NAME` below a node."""
+    found = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    return {each.attr for each in found if isinstance(each.value, ast.Attribute) and each.value.attr == "mark"}
+
+
+def _arguments(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    return {each.arg for each in node.args.args} if isinstance(node, ast.FunctionDef) else set()
+
+
+def _fixtures_on_spark(module: ast.Module) -> set[str]:
+    """The fixtures of `tests/hosts/conftest.py`, and those of this module that take one of them."""
+    own = (node for node in module.body if isinstance(node, ast.FunctionDef) and not _is_test(node.name))
+    return SPARK_FIXTURES | {node.name for node in own if _arguments(node) & SPARK_FIXTURES}
 
 
 def _is_test(name: str) -> bool:
@@ -84,14 +124,21 @@ def _is_test(name: str) -> bool:
 
 
 def report(sections: Sequence[Section], names: Names, verbose: bool) -> Iterator[str]:
+    """A line per requirement: the strongest level that shows it, and the number of tests."""
     for section in sections:
         yield f"\n{section.title}"
         for one, sentence in section.sentences.items():
             tests = names.get(one, ())
-            yield f"  {one}  {_count(len(tests))}  {sentence}"
-            yield from (f"           {test}" for test in tests if verbose)
+            yield f"  {one}  {_strongest(tests):9}  {_count(len(tests))}  {sentence}"
+            yield from (f"           {test.name} ({test.level})" for test in tests if verbose)
     ids = [one for section in sections for one in section.sentences]
-    yield f"\n{sum(one in names for one in ids)} of {len(ids)} lines are named by a test"
+    strongest = Counter(_strongest(names.get(one, ())) for one in ids)
+    yield f"\n{sum(one in names for one in ids)} of {len(ids)} lines are named by a test, at its strongest:"
+    yield from (f"  {strongest[level]:>3} {level}" for level in LEVELS)
+
+
+def _strongest(tests: Sequence[Test]) -> str:
+    return min((test.level for test in tests), key=LEVELS.index, default="")
 
 
 def _count(tests: int) -> str:
@@ -101,7 +148,8 @@ def _count(tests: int) -> str:
 def unknown(sections: Sequence[Section], names: Names) -> list[str]:
     """What is wrong: ids that tests name and the document does not have."""
     known = {one for section in sections for one in section.sentences}
-    return [f"{one} does not exist; named by {', '.join(names[one])}" for one in sorted(names.keys() - known)]
+    strange = {one: ", ".join(test.name for test in tests) for one, tests in sorted(names.items()) if one not in known}
+    return [f"{one} does not exist; named by {tests}" for one, tests in strange.items()]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -25,6 +25,7 @@ from tests.acceptance.row_jobs import rows_in, rows_of
 from tests.hosts.jobs import Numbers
 from tests.hosts.live import Run, running
 from tests.hosts.test_changelog import folded
+from tests.spark import spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,9 +34,8 @@ OFTEN = CoordinatorSettings(interval_ms=300, min_pause_ms=50)
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[SparkLauncher]:
-    launcher = SparkLauncher("operators", "local[5]")
-    yield launcher
-    launcher.close()
+    with spark_cluster("operators") as launcher:
+        yield launcher
 
 
 def test_open_requests_are_asked_again_after_a_sigkill(launcher: SparkLauncher, tmp_path: Path) -> None:

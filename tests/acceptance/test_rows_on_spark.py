@@ -28,6 +28,7 @@ from tests.acceptance.row_jobs import TARGETS, Version, cascade, rows_in, rows_o
 from tests.hosts.jobs import Numbers, expected_counts, final_counts
 from tests.hosts.live import Run, running
 from tests.hosts.test_process_job import SPLITS, expected, found
+from tests.spark import spark_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,9 +39,8 @@ AGAIN = FixedDelay(attempts=5, delay_ms=50)
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[SparkLauncher]:
-    launcher = SparkLauncher("rows", "local[6]")
-    yield launcher
-    launcher.close()
+    with spark_cluster("rows") as launcher:
+        yield launcher
 
 
 def exact(run: Run, source: Numbers, output: Path) -> bool:

@@ -43,7 +43,7 @@ from runtime.core.messages import Barrier
 from runtime.core.messages import CheckpointKind as Kind
 from runtime.core.pacing import SOON_MS
 from runtime.core.requests import QUEUE_CAPACITY
-from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain
+from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, segment
 
 GRAPH = chain()
 A, B, C = GRAPH.subtasks
@@ -175,7 +175,7 @@ def test_repeated_late_and_unknown_acknowledgements_change_nothing() -> None:
     ],
 )
 def test_a_late_answer_is_told_what_became_of_its_checkpoint(end: str, why: Why) -> None:
-    """S2-37, S2-42, S2-43."""
+    """S2-42, S2-43."""
     job = Job(max_concurrent=2)
     job.ask()
     job.issue(1)
@@ -316,7 +316,7 @@ def test_an_id_that_cannot_be_had_costs_that_checkpoint_only() -> None:
 
 
 def test_a_decline_gives_it_up_and_the_next_waiting_one_starts() -> None:
-    """S2-37, S2-39."""
+    """S2-39."""
     job = Job()
     job.ask(operation="one")
     job.issue(1)
@@ -329,6 +329,23 @@ def test_a_decline_gives_it_up_and_the_next_waiting_one_starts() -> None:
     ]
     late = LateAnswer(B, CheckpointId(1), True, Fate.FAILED, Why.ASYNC_FAILED)
     assert job.decline(1) == [late], "the rest of the declines come too late"
+
+
+def test_a_declined_checkpoint_is_removed_with_its_snapshots_and_remembered_by_its_id() -> None:
+    """S2-37: the next manifest names no file of an early acknowledgement; a repeated decline finds the reason."""
+    early, later = (SubtaskSnapshot(keyed={"k": (segment(path),)}) for path in ("chk-1/early", "chk-2/later"))
+    job = Job()
+    job.ask(operation="one")
+    job.issue(1)
+    job.ack(1, A, snapshot=early)
+    (report,) = of(ReportCheckpoint, job.decline(1))
+    assert (report.acknowledged, report.reason, report.detail) == (1, Why.ASYNC_FAILED, "b/0: disk full")
+    assert job.machine.progress is None, "it is not pending any more"
+    job.ask(operation="two")
+    job.issue(2)
+    manifest = manifest_in(job.ack(2, snapshot=later))
+    assert {one.path for one in manifest.segments()} == {"chk-2/later"}
+    assert job.ack(1, C) == [LateAnswer(C, CheckpointId(1), False, Fate.FAILED, Why.ASYNC_FAILED)]
 
 
 def test_a_decline_of_what_is_being_stored_comes_too_late() -> None:

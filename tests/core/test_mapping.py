@@ -27,7 +27,7 @@ def fates(made: Manifest, graph: JobGraph | None = None) -> dict[str, Fate]:
 
 
 def test_each_operator_has_a_fate_and_a_reason() -> None:
-    """S0-49, S0-50, S0-52: by uid, whatever their order in either."""
+    """S0-49, S0-50: by uid, whatever their order in either."""
     made = manifest({"gone": [SNAPSHOT], "b": [HELD], "a": [DONE]})
     assert fates(made) == {"a": Fate.FINISHED, "b": Fate.MATCHED, "c": Fate.NEW, "gone": Fate.DROPPED}
     assert all(one.reason for one in mapped(made).values())

@@ -17,7 +17,7 @@ GRAPH = chain()
     [([], ["a/0"]), (["a/0"], ["b/0"]), (["a/0", "b/0"], ["c/0"]), (["b/0"], ["a/0", "c/0"])],
 )
 def test_running_subtasks_whose_predecessors_have_ended_are_triggered(ended: list[str], trigger: list[str]) -> None:
-    """S0-19, S2-56, S3-52: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
+    """S0-19, S3-52: not always the sources. S0-44: ended tasks do not forbid a checkpoint."""
     made = plan(GRAPH, {subtask(name) for name in ended})
     assert made.trigger == {subtask(name) for name in trigger}
     assert made.wait_for == set(GRAPH.subtasks) - {subtask(name) for name in ended}
@@ -52,5 +52,5 @@ def test_the_head_of_a_loop_is_triggered_whatever_runs_in_the_loop(ended: list[s
     [(3, 0, FinishedState.RUNNING), (3, 2, FinishedState.PARTLY), (3, 3, FinishedState.FINISHED)],
 )
 def test_the_three_classes_of_an_operator(total: int, finished: int, expected: FinishedState) -> None:
-    """S0-50, S0-51, S0-52."""
+    """S0-50, S0-51."""
     assert finished_state(total, finished) is expected

@@ -54,6 +54,27 @@ def test_a_start_after_the_end_starts_nothing() -> None:
     assert job.ask()[0].reason is Why.NOT_ALL_REQUIRED_TASKS_RUNNING  # type: ignore[union-attr]
 
 
+def test_subtasks_to_trigger_to_wait_for_and_to_notify_are_three_lists() -> None:
+    """S2-56: an ended source's successor is triggered; all that run acknowledge; a savepoint notifies none of them."""
+    job = Job()
+    job.ask()
+    job.issue(1)
+    job.ack(1, A, snapshot=DONE)
+    job.ack(1, B, C)
+    job.record(1)
+    job.end(A)
+    job.ask()
+    assert [effect.subtask for effect in of(TriggerSubtask, job.issue(2))] == [B]
+    assert not of(StoreManifest, job.ack(2, B)), "C is waited for, though it was not triggered"
+    assert of(StoreManifest, job.ack(2, C)), "A is not waited for"
+    (notice,) = of(NotifyCompleted, job.record(2))
+    assert notice.subtasks == {B, C}
+    job.ask(Kind.SAVEPOINT)
+    job.issue(3)
+    assert of(StoreManifest, job.ack(3, B, C))
+    assert not of(NotifyCompleted, job.record(3)), "waited for, and not notified"
+
+
 def others(at: int, checkpoint: int) -> list[CoordinatorEvent]:
     """Every kind of event that is neither the start nor the end of the job, nor the clock."""
     one = CheckpointId(checkpoint)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from runtime.ports import OperatorContext
 from tests.hosts.jobs import Numbers, NumbersReader
+from tests.shared import Shared
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,15 @@ class Opening:
     noted: Any
 
 
-@dataclass
-class Gated:
-    """As `Numbers`, unbounded; `total` may be raised while the job runs. All slots must live in this process."""
+@dataclass(eq=False)
+class Gated(Shared):
+    """As `Numbers`, unbounded; `total` may be raised while the job runs."""
 
     total: int
     splits: int = 4
     batch: int = 10
     keys: int = 7
-    note: Callable[[], Any] = lambda: None  #: called at each opening
+    note: Callable[[], Any] = lambda: None  #: called at each opening, in the test's process
     opened: list[Opening] = field(default_factory=list)
     bounded = False
     guarantee = "exactly-once"
@@ -40,6 +41,9 @@ class Gated:
 
     def check(self) -> None:
         return None
+
+    def on_open(self, token: int, index: int, restored: bool, positions: dict[int, int]) -> None:
+        self.opened.append(Opening(token, index, restored, positions, self.note()))
 
     @property
     def numbers(self) -> Numbers:
@@ -60,11 +64,10 @@ class GatedReader(NumbersReader):
         super().open(context)
         column = self._table.column("next")
         positions = {split: int(column[slot]) for split, slot in zip(self._mine, self._slots, strict=True)}
-        opening = Opening(context.token, context.index, context.restored, positions, self._gate.note())
-        self._gate.opened.append(opening)
+        self._gate.on_open(int(context.token), context.index, context.restored, positions)
 
 
-class Bomb:
+class Bomb(Shared):
     """Passes batches on; once armed, the next one fails it."""
 
     def __init__(self) -> None:

@@ -115,6 +115,14 @@ def running(
             run.thread.join(PATIENCE_S)
 
 
+def run_to_end(job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any) -> MemoryRecords:
+    """A job that ends by itself. Arguments as of `running`."""
+    with running(job, storage, records, **more) as run:
+        assert run.join() is Exit.DONE
+    assert run.records.failure is None, run.records.failure
+    return run.records
+
+
 def with_operator(job: CompiledJob, uid: str, make: Callable[[], Operator]) -> CompiledJob:
     """The same graph with other code for one step."""
     assert OperatorId(uid) in job.operators, f"no step {uid!r}"

@@ -11,12 +11,12 @@ import pytest
 from runtime.core.checkpoint import Manifest
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
-from runtime.hosts.local import run_local
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
 from runtime.io.memory_records import MemoryRecords
+from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
-from tests.hosts.live import counts_in, positions_in, running
+from tests.hosts.live import counts_in, positions_in
 
 SOURCE = Numbers(total=20_000, splits=5, batch=20, unbounded=True)
 
@@ -32,11 +32,11 @@ def folded(positions: list[int]) -> dict[int, tuple[int, int]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest]]:
+@pytest.fixture
+def checkpoints(tmp_path: Path, jobs: Jobs) -> tuple[Path, list[Manifest]]:
     """Every checkpoint of a job over a shuffle at parallelism 3, taken while it reads, and their storage."""
-    folder = tmp_path_factory.mktemp("cut")
-    with running(counts(SOURCE, folder / "out").compile(3), folder / "state") as run:
+    folder = tmp_path
+    with jobs.running(counts(SOURCE, folder / "out").compile(3), folder / "state") as run:
         run.wait_for(lambda: len(run.manifests) >= 8 and positions_in(run.manifests[-1], folder / "state", 5)[0] > 0)
         run.end("cancel")
     return folder / "state", run.manifests
@@ -87,18 +87,18 @@ def test_state_goes_to_storage_as_arrow_with_checksums(checkpoints: tuple[Path, 
     assert {path.suffix for path in root.rglob("*") if path.is_file()} == {".arrow", ".json"}
 
 
-def test_a_restore_needs_nothing_but_the_storage(tmp_path: Path) -> None:
+def test_a_restore_needs_nothing_but_the_storage(tmp_path: Path, jobs: Jobs) -> None:
     """S1-09, S1-19, S0-11: it is carried to another place, and everything that the slots had is gone."""
     source = Numbers(total=1_500, splits=5, batch=20, unbounded=True)
     first, second = tmp_path / "first", tmp_path / "second"
-    with running(counts(source, tmp_path / "out").compile(2), first) as run:
+    with jobs.running(counts(source, tmp_path / "out").compile(2), first) as run:
         run.wait_for(lambda: run.operator("numbers").get("records_out", 0) > 0)
         savepoint = run.end("stop")
     shutil.move(first, second)
     saved = positions_in(read_manifest(FileStore(str(second)), savepoint), second, source.splits)
     whole = Numbers(total=1_500, splits=5, batch=20)
     records = MemoryRecords(token=Token(7), restore_from=savepoint)
-    run_local(counts(whole, tmp_path / "out"), parallelism=3, storage=str(second), records=records)
+    jobs.run_to_end(counts(whole, tmp_path / "out").compile(3), second, records)
     assert records.state is RunState.FINISHED
     assert sum(saved) > 0
     assert final_counts(tmp_path / "out") == expected_counts(whole)

@@ -1,8 +1,7 @@
 """What a failed attempt leaves to the next one: positions, output half committed, output that was never committed."""
 
-import threading
 from collections import Counter as Multiset
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,12 @@ from runtime.errors import EnvironmentFailure
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import Collector, Operator, OperatorContext, Sink
+from runtime.records import OperationRequest
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, expected_counts, final_counts
-from tests.hosts.live import positions_in, running, with_operator
+from tests.hosts.live import Run, positions_in, running, with_operator
+from tests.shared import Notes, Shared
 from tests.waiting import until
 
 ASKED = CoordinatorSettings(interval_ms=None, min_pause_ms=0)  #: checkpoints only when the test wants one
@@ -46,11 +48,13 @@ def exact(source: Gated, output: Path) -> bool:
     return final_counts(output) == expected_counts(source.numbers)
 
 
-def test_after_the_end_of_a_bounded_source_recovery_starts_from_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_recovery_starts_from_the_newest_checkpoint_after_a_bounded_source_has_ended(
+    tmp_path: Path, jobs: Jobs
+) -> None:
     """S0-12, S3-50: checkpoints go on, and nothing is read again from before the newest of them."""
     source, bomb, storage, output = Gated(total=100), Bomb(), tmp_path / "state", tmp_path / "out"
     made = job(source, bomb, 2, out=ParquetSink(str(output)), table=ParquetSink(str(tmp_path / "table")))
-    with running(made, storage, restart=AGAIN) as run:
+    with jobs.running(made, storage, restart=AGAIN) as run:
         run.wait_for(lambda: run.manifests and "table" in run.manifests[-1].finished_operators())
         for total in (200, 300, 400):
             source.total = total
@@ -102,15 +106,28 @@ def test_inside_the_job_all_is_exact_while_what_was_printed_is_printed_again(
 # ---------------------------------------------------------------- output half committed
 
 
+class Health(Shared):
+    """Of a folder that takes no names until the test heals it."""
+
+    def __init__(self) -> None:
+        self._healed = False
+
+    def heal(self) -> None:
+        self._healed = True
+
+    def is_healed(self) -> bool:
+        return self._healed
+
+
 class Stubborn(ParquetCommitter):
     """Cannot show the files of subtask 1 until it is healed."""
 
-    def __init__(self, folder: Path, healed: threading.Event) -> None:
+    def __init__(self, folder: Path, health: Health) -> None:
         super().__init__(folder)
-        self._healed = healed
+        self._health = health
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        if not self._healed.is_set() and any("-out-1-" in each["final"] for each in committables):
+        if not self._health.is_healed() and any("-out-1-" in each["final"] for each in committables):
             easy = [each for each in committables if "-out-1-" not in each["final"]]
             super().commit(permit, easy)
             raise EnvironmentFailure("the folder takes no more names")
@@ -118,21 +135,25 @@ class Stubborn(ParquetCommitter):
 
 
 class StubbornSink(ParquetSink):
-    healed = threading.Event()
+    def __init__(self, path: str, health: Health) -> None:
+        super().__init__(path)
+        self._health = health
 
     def committer(self) -> ParquetCommitter:
-        return Stubborn(Path(self.path), self.healed)
+        return Stubborn(Path(self.path), self._health)
 
 
 def finals(manifest: Manifest) -> set[str]:
     return {each["final"] for committables in owed(manifest).values() for each in committables}
 
 
-def test_a_commit_that_fails_in_one_subtask_restarts_the_job_and_all_are_committed_in_the_end(tmp_path: Path) -> None:
-    """S1-31, S1-49, S1-29: what is visible is always of completed checkpoints, at last the whole of each."""
+def test_a_commit_that_fails_in_one_subtask_is_repeated_after_a_restart(tmp_path: Path, jobs: Jobs) -> None:
+    """S1-31, S1-49: what is visible is of completed checkpoints; while one subtask fails, in part; at last, whole."""
     source, output = Gated(total=300), tmp_path / "out"
-    healed = StubbornSink.healed = threading.Event()
-    with running(job(source, Bomb(), 3, out=StubbornSink(str(output))), tmp_path / "state", restart=AGAIN) as run:
+    health = Health()
+    with jobs.running(
+        job(source, Bomb(), 3, out=StubbornSink(str(output), health)), tmp_path / "state", restart=AGAIN
+    ) as run:
         run.wait_for(lambda: run.records.token > 3)
         visible = {path.name for path in output.glob("part-*")}
         promised = set[str]().union(*map(finals, run.manifests))
@@ -140,7 +161,7 @@ def test_a_commit_that_fails_in_one_subtask_restarts_the_job_and_all_are_committ
         assert visible < promised
         assert not [name for name in visible if "-out-1-" in name]
         assert all("takes no more names" in reason for _, _, reason in run.records.attempts)
-        healed.set()
+        health.heal()
         run.wait_for(lambda: exact(source, output))
         run.end("drain")
     promised = set[str]().union(*map(finals, run.manifests))
@@ -148,16 +169,45 @@ def test_a_commit_that_fails_in_one_subtask_restarts_the_job_and_all_are_committ
     assert exact(source, output)
 
 
+def test_the_output_of_a_checkpoint_becomes_visible_with_its_completion(tmp_path: Path, jobs: Jobs) -> None:
+    """S1-29: files of several subtasks are one unit, which no file enters later and none leaves.
+
+    While they are renamed, one after the other, a reader of the folder sees some: it has no transaction (S1-30).
+    """
+    source, output = Gated(total=0), tmp_path / "out"
+
+    def visible() -> set[str]:
+        return {path.name for path in output.glob("part-*")}
+
+    with jobs.running(job(source, Bomb(), 3, out=ParquetSink(str(output))), tmp_path / "state", settings=ASKED) as run:
+        for number in (1, 2, 3):
+            _a_checkpoint_later(run, source, 100 * number, visible)
+            unit = finals(run.manifests[-1])
+            assert {name.split("-")[4] for name in unit} == {"0", "1", "2"}, "each subtask has its part in it"
+            assert visible() == set[str]().union(*map(finals, run.manifests))
+            assert exact(source, output)
+        run.end("cancel")
+
+
+def _a_checkpoint_later(run: Run, source: Gated, total: int, visible: Callable[[], set[str]]) -> None:
+    """Rows up to `total` arrive at the sinks and stay hidden; then a checkpoint completes and shows its files."""
+    before = visible()
+    source.total = total
+    run.wait_for(lambda: run.operator("numbers").get("records_out") == 4 * total)
+    assert visible() == before, "rows behind the last barrier are hidden"
+    run.records.operations.append(OperationRequest(f"asked-{total}", "checkpoint"))
+    run.master.poke()
+    run.wait_for(lambda: len(visible()) == len(before) + 3)
+
+
 # ---------------------------------------------------------------- output that nobody owes
 
 
 class FailsInSnapshot(Operator):
-    """Subtask 1 fails in the first snapshot that is taken when somebody else has prepared output for it."""
+    """Subtask 1 fails in the first snapshot that is taken when another subtask has prepared output for it."""
 
-    failed = threading.Event()
-
-    def __init__(self, output: Path) -> None:
-        self._output = output
+    def __init__(self, output: Path, failures: Notes) -> None:
+        self._output, self._failures = output, failures
 
     def open(self, context: OperatorContext) -> None:
         self._fails = context.index == 1
@@ -166,9 +216,9 @@ class FailsInSnapshot(Operator):
         out.emit(batch)
 
     def snapshot(self, checkpoint: int) -> None:
-        if self._fails and not self.failed.is_set():
+        if self._fails and not self._failures.values:
             until(lambda: any(self._output.glob(".*.pending")))
-            self.failed.set()
+            self._failures.add(checkpoint)
             raise RuntimeError("no snapshot")
 
 
@@ -176,16 +226,16 @@ def listing(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path) -> None:
+def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path, jobs: Jobs) -> None:
     """S1-50, S1-39: before the next attempt opens anything, what no manifest names is gone and the rest is visible."""
     output = tmp_path / "out"
     source = Gated(total=200, note=lambda: listing(output))
     flow = Dataflow("passing")
     passed = flow.source("numbers", source).map_batches("passes", lambda batch: batch)
     passed.sink("out", ParquetSink(str(output)))
-    FailsInSnapshot.failed = threading.Event()
-    made = with_operator(flow.compile(2), "passes", lambda: FailsInSnapshot(output))
-    with running(made, tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
+    failures = Notes()
+    made = with_operator(flow.compile(2), "passes", lambda: FailsInSnapshot(output, failures))
+    with jobs.running(made, tmp_path / "state", settings=ASKED, restart=AGAIN) as run:
         run.wait_for(lambda: run.operator("out").get("records_in") == 4 * 200)
         run.ask("checkpoint")
         run.wait_for(lambda: any(opening.token == 2 for opening in source.opened))
@@ -203,13 +253,14 @@ def test_on_restore_the_folder_is_brought_back_too(tmp_path: Path) -> None:
 class Remembering(Operator):
     """Keeps what it has seen in memory and puts it into a list at a snapshot."""
 
-    opened: list[tuple[int, int, int, bool, list[int]]] = []
+    def __init__(self, lives: Notes) -> None:
+        self._lives = lives
 
     def open(self, context: OperatorContext) -> None:
         self._list = context.state.list_state("seen")
         self._seen = self._list.get()
         life = (context.token, context.index, context.parallelism, context.restored, list(self._seen))
-        self.opened.append(life)
+        self._lives.add(life)
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._seen += batch.column("value").to_pylist()
@@ -219,24 +270,23 @@ class Remembering(Operator):
         self._list.replace(self._seen)
 
 
-def test_an_operator_is_called_at_the_snapshot_and_told_what_it_was_given_back(tmp_path: Path) -> None:
+def test_an_operator_is_called_at_the_snapshot_and_told_what_it_was_given_back(tmp_path: Path, jobs: Jobs) -> None:
     """S1-33, S1-17, S3-32, S3-33, S3-34: over a stop and rescales 2, 3, 1; a user's state beside that of a source."""
-    source, lives = Gated(total=40), Remembering.opened
-    lives.clear()
+    source, lives = Gated(total=40), Notes()
     flow = Dataflow("remembering")
     flow.source("numbers", source).map_batches("seen", lambda batch: batch).sink("out", PrintSink())
     folder = ""
     for attempt, parallelism in enumerate((2, 3, 1)):
         records = MemoryRecords(token=Token(10 * attempt + 1), restore_from=folder or None)
-        made = with_operator(flow.compile(parallelism), "seen", Remembering)
-        with running(made, tmp_path / "state", records, ASKED) as run:
+        made = with_operator(flow.compile(parallelism), "seen", lambda: Remembering(lives))
+        with jobs.running(made, tmp_path / "state", records, settings=ASKED) as run:
             goal = 4 * 40 if attempt == 0 else 4 * 20
             run.wait_for(lambda goal=goal: run.operator("out").get("records_in", 0) == goal)  # type: ignore[misc]
             folder = run.end("stop")
         operators = run.manifests[-1].operators
         assert operators["numbers"].subtasks[0].keyed
         assert operators["seen"].subtasks[0].lists
-        own = [life for life in lives if life[0] == records.token]
+        own = [life for life in lives.values if life[0] == records.token]
         assert sorted((index, of) for _, index, of, _, _ in own) == [(i, parallelism) for i in range(parallelism)]
         assert {restored for _, _, _, restored, _ in own} == {attempt > 0}
         given = sorted(value for life in own for value in life[4])

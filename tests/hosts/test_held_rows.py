@@ -19,9 +19,11 @@ from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count
 from runtime.ports import Collector, Operator
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
 from tests.hosts.live import FAST, running, with_operator
+from tests.shared import Notes
 
 SPLITS = 4
 
@@ -50,9 +52,9 @@ def lookups(source: Any, service: Service, output: Path, bomb: Any = None) -> Da
     return flow
 
 
-def batched(source: Any, output: Path, sizes: list[int], **limits: int) -> Dataflow:
+def batched(source: Any, output: Path, sizes: Notes, **limits: int) -> Dataflow:
     def bulk(batch: pa.RecordBatch) -> pa.RecordBatch:
-        sizes.append(batch.num_rows)
+        sizes.add(batch.num_rows)
         return batch
 
     flow = Dataflow("batched")
@@ -147,16 +149,16 @@ def test_open_requests_survive_a_crash(tmp_path: Path) -> None:
 
 def test_batches_leave_full_and_the_last_ones_at_the_end(tmp_path: Path) -> None:
     """S3-14, S3-16."""
-    source, sizes = Numbers(total=500, splits=SPLITS), list[int]()
+    source, sizes = Numbers(total=500, splits=SPLITS), Notes()
     flow = batched(source, tmp_path / "out", sizes, max_rows=64, max_wait_ms=60_000)
     run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST)
     assert found(tmp_path / "out") == rows_of(source)
-    assert [size for size in sizes if size != 64] == [size for size in sizes if size < 64]
-    assert sum(size < 64 for size in sizes) <= 2
+    assert [size for size in sizes.values if size != 64] == [size for size in sizes.values if size < 64]
+    assert sum(size < 64 for size in sizes.values) <= 2
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bounded: bool) -> None:
+def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bounded: bool, jobs: Jobs) -> None:
     """S3-16: a window behind them fires with the rows that left at the end of the input, or at a drain."""
     output, source = tmp_path / "out", Numbers(total=30, splits=2) if bounded else Gated(total=30, splits=2)
     flow = Dataflow("windows")
@@ -164,7 +166,7 @@ def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bou
     held = held.batches("bulk", lambda batch: batch, max_rows=1_000, max_wait_ms=60_000).key_by("key")
     windows = held.window("windows", timedelta(milliseconds=10), "value", {"n": Count()})
     windows.sink("out", ParquetSink(str(output)))
-    with running(flow.compile(2), tmp_path / "state") as run:
+    with jobs.running(flow.compile(2), tmp_path / "state") as run:
         if not bounded:
             run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 60)
             run.end("drain")
@@ -172,39 +174,39 @@ def test_event_time_comes_to_its_end_behind_the_last_batches(tmp_path: Path, bou
     assert sum(row["n"] for row in committed(output)) == 60
 
 
-def test_a_trickle_leaves_although_nothing_more_comes(tmp_path: Path) -> None:
+def test_a_trickle_leaves_although_nothing_more_comes(tmp_path: Path, jobs: Jobs) -> None:
     """S3-14, S3-37: after the time, by the slot's own clock."""
-    output, sizes = tmp_path / "out", list[int]()
+    output, sizes = tmp_path / "out", Notes()
     flow = batched(Gated(total=3), output, sizes, max_rows=1_000, max_wait_ms=20)
-    with running(flow.compile(2), tmp_path / "state") as run:
+    with jobs.running(flow.compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: len(found(output)) == 12)
         run.end("stop")
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 1)])
-def test_rows_that_wait_move_with_their_keys_over_a_rescale(tmp_path: Path, old: int, new: int) -> None:
+def test_rows_that_wait_move_with_their_keys_over_a_rescale(tmp_path: Path, old: int, new: int, jobs: Jobs) -> None:
     """S3-17, S3-25, S3-39: none is lost, and the order of a key holds."""
-    output, sizes = tmp_path / "out", list[int]()
+    output, sizes = tmp_path / "out", Notes()
     halted = batched(Gated(total=30, splits=1), output, sizes, max_rows=1_000, max_wait_ms=60_000)
-    with running(halted.compile(old), tmp_path / "state") as run:
+    with jobs.running(halted.compile(old), tmp_path / "state") as run:
         run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 30)
         savepoint = run.end("stop")
-    assert sizes == []
+    assert sizes.values == []
     again = MemoryRecords(token=Token(2), restore_from=savepoint)
     flow = batched(Numbers(total=60, splits=1), output, sizes, max_rows=8, max_wait_ms=60_000)
-    run_local(flow, parallelism=new, storage=str(tmp_path / "state"), settings=FAST, records=again)
+    jobs.run_to_end(flow.compile(new), tmp_path / "state", again)
     assert found(output) == rows_of(Numbers(total=60, splits=1))
     assert keys_rise(committed(output))
 
 
-def test_rows_that_wait_survive_a_crash(tmp_path: Path) -> None:
+def test_rows_that_wait_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:
     """S3-17."""
-    output, sizes, bomb = tmp_path / "out", list[int](), Bomb()
+    output, sizes, bomb = tmp_path / "out", Notes(), Bomb()
     source = Gated(total=5)
     flow = Dataflow("batched")
     numbers = flow.source("numbers", source).map_batches("bomb", bomb).key_by("key")
     numbers.batches("bulk", lambda batch: batch, max_rows=40, max_wait_ms=60_000).sink("out", ParquetSink(str(output)))
-    with running(flow.compile(1), tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+    with jobs.running(flow.compile(1), tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
         run.wait_for(lambda: run.operator("bulk").get("records_in", 0) == 20)
         run.checkpoints(2)
         bomb.arm()
@@ -212,7 +214,7 @@ def test_rows_that_wait_survive_a_crash(tmp_path: Path) -> None:
         run.wait_for(lambda: len(found(output)) == 40)
         run.end("stop")
     assert found(output) == rows_of(source.numbers)
-    assert sizes == []
+    assert sizes.values == []
 
 
 # ---------------------------------------------------------------- nothing kept
@@ -239,14 +241,14 @@ class Ahead(Operator):
         self.prepare_snapshot_pre_barrier(0, out)
 
 
-def test_who_flushes_ahead_of_the_barrier_needs_no_state(tmp_path: Path) -> None:
+def test_who_flushes_ahead_of_the_barrier_needs_no_state(tmp_path: Path, jobs: Jobs) -> None:
     """S3-40: nothing is lost in a crash, and the snapshots are empty."""
     output, bomb, source = tmp_path / "out", Bomb(), Gated(total=20)
     flow = Dataflow("ahead")
     numbers = flow.source("numbers", source).map_batches("bomb", bomb)
     numbers.map_batches("ahead", lambda batch: batch).sink("out", ParquetSink(str(output)))
     job = with_operator(flow.compile(2), "ahead", Ahead)
-    with running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+    with jobs.running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
         run.wait_for(lambda: len(found(output)) == 80)
         bomb.arm()
         source.total = 40

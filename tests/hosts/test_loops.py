@@ -22,6 +22,7 @@ from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.plain_process import ProcessFunction, SubtaskContext
 from runtime.operators.process import KeyedProcessFunction
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
 from tests.hosts.live import FAST, Run, positions_in, running
@@ -79,11 +80,11 @@ def test_a_bounded_job_with_a_loop_ends_once_nothing_goes_round(tmp_path: Path, 
     assert set(records.completed[-1].manifest.finished_operators()) >= {"loop", "hop", "out"}
 
 
-def test_a_job_that_fails_goes_on_with_what_was_going_round(tmp_path: Path) -> None:
+def test_a_job_that_fails_goes_on_with_what_was_going_round(tmp_path: Path, jobs: Jobs) -> None:
     """S4-04, S4-30, S4-36, S4-38, S4-40: each row once, although rows were in the loop at the checkpoints."""
     source, bomb = Gated(total=0, batch=2), Bomb()
     job = looping(source, tmp_path / "out", bomb).compile(2)
-    with running(job, tmp_path / "state", restart=FixedDelay(attempts=10, delay_ms=0)) as run:
+    with jobs.running(job, tmp_path / "state", restart=FixedDelay(attempts=10, delay_ms=0)) as run:
         for count in (1, 2, 3):
             source.total += 100
             run.wait_for(lambda: any(logged(m) for m in run.manifests if m.token == run.records.token))
@@ -97,23 +98,23 @@ def test_a_job_that_fails_goes_on_with_what_was_going_round(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
-def test_a_stopped_loop_goes_on_at_another_parallelism(tmp_path: Path, before: int, after: int) -> None:
+def test_a_stopped_loop_goes_on_at_another_parallelism(tmp_path: Path, before: int, after: int, jobs: Jobs) -> None:
     """S4-30, S4-43: what was on its way round is in the savepoint, and is handled before anything else."""
     source, output = Numbers(total=250, batch=5, unbounded=True), tmp_path / "out"
-    with running(looping(source, output).compile(before), tmp_path / "state") as run:
+    with jobs.running(looping(source, output).compile(before), tmp_path / "state") as run:
         run.wait_for(lambda: any(logged(m) for m in run.manifests))
         savepoint = run.end("stop")
     again = MemoryRecords(token=Token(7), restore_from=savepoint)
-    with running(looping(source, output).compile(after), tmp_path / "state", again) as run:
+    with jobs.running(looping(source, output).compile(after), tmp_path / "state", again) as run:
         run.wait_for(lambda: written(output) == expected(source))
         run.end("drain")
     assert written(output) == expected(source)
 
 
-def test_a_drain_lets_everything_in_the_loop_come_out(tmp_path: Path) -> None:
+def test_a_drain_lets_everything_in_the_loop_come_out(tmp_path: Path, jobs: Jobs) -> None:
     """S4-41: what had been read is written, and the savepoint holds nothing that is on its way."""
     source = Numbers(total=250, batch=5, unbounded=True)
-    with running(looping(source, tmp_path / "out").compile(2), tmp_path / "state") as run:
+    with jobs.running(looping(source, tmp_path / "out").compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: any(logged(m) for m in run.manifests))
         run.end("drain")
     assert logged(run.manifests[-1]) == 0

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import FailureReason as Why
@@ -470,10 +471,13 @@ def test_heartbeats_go_on_while_a_task_takes_its_snapshot(tmp_path: Path) -> Non
         assert heard(played, Ack).checkpoint == 1
 
 
-def test_what_concerns_a_task_that_is_not_here_is_ignored(tmp_path: Path) -> None:
-    """S2-32, S2-55: a trigger or a notice for another subtask; the slot goes on."""
+def test_what_concerns_a_task_that_is_not_here_is_logged_and_ignored(tmp_path: Path) -> None:
+    """S2-32, S2-55: a trigger for an unknown subtask, notices for unknown checkpoints; the slot goes on."""
     source = Slow(ValueError())
     source.go_on.set()
-    with slot(source, tmp_path) as played:
-        played.send(trigger(played, "somebody", 1), Aborted(1), trigger(played, "fails", 2))
-        assert heard(played, Ack).checkpoint == 2
+    with capture_logs() as logged, slot(source, tmp_path) as played:
+        played.send(trigger(played, "unknown", 1), Completed(7), Aborted(8), trigger(played, "fails", 2))
+        acknowledged = heard(played, Ack)
+    assert (acknowledged.checkpoint, acknowledged.subtask.operator) == (2, "fails")
+    assert [entry["subtask"] for entry in logged if "trigger" in entry["event"]] == ["unknown/0"]
+    assert not [entry for entry in logged if entry["log_level"] == "error"]

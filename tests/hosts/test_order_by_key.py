@@ -15,12 +15,12 @@ from runtime.core.ids import Token
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, owner_of
 from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
 from runtime.state.hashing import key_groups
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb
 from tests.hosts.jobs import SCHEMA, Numbers, committed
-from tests.hosts.live import FAST, running
+from tests.shared import Notes, Shared
 
 PARTITIONS, KEYS = 4, 12
 
@@ -55,7 +55,7 @@ def by_key(rows: Any) -> dict[int, list[int]]:
     return dict(found)
 
 
-class Seen:
+class Seen(Shared):
     """What the first operator saw, in its order."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def ordered(source: DirectorySource, output: Path, bomb: Any, seen: Seen) -> Dat
     return flow
 
 
-def test_the_target_has_each_key_in_the_order_of_its_partition(tmp_path: Path) -> None:
+def test_the_target_has_each_key_in_the_order_of_its_partition(tmp_path: Path, jobs: Jobs) -> None:
     """S3-02, S3-03: over a crash and two rescales, every record once."""
     partitions, output, storage, folder = Partitions(tmp_path / "in"), tmp_path / "out", tmp_path / "state", ""
     source = DirectorySource(str(tmp_path / "in"), CsvFormat(SCHEMA), discovery_interval_ms=10)
@@ -84,7 +84,7 @@ def test_the_target_has_each_key_in_the_order_of_its_partition(tmp_path: Path) -
         partitions.write(40)
         bomb, seen, records = Bomb(), Seen(), MemoryRecords(token=Token(10 * number), restore_from=folder or None)
         job = ordered(source, output, bomb, seen).compile(parallelism)
-        with running(job, storage, records, restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+        with jobs.running(job, storage, records, restart=FixedDelay(attempts=3, delay_ms=10)) as run:
             run.wait_for(lambda: by_key(committed(output)) == partitions.rows)
             if number == 1:
                 assert by_key(seen.rows) == partitions.rows
@@ -96,20 +96,20 @@ def test_the_target_has_each_key_in_the_order_of_its_partition(tmp_path: Path) -
         assert by_key(committed(output)) == partitions.rows
 
 
-def test_a_subtask_batches_the_rows_of_many_keys(tmp_path: Path) -> None:
+def test_a_subtask_batches_the_rows_of_many_keys(tmp_path: Path, jobs: Jobs) -> None:
     """S3-07: a thousand keys on two subtasks make two streams of batches."""
-    batches: list[pa.RecordBatch] = []
+    batches = Notes()
 
     def bulk(batch: pa.RecordBatch) -> pa.RecordBatch:
-        batches.append(batch)
+        batches.add(batch)
         return batch
 
     flow = Dataflow("many")
     numbers = flow.source("numbers", Numbers(total=2_500, keys=1_000)).key_by("key")
     numbers.batches("bulk", bulk, max_rows=200, max_wait_ms=600_000).sink("out", ParquetSink(str(tmp_path / "out")))
-    run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST)
+    jobs.run_to_end(flow.compile(2), tmp_path / "state")
     streams = defaultdict[int, list[pa.RecordBatch]](list)
-    for batch in batches:
+    for batch in batches.values:
         groups = np.unique(key_groups(batch, ["key"], DEFAULT_MAX_PARALLELISM))
         (owner,) = {owner_of(int(group), DEFAULT_MAX_PARALLELISM, 2) for group in groups}
         streams[owner].append(batch)

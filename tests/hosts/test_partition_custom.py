@@ -3,7 +3,6 @@
 It is what an author writes who cannot use `key_by(..).batches`, and what it costs.
 """
 
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +24,13 @@ from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.functions import RowCollector
 from runtime.operators.plain_process import ProcessFunction, SubtaskContext
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
 from tests.hosts.live import FAST, Run, running
 from tests.hosts.test_held_rows import found, keys_rise, rows_of
 from tests.hosts.test_subtask_state import Uneven
+from tests.shared import Shared
 
 
 def route(rows: pa.RecordBatch, targets: int) -> npt.NDArray[np.int64]:
@@ -38,8 +39,8 @@ def route(rows: pa.RecordBatch, targets: int) -> npt.NDArray[np.int64]:
     return (keys**2 + 1) % targets
 
 
-@dataclass
-class Bulk:
+@dataclass(eq=False)
+class Bulk(Shared):
     """Makes functions that give rows out `max_rows` at a time, or when the first has waited."""
 
     max_rows: int
@@ -50,27 +51,36 @@ class Bulk:
     restored: set[bool] = field(default_factory=set)
 
     def __call__(self) -> ProcessFunction:
-        return _Bulk(self)
+        return _Bulk(self, self.max_rows, self.max_wait_ms)
+
+    def on_open(self, index: int, rows: list[dict[str, Any]], restored: bool) -> None:
+        self.taken[index] = rows
+        self.restored.add(restored)
+
+    def on_row(self, value: int) -> None:
+        self.seen.append(value)
+
+    def on_batch(self, size: int) -> None:
+        self.sizes.append(size)
 
 
 class _Bulk(ProcessFunction):
-    def __init__(self, bulk: Bulk) -> None:
-        self._bulk = bulk
+    def __init__(self, bulk: Bulk, max_rows: int, max_wait_ms: int) -> None:
+        self._bulk, self._max_rows, self._max_wait_ms = bulk, max_rows, max_wait_ms
 
     def open(self, context: SubtaskContext) -> None:
         self._stored = context.union_list_state("rows")
         everything = self._stored.get()
         homes = route(pa.RecordBatch.from_pylist(everything, SCHEMA), context.parallelism)
         self._rows = [row for row, home in zip(everything, homes, strict=True) if home == context.index]
-        self._bulk.taken[context.index] = list(self._rows)
-        self._bulk.restored.add(context.restored)
+        self._bulk.on_open(context.index, list(self._rows), context.restored)
 
     def start(self, context: SubtaskContext, out: RowCollector) -> None:
         self._give_out(context, out)
 
     def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
         self._rows.append(row)
-        self._bulk.seen.append(row["value"])
+        self._bulk.on_row(row["value"])
         self._give_out(context, out)
 
     def on_timer(self, timestamp_ms: int, context: SubtaskContext, out: RowCollector) -> None:
@@ -83,14 +93,14 @@ class _Bulk(ProcessFunction):
         self._stored.replace(self._rows)
 
     def _give_out(self, context: SubtaskContext, out: RowCollector) -> None:
-        while len(self._rows) >= self._bulk.max_rows:
-            self._leave(self._bulk.max_rows, out)
+        while len(self._rows) >= self._max_rows:
+            self._leave(self._max_rows, out)
         if self._rows:
-            context.register_processing_timer(context.now_ms() + self._bulk.max_wait_ms)
+            context.register_processing_timer(context.now_ms() + self._max_wait_ms)
 
     def _leave(self, count: int, out: RowCollector) -> None:
         leaving, self._rows = self._rows[:count], self._rows[count:]
-        self._bulk.sizes.append(len(leaving))
+        self._bulk.on_batch(len(leaving))
         for row in leaving:
             out.emit(row)
 
@@ -103,13 +113,13 @@ def batched(source: Any, output: Path, bulk: Bulk, bomb: Any = None) -> Dataflow
     return flow
 
 
-def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path) -> None:
+def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path, jobs: Jobs) -> None:
     """S3-13, S3-28, S3-30, S3-31, S3-32, S3-33, S3-39: 2 subtasks, 3, then 1; each row is taken by one of them."""
     output, storage, savepoint = tmp_path / "out", tmp_path / "state", ""
     for number, parallelism in enumerate((2, 3), start=1):
         bulk, records = Bulk(1_000), MemoryRecords(token=Token(number), restore_from=savepoint or None)
         source = Gated(total=30 * number, splits=1)
-        with running(batched(source, output, bulk).compile(parallelism), storage, records) as run:
+        with jobs.running(batched(source, output, bulk).compile(parallelism), storage, records) as run:
             run.wait_for(lambda bulk=bulk: len(bulk.seen) == 30)  # type: ignore[misc]
             run.checkpoints(2)
             savepoint = run.end("stop")
@@ -122,32 +132,32 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path) -> N
     assert committed(output) == []
     bulk, records = Bulk(8), MemoryRecords(token=Token(3), restore_from=savepoint)
     last = Numbers(total=90, splits=1)
-    run_local(batched(last, output, bulk), parallelism=1, storage=str(storage), settings=FAST, records=records)
+    jobs.run_to_end(batched(last, output, bulk).compile(1), storage, records)
     assert len(bulk.taken[0]) == 60
     assert bulk.sizes == [8] * 11 + [2]
     assert found(output) == rows_of(last)
     assert keys_rise(committed(output))
 
 
-def test_restored_rows_leave_although_the_source_is_silent(tmp_path: Path) -> None:
+def test_restored_rows_leave_although_the_source_is_silent(tmp_path: Path, jobs: Jobs) -> None:
     """S3-35, S3-37, S3-38: by a timer at another parallelism."""
     output, storage, source = tmp_path / "out", tmp_path / "state", Gated(total=20, splits=1)
     bulk = Bulk(1_000)
-    with running(batched(source, output, bulk).compile(1), storage) as run:
+    with jobs.running(batched(source, output, bulk).compile(1), storage) as run:
         run.wait_for(lambda: len(bulk.seen) == 20)
         savepoint = run.end("stop")
     records = MemoryRecords(token=Token(2), restore_from=savepoint)
-    with running(batched(source, output, Bulk(1_000, max_wait_ms=20)).compile(2), storage, records) as run:
+    with jobs.running(batched(source, output, Bulk(1_000, max_wait_ms=20)).compile(2), storage, records) as run:
         run.wait_for(lambda: found(output) == rows_of(source.numbers))
         run.end("stop")
 
 
-def test_waiting_rows_survive_a_crash(tmp_path: Path) -> None:
+def test_waiting_rows_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:
     """S3-17, S3-28."""
     output, bomb, bulk = tmp_path / "out", Bomb(), Bulk(40)
     source = Gated(total=30)
     job = batched(source, output, bulk, bomb).compile(2)
-    with running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+    with jobs.running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
         run.wait_for(lambda: len(bulk.seen) == 120)
         run.checkpoints(2)
         bomb.arm()
@@ -166,7 +176,7 @@ def test_waiting_rows_survive_a_crash(tmp_path: Path) -> None:
 def test_what_a_union_list_costs_at_the_end_of_bounded_input(tmp_path: Path, dealt: bool) -> None:
     """S3-29: on a forward edge checkpoints are given up while one subtask goes on. Behind a partitioner nobody ends
     before all sources have, so there the price is not due."""
-    source, output, bulk = Uneven(total=20, let=threading.Event()), tmp_path / "out", Bulk(1)
+    source, output, bulk = Uneven(total=20), tmp_path / "out", Bulk(1)
     flow = Dataflow("end")
     numbers = flow.source("numbers", source)
     numbers = numbers.partition_custom(route, "key") if dealt else numbers
@@ -177,7 +187,7 @@ def test_what_a_union_list_costs_at_the_end_of_bounded_input(tmp_path: Path, dea
             run.checkpoints(2)
         else:
             run.wait_for(lambda: _given_up(run) >= 2)
-        source.let.set()
+        source.gate.open()
         run.join()
     assert run.records.state is RunState.FINISHED
     assert (_given_up(run) == 0) is dealt

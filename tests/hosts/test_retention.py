@@ -51,6 +51,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_attempt_and_not_before(tmp
 
 
 def test_files_that_no_manifest_needs_go_and_savepoints_stay(tmp_path: Path) -> None:
+    """S2-37: the files of early acknowledgements of a checkpoint that failed are among those that go."""
     store = FileStore(tmp_path)
     needed, savepoint = "chk-1-2/a-0/base.arrow", "savepoint-2-2/a-0/base.arrow"
     aborted, foreign = "chk-3-2/a-0/base.arrow", "notes/read-me"

@@ -23,18 +23,20 @@ from runtime.hosts.driver import Exit
 from runtime.io.manifests import sign_with
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import FAST, running
 
+THREADS = Jobs(None)
 HALF = Numbers(total=300, unbounded=True)
 WHOLE = Numbers(total=500)
 
 
-def taken(flow: Dataflow, storage: Path, kind: str = "stop") -> Path:
+def taken(flow: Dataflow, storage: Path, kind: str = "stop", jobs: Jobs = THREADS) -> Path:
     """The folder of a savepoint of `flow`, taken after the first half was written; the job has ended."""
     periodic = FAST if kind != "savepoint" else CoordinatorSettings(interval_ms=None)  # which would commit
-    with running(flow.compile(2), storage, settings=periodic) as run:
+    with jobs.running(flow.compile(2), storage, settings=periodic) as run:
         run.wait_for(lambda: run.operator("numbers").get("records_out", 0) >= HALF.total * HALF.splits)
         run.ask(kind)
         run.wait_for(lambda: kind in run.records.settled)
@@ -44,18 +46,20 @@ def taken(flow: Dataflow, storage: Path, kind: str = "stop") -> Path:
     return next(storage / c.folder for c in run.records.completed if c.manifest.checkpoint == result["checkpoint"])
 
 
-def ended(flow: Dataflow, storage: Path) -> Path:
+def ended(flow: Dataflow, storage: Path, jobs: Jobs = THREADS) -> Path:
     """The folder of the last checkpoint of a bounded job that has ended by itself."""
-    with running(flow.compile(1), storage) as run:
+    with jobs.running(flow.compile(1), storage) as run:
         assert run.join() is Exit.DONE
     return storage / run.records.completed[-1].folder
 
 
-def restored(flow: Dataflow, place: Path, storage: Path, *, allow_unmapped: bool = False) -> MemoryRecords:
+def restored(
+    flow: Dataflow, place: Path, storage: Path, *, allow_unmapped: bool = False, jobs: Jobs = THREADS
+) -> MemoryRecords:
     """The job, run to its end from the savepoint in `place`, at another parallelism."""
     known = place.name if place.parent == storage else str(place)
     records = MemoryRecords(token=Token(9), restore_from=known)
-    with running(flow.compile(3), storage, records, allow_unmapped=allow_unmapped) as run:
+    with jobs.running(flow.compile(3), storage, records, allow_unmapped=allow_unmapped) as run:
         done = run.join()
     if done is not Exit.DONE or records.failure is not None:
         raise WeirError(str((records.failure or {}).get("message")))
@@ -69,20 +73,20 @@ def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def test_state_is_found_again_when_steps_are_renamed_reordered_and_added(tmp_path: Path) -> None:
+def test_state_is_found_again_when_steps_are_renamed_reordered_and_added(tmp_path: Path, jobs: Jobs) -> None:
     """S0-48, S0-49: names, order and neighbours are not part of an operator's identity."""
     first = Dataflow("counts")
     numbers = first.source("numbers", HALF).map_batches("one", same).map_batches("two", same)
     kept = numbers.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
     kept.sink("out", ParquetSink(str(tmp_path / "out")))
-    savepoint = taken(first, tmp_path / "state")
+    savepoint = taken(first, tmp_path / "state", jobs=jobs)
 
     then = Dataflow("counts")
     renamed = then.source("numbers", WHOLE, name="Numbers, now with an end")
     swapped = renamed.map_batches("two", same, parallelism=1).map_batches("new", same).map_batches("one", same)
     counted = swapped.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")}, parallelism=2)
     counted.map_batches("last", same).sink("out", ParquetSink(str(tmp_path / "out")), name="Files")
-    restored(then, savepoint, tmp_path / "state")
+    restored(then, savepoint, tmp_path / "state", jobs=jobs)
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
 
 
@@ -110,9 +114,9 @@ def test_output_that_is_owed_is_never_let_go(tmp_path: Path) -> None:
         restored(counts(WHOLE, tmp_path / "out"), savepoint, tmp_path / "state", allow_unmapped=True)
 
 
-def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_path: Path, jobs: Jobs) -> None:
     """S0-24, S0-63: and one behind it is allowed (S0-62)."""
-    last = ended(counts(Numbers(total=100), tmp_path / "out"), tmp_path / "state")
+    last = ended(counts(Numbers(total=100), tmp_path / "out"), tmp_path / "state", jobs=jobs)
 
     def flow(before: bool) -> Dataflow:
         made = Dataflow("counts")
@@ -125,8 +129,8 @@ def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_
         return made
 
     with pytest.raises(WeirError, match="step: it stands before 'counts', which the checkpoint holds as finished"):
-        restored(flow(before=True), last, tmp_path / "state")
-    assert restored(flow(before=False), last, tmp_path / "state").state is RunState.FINISHED
+        restored(flow(before=True), last, tmp_path / "state", jobs=jobs)
+    assert restored(flow(before=False), last, tmp_path / "state", jobs=jobs).state is RunState.FINISHED
 
 
 def with_two_sinks(source: Any, output: Path, bomb: Bomb, copies: str = "copies") -> Dataflow:
@@ -196,7 +200,7 @@ def test_a_savepoint_that_was_moved_restores_and_is_only_read(moved: Path, tmp_p
     assert {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()} == before
 
 
-def test_what_ended_subtasks_left_is_in_the_savepoint_too(tmp_path: Path) -> None:
+def test_what_ended_subtasks_left_is_in_the_savepoint_too(tmp_path: Path, jobs: Jobs) -> None:
     """S0-18, S0-51: a source that has read everything takes part in no checkpoint, and is still known to have."""
     source = Numbers(total=50)
 
@@ -205,13 +209,13 @@ def test_what_ended_subtasks_left_is_in_the_savepoint_too(tmp_path: Path) -> Non
         made.source("more", source).sink("out2", ParquetSink(str(tmp_path / "out2")))
         return made
 
-    with running(flow(HALF).compile(2), tmp_path / "state") as run:
+    with jobs.running(flow(HALF).compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: run.operator("more").get("state") == "finished")
         run.checkpoints(2)
         savepoint = tmp_path / "state" / run.end("stop")
     assert "more" in run.manifests[-1].finished_operators()
     moved = savepoint.rename(tmp_path / "moved")
-    restored(flow(WHOLE), moved, tmp_path / "elsewhere")
+    restored(flow(WHOLE), moved, tmp_path / "elsewhere", jobs=jobs)
     assert len(committed(tmp_path / "out2")) == source.total * source.splits, "nothing was read again"
     assert final_counts(tmp_path / "out") == expected_counts(WHOLE)
 

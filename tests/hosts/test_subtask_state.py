@@ -1,7 +1,7 @@
 """Whole jobs with state that has no key: lists, unions and broadcast rules over rescales, and while subtasks finish."""
 
+import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,37 @@ from runtime.core.checkpoint import FailureReason, FinishedState, Manifest
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
 from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.functions import RowCollector
 from runtime.operators.plain_process import BroadcastProcessFunction, ProcessFunction, SubtaskContext
 from runtime.ports import OperatorContext
+from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import SCHEMA, Numbers, NumbersReader, committed
-from tests.hosts.live import FAST, Run, running
+from tests.hosts.live import Run
+from tests.shared import Shared
 
 UNION = FailureReason.UNION_STATE_PARTLY_FINISHED
 
 
+class Gate(Shared):
+    """Shut until the test opens it."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def open(self) -> None:
+        self._open = True
+
+    def is_open(self) -> bool:
+        return self._open
+
+
 @dataclass(frozen=True)
 class Uneven(Numbers):
-    """All subtasks but the last end with their rows; the last goes on until it is let."""
+    """All subtasks but the last end with their rows; the last goes on until the gate is open."""
 
-    let: threading.Event = field(default_factory=threading.Event)
+    gate: Gate = field(default_factory=Gate)
 
     def reader(self) -> "UnevenReader":
         return UnevenReader(self)
@@ -44,7 +58,7 @@ class UnevenReader(NumbersReader):
     def exhausted(self) -> bool:
         source = self._source
         assert isinstance(source, Uneven)
-        return super().exhausted and (source.let.is_set() or not self._last)
+        return super().exhausted and (not self._last or source.gate.is_open())
 
 
 @dataclass
@@ -59,8 +73,8 @@ class Opened:
     rules: dict[Any, Any]
 
 
-@dataclass
-class Tally:
+@dataclass(eq=False)
+class Tally(Shared):
     """Makes functions that pass rows on, count them in a list, tell of themselves in a union, and keep the rules."""
 
     union: bool = True
@@ -69,6 +83,12 @@ class Tally:
 
     def __call__(self) -> BroadcastProcessFunction:
         return _Tally(self)
+
+    def on_open(self, opened: Opened) -> None:
+        self.opened.append(opened)
+
+    def on_rule(self, value: int) -> None:
+        self.told.append(value)
 
 
 class _Tally(BroadcastProcessFunction):
@@ -84,7 +104,7 @@ class _Tally(BroadcastProcessFunction):
         mine = Opened(
             context.index, context.parallelism, context.restored, self._seen.get(), parts, dict(self._rules.items())
         )
-        self._tally.opened.append(mine)
+        self._tally.on_open(mine)
 
     def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
         self._rows += 1
@@ -92,7 +112,7 @@ class _Tally(BroadcastProcessFunction):
 
     def process_broadcast(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
         self._rules[row["value"]] = row["key"]
-        self._tally.told.append(row["value"])
+        self._tally.on_rule(row["value"])
 
     def snapshot(self, checkpoint: int) -> None:
         self._seen.replace([self._rows])
@@ -126,14 +146,18 @@ def given_up(run: Run) -> int:
 # ---------------------------------------------------------------- rescales
 
 
-def test_a_plain_rescale_loses_nothing_of_any_kind(tmp_path: Path) -> None:
+def test_a_plain_rescale_loses_nothing_of_any_kind(tmp_path: Path, jobs: Jobs) -> None:
     """S0-61, S3-27, S3-33, S3-34: 2 subtasks, then 3, then 1, with lists, unions, rules; no checkpoint is given up."""
     output, storage, savepoint = tmp_path / "out", tmp_path / "state", ""
     before: list[Any] = []
     for number, parallelism in enumerate((2, 3, 1), start=1):
         tally, rules = Tally(), Gated(total=5, splits=1)
         records = MemoryRecords(token=Token(number), restore_from=savepoint or None)
-        with running(job(Gated(total=20 * number), rules, tally, output).compile(parallelism), storage, records) as run:
+        with jobs.running(
+            job(Gated(total=20 * number), rules, tally, output).compile(parallelism),
+            storage,
+            records,
+        ) as run:
             run.wait_for(lambda number=number: written(output) == 80 * number)  # type: ignore[misc]
             if number == 1:
                 run.wait_for(lambda heard=tally.told: len(heard) == 5 * 2)  # type: ignore[misc]
@@ -152,7 +176,7 @@ def test_a_plain_rescale_loses_nothing_of_any_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [2, 3, 4])
-def test_every_subtask_handles_records_after_a_rescale(tmp_path: Path, parallelism: int) -> None:
+def test_every_subtask_handles_records_after_a_rescale(tmp_path: Path, parallelism: int, jobs: Jobs) -> None:
     """S3-26: new ones get their part of old and new keys."""
     output, storage, source = tmp_path / "out", tmp_path / "state", Gated(total=50, keys=200)
 
@@ -164,11 +188,13 @@ def test_every_subtask_handles_records_after_a_rescale(tmp_path: Path, paralleli
         )
         return made
 
-    with running(flow().compile(1), storage) as run:
+    with jobs.running(flow().compile(1), storage) as run:
         run.wait_for(lambda: written(output) == 200)
         savepoint = run.end("stop")
     source.total = 100
-    with running(flow().compile(parallelism), storage, MemoryRecords(token=Token(2), restore_from=savepoint)) as run:
+    with jobs.running(
+        flow().compile(parallelism), storage, MemoryRecords(token=Token(2), restore_from=savepoint)
+    ) as run:
         run.wait_for(lambda: written(output) == 400)
         run.wait_for(lambda: _busy(run, "each") == list(range(parallelism)))
         run.end("stop")
@@ -181,12 +207,12 @@ def _busy(run: Run, uid: str) -> list[int]:
 # ---------------------------------------------------------------- while some subtasks have finished
 
 
-def test_a_union_list_suspends_checkpoints_while_its_operator_is_partly_finished(tmp_path: Path) -> None:
+def test_a_union_list_suspends_checkpoints_while_its_operator_is_partly_finished(tmp_path: Path, jobs: Jobs) -> None:
     """S0-59, S0-60, S3-29: given up with that reason while one subtask lives; then the job ends with everything."""
     source, output = Uneven(total=20), tmp_path / "out"
-    with running(job(source, RULES, Tally(), output).compile(2), tmp_path / "state") as run:
+    with jobs.running(job(source, RULES, Tally(), output).compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: given_up(run) >= 2)
-        source.let.set()
+        source.gate.open()
         run.join()
     assert run.records.state is RunState.FINISHED
     for manifest in run.manifests:
@@ -197,9 +223,11 @@ def test_a_union_list_suspends_checkpoints_while_its_operator_is_partly_finished
 
 
 @pytest.mark.parametrize(("kind", "succeeds"), [("savepoint", False), ("drain", True)])
-def test_what_a_person_asks_for_while_a_union_is_partly_finished(tmp_path: Path, kind: str, succeeds: bool) -> None:
+def test_what_a_person_asks_for_while_a_union_is_partly_finished(
+    tmp_path: Path, kind: str, succeeds: bool, jobs: Jobs
+) -> None:
     """S0-60: a savepoint fails and says why; a drain lets all subtasks finish, so it succeeds."""
-    with running(job(Uneven(total=20), RULES, Tally(), tmp_path / "out").compile(2), tmp_path / "state") as run:
+    with jobs.running(job(Uneven(total=20), RULES, Tally(), tmp_path / "out").compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: given_up(run) >= 1)
         run.ask(kind)
         run.wait_for(lambda: kind in run.records.settled)
@@ -209,19 +237,18 @@ def test_what_a_person_asks_for_while_a_union_is_partly_finished(tmp_path: Path,
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_rules_and_lists_of_what_still_runs_are_dealt_anew(tmp_path: Path, parallelism: int) -> None:
+def test_rules_and_lists_of_what_still_runs_are_dealt_anew(tmp_path: Path, parallelism: int, jobs: Jobs) -> None:
     """S0-51, S0-55, S0-56, S0-57, S0-58: subtask 0 has finished, and yet every new one holds the rules."""
     source, output, storage = Uneven(total=20), tmp_path / "out", tmp_path / "state"
     compiled = job(source, RULES, Tally(union=False), output).compile(2)
-    with running(compiled, storage) as run:
+    with jobs.running(compiled, storage) as run:
         run.wait_for(lambda: written(output) == 80 and _partly(run))
         partly = next(c for c in reversed(run.records.completed) if _is_partly(c.manifest))
     first, second = snapshots_of(partly.manifest)
     assert (first.finished, second.finished) == (True, False)
     tally, again = Tally(union=False), MemoryRecords(token=Token(2), restore_from=partly.folder)
-    source.let.set()
-    flow = job(source, RULES, tally, output)
-    run_local(flow, parallelism=parallelism, storage=str(storage), settings=FAST, records=again)
+    source.gate.open()
+    jobs.run_to_end(job(source, RULES, tally, output).compile(parallelism), storage, again)
     assert again.state is RunState.FINISHED
     assert all(o.rules == KNOWN for o in tally.opened)
     assert len(tally.opened) == parallelism
@@ -240,12 +267,22 @@ def _partly(run: Run) -> bool:
 # ---------------------------------------------------------------- timers
 
 
+class Threads(Shared):
+    """The threads of slots that called a function, as (process, thread)."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, int]] = set()
+
+    def add(self, process: int, thread: int) -> None:
+        self.seen.add((process, thread))
+
+
 class Echo(ProcessFunction):
     """Gives each row out after a while, by a timer; many of them."""
 
     WAIT_MS = 20
 
-    def __init__(self, threads: Callable[[int], None]) -> None:
+    def __init__(self, threads: Threads) -> None:
         self._threads = threads
 
     def open(self, context: SubtaskContext) -> None:
@@ -257,45 +294,45 @@ class Echo(ProcessFunction):
         context.register_processing_timer(context.now_ms() + self.WAIT_MS + len(self._rows))
 
     def on_timer(self, timestamp_ms: int, context: SubtaskContext, out: RowCollector) -> None:
-        self._threads(threading.get_ident())
+        self._threads.add(os.getpid(), threading.get_ident())
         rows, self._rows = self._rows, []
         for row in rows:
             out.emit(row)
 
     def snapshot(self, checkpoint: int) -> None:
-        self._threads(threading.get_ident())
+        self._threads.add(os.getpid(), threading.get_ident())
         self._stored.replace(self._rows)
 
 
-def test_timers_need_no_key_and_no_thread(tmp_path: Path) -> None:
+def test_timers_need_no_key_and_no_thread(tmp_path: Path, jobs: Jobs) -> None:
     """S3-35, S3-36, S3-38: a hundred of them, on the thread of the slot's loop; the source is silent by then."""
-    seen: set[int] = set()
+    threads = Threads()
     flow = Dataflow("echo")
-    echoed = flow.source("numbers", Gated(total=50)).process("echo", lambda: Echo(seen.add), SCHEMA)
+    echoed = flow.source("numbers", Gated(total=50)).process("echo", lambda: Echo(threads), SCHEMA)
     echoed.sink("out", ParquetSink(str(tmp_path / "out")))
-    with running(flow.compile(1), tmp_path / "state") as run:
+    with jobs.running(flow.compile(1), tmp_path / "state") as run:
         run.wait_for(lambda: written(tmp_path / "out") == 200)
         run.end("stop")
-    assert len(seen) == 1
+    assert len(threads.seen) == 1
 
 
-def test_timers_fire_after_a_restore_although_no_row_comes(tmp_path: Path) -> None:
+def test_timers_fire_after_a_restore_although_no_row_comes(tmp_path: Path, jobs: Jobs) -> None:
     """S3-35, S3-37: those that were set before the stop."""
 
     class Slow(Echo):
         WAIT_MS = 300
 
-    output, storage, source = tmp_path / "out", tmp_path / "state", Gated(total=5)
+    output, storage, source, threads = tmp_path / "out", tmp_path / "state", Gated(total=5), Threads()
 
     def flow() -> Dataflow:
         made = Dataflow("echo")
-        echoed = made.source("numbers", source).process("echo", lambda: Slow(lambda thread: None), SCHEMA)
+        echoed = made.source("numbers", source).process("echo", lambda: Slow(threads), SCHEMA)
         echoed.sink("out", ParquetSink(str(output)))
         return made
 
-    with running(flow().compile(2), storage) as run:
+    with jobs.running(flow().compile(2), storage) as run:
         run.wait_for(lambda: run.operator("echo").get("records_in", 0) == 20)
         savepoint = run.end("stop")
-    with running(flow().compile(1), storage, MemoryRecords(token=Token(2), restore_from=savepoint)) as run:
+    with jobs.running(flow().compile(1), storage, MemoryRecords(token=Token(2), restore_from=savepoint)) as run:
         run.wait_for(lambda: written(output) == 20)
         run.end("stop")

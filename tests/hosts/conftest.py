@@ -1,0 +1,48 @@
+"""Where the jobs of a test run: slots as threads, and slots as processes of two Spark executors."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.blueprint import CompiledJob
+from runtime.hosts.spark import SparkLauncher
+from runtime.hosts.terms import Launcher
+from runtime.io.memory_records import MemoryRecords
+from tests.hosts import live
+from tests.spark import spark_cluster
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Runs jobs as `tests.hosts.live` does, on the launcher of this test."""
+
+    launcher: Launcher | None  #: None: threads, anew for each job
+
+    def running(
+        self, job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any
+    ) -> AbstractContextManager[live.Run]:
+        return live.running(job, storage, records, launcher=self.launcher, **more)
+
+    def run_to_end(
+        self, job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any
+    ) -> MemoryRecords:
+        """A job that ends by itself."""
+        return live.run_to_end(job, storage, records, launcher=self.launcher, **more)
+
+
+@pytest.fixture(scope="module")
+def spark_launcher() -> Iterator[SparkLauncher]:
+    with spark_cluster("tests") as launcher:
+        yield launcher
+
+
+@pytest.fixture(
+    params=["threads", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def jobs(request: pytest.FixtureRequest) -> Jobs:
+    """A test that takes it runs on both. What its functions share with the test is a `tests.shared.Shared`."""
+    return Jobs(request.getfixturevalue("spark_launcher") if request.param == "spark" else None)

@@ -7,7 +7,6 @@ side at once, once, and after every message that came before.
 It does not know what the messages mean, and measures no heartbeats: a peer that hangs keeps its connection.
 """
 
-import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import msgspec
 
 from runtime.core.ids import Token
 from runtime.io.link import Link, LinkEnded, close_all, connect, encode_frame
+from runtime.io.lobby import Lobby
 from runtime.io.wire import refusal
 
 MAX_HELLO_BYTES: Final = 64 * 1024  #: for those who have not shown a secret yet
@@ -71,10 +71,9 @@ class ControlServer:
         self._closing = False
         self._links: dict[int, Link] = {}
         self._threads: dict[threading.Thread, Link] = {}
-        self._listener = socket.create_server((host, 0))
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
-        self._accepting = threading.Thread(target=self._accept, name="control-accept", daemon=True)
-        self._accepting.start()
+        listener = socket.create_server((host, 0))
+        self.address = f"{host}:{listener.getsockname()[1]}"
+        self._lobby = Lobby(listener, self._on_first_frame, max_frame_bytes=MAX_HELLO_BYTES, patience_s=HELLO_TIMEOUT_S)
 
     def send(self, slot: int, message: Any) -> None:
         """Never waits. What is sent to a slot that is gone, goes nowhere: `on_lost` tells."""
@@ -89,57 +88,33 @@ class ControlServer:
             if self._closing:
                 return
             self._closing = True
-            threads = dict(self._threads)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
-        self._listener.close()
-        close_all(threads)
-        self._accepting.join()
+        self._lobby.close()  # which hands on nobody from here on
+        close_all(dict(self._threads))
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, peer = self._listener.accept()
-            except OSError:
-                return
-            link = Link(connection, f"{peer[0]}-{peer[1]}")
-            thread = threading.Thread(target=self._serve, args=(link,), name=f"control-{peer[1]}", daemon=True)
-            with self._lock:
-                closing = self._closing
-                if not closing:
-                    self._threads[thread] = link
-                    thread.start()
-            if closing:
-                link.abort()
-                link.end()
-                return
-
-    def _serve(self, link: Link) -> None:
+    def _on_first_frame(self, connection: socket.socket, frame: bytes) -> bytes | None:
+        """Lets a slot in. Anybody else is told why not, and has cost no thread."""
         try:
-            hello = self._welcome(link)
-            if hello is not None:
-                self._converse(link, hello)
+            hello = msgspec.msgpack.decode(frame, type=Hello)
+            refused = self._gate.admit(hello)
+        except msgspec.DecodeError as error:
+            return encode_frame(Answer(f"refused: {error}"))
+        if refused is not None:
+            return encode_frame(Answer(refused))
+        link = Link(connection, f"slot-{hello.slot}")
+        thread = threading.Thread(target=self._serve, args=(link, hello), name=f"control-{hello.slot}", daemon=True)
+        with self._lock:
+            self._threads[thread] = link
+        thread.start()
+        return None
+
+    def _serve(self, link: Link, hello: Hello) -> None:
+        link.send(encode_frame(Answer()))
+        try:
+            self._converse(link, hello)
         finally:
             link.end()
             with self._lock:
                 self._threads.pop(threading.current_thread(), None)
-
-    def _welcome(self, link: Link) -> Hello | None:
-        """The hello of a slot that may come in. Anybody else is told why not."""
-        patience = threading.Timer(HELLO_TIMEOUT_S, link.abort)
-        patience.start()
-        try:
-            hello = msgspec.msgpack.decode(link.receive(MAX_HELLO_BYTES), type=Hello)
-            refused = self._gate.admit(hello)
-        except LinkEnded:
-            return None
-        except msgspec.DecodeError as error:
-            hello, refused = None, f"refused: {error}"
-        finally:
-            patience.cancel()
-            patience.join()
-        link.send(encode_frame(Answer(refused)))
-        return None if refused or hello is None else hello
 
     def _converse(self, link: Link, hello: Hello) -> None:
         slot = hello.slot

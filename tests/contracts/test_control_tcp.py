@@ -1,6 +1,8 @@
 """What only real control connections can show: killed and hanging peers, limits, strangers, threads."""
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import struct
@@ -199,3 +201,62 @@ def test_a_failing_callback_ends_the_connection(tcp: Wiring, monkeypatch: pytest
     tcp.master.wait("lost")
     client[0].close()
     assert seen[0].exc_type is ZeroDivisionError
+
+
+# ---------------------------------------------------------------- strangers
+
+
+def test_strangers_cost_no_threads_and_keep_no_slot_out(tcp: Wiring) -> None:
+    """Each connection was worth three threads; 300 of them are more than may wait, and the oldest make room."""
+    before = threading.active_count()
+    strangers = [raw(tcp) for _ in range(300)]
+    for number, stranger in enumerate(strangers):
+        stranger.sendall(b"\x00" * (number % 4))
+    tcp.client(slot=2)
+    tcp.master.wait("hello", 2)
+    assert threading.active_count() <= before + 4, "those of the slot and its server end"
+    assert until_closed(strangers[0]) == b""
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_who_is_refused_costs_no_threads_either(tcp: Wiring) -> None:
+    hello = Hello(token=TOKEN, secret="guess", slot=1, pid=1, host="here", address="none")
+    before = threading.active_count()
+    strangers = [raw(tcp) for _ in range(50)]
+    for stranger in strangers:
+        stranger.sendall(frame(hello))
+    assert b"wrong secret" in strangers[-1].recv(4096)
+    assert threading.active_count() <= before
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_master_without_descriptors_accepts_again_when_it_has_some(tcp: Wiring) -> None:
+    """The accept thread died for good at the first EMFILE, and no slot could ever connect again."""
+    client = raw(tcp)
+    held: list[int] = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = socket.socket()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 512), before[1]))
+        _take_all_descriptors(held)
+        host, _, port = tcp.server.address.rpartition(":")
+        waiting.connect((host, int(port)))
+        waiting.sendall(frame(Hello(token=TOKEN, secret=SECRET, slot=3, pid=1, host="here", address="none")))
+        client.close()  # a descriptor of this process, as the server's end of it is
+        time.sleep(0.5)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    tcp.master.wait("hello", 3)
+    waiting.close()
+    tcp.client(slot=4)
+    tcp.master.wait("hello", 4)
+
+
+def _take_all_descriptors(held: list[int]) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            held.append(os.dup(0))

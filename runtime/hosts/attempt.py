@@ -6,14 +6,15 @@ what threads and other processes have to say arrives there.
 
 import queue
 import secrets
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 import structlog
 
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import FailureReason, Manifest
 from runtime.core.coordinator import Coordinator
 from runtime.core.effects import (
     CoordinatorEffect,
@@ -101,7 +102,8 @@ class Attempt:
         self._coordinator = Coordinator(config.job_id, config.token, self._graph, config.settings)
         self._monitor = Monitor(self._graph)
         self._scribe = Scribe(lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")))
-        facts = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
+        own = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
+        facts = ChainMap(own, cast("dict[str, Any]", config.facts))
         self._reports = Reports(self._monitor, self._coordinator, self._scribe, self.records, facts)
         self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
         self._outcome: Outcome | None = None
@@ -378,9 +380,22 @@ class Attempt:
     def _settle(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
         if checkpoint is not None and operation in self._ending:
             return  # the run has to end as well: the job master tells of both at once
+        if operation in self._ending and self._is_asked_again(reason):
+            log.info("the next attempt is asked again", operation=operation)
+            return
         result = {"checkpoint": checkpoint} if checkpoint is not None else None
         error = None if result else {"code": reason, "message": detail}
         self._scribe.submit(partial(self.records.settle_operation, operation, result, error))
+
+    def _is_asked_again(self, reason: str) -> bool:
+        """Whether a stop or drain that was cut off stays asked: a slot was lost, storage is away, a worker shuts down.
+
+        The next attempt takes it. Where code of the job raised, the stop or drain may be the cause, so it has failed.
+        """
+        end = self._outcome
+        if end is None or end.final or end.kind not in (OutcomeKind.FAILED, OutcomeKind.RELEASED):
+            return False
+        return reason == FailureReason.SUSPENDED and (not end.operator or end.outage)
 
     # ------------------------------------------------------------ reports
 

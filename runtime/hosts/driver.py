@@ -95,6 +95,7 @@ class JobMaster:
         self._restarts = 0
         self._failures = 0
         self._outages = 0  #: in a row
+        self._facts: dict[str, Any] = {}  #: for the live report
         self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
         self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
 
@@ -164,6 +165,7 @@ class JobMaster:
             heartbeat_timeout_ms=self._config.heartbeat_timeout_ms,
             restored=restored,
             restarts=self._restarts,
+            facts=self._facts,
         )
         attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed, self._alive)
         self._attempt = attempt
@@ -183,10 +185,10 @@ class JobMaster:
         if manifest is not None:
             bring_home(self._store, folder, manifest)
             self._commit_owed(manifest)
-        retained = self._retained()
-        if retained is not None:
+        retained, unreadable = self._retained()
+        if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
             self._clean(retained)
-            retention.sweep(self._store, self._token, retained)
+        retention.sweep(self._store, self._token, retained, unreadable)
         self._patiently(partial(self._records.note_restored, None if manifest is None else home_of(manifest)))
         if manifest is None:
             return {subtask: Restored(subtask=subtask) for subtask in graph.subtasks}
@@ -199,20 +201,22 @@ class JobMaster:
         check_restorable(manifest, graph, job_id, allow_unmapped=self._config.allow_unmapped)
         return manifest
 
-    def _retained(self) -> list[Manifest] | None:
-        """Every manifest of the job that may still be restored, or None if one cannot be read.
+    def _retained(self) -> tuple[list[Manifest], list[str]]:
+        """Every manifest of the job that may still be restored, and the folders of those that cannot be read.
 
-        What an unreadable one needs, damaged or of newer software, is not known, so nothing may be deleted until it is
-        readable or given up.
+        An unreadable one is damaged or of newer software. What it may need stays until it is readable or given up.
         """
-        found = []
+        found, unreadable = [], []
         for folder in self._patiently(self._records.retained):
             try:
                 found.append(read_manifest(self._store, folder))
             except (CorruptState, JobRejected) as error:
-                log.error("nothing is deleted: a retained checkpoint is unreadable", folder=folder, error=str(error))
-                return None
-        return found
+                log.error(
+                    "a retained checkpoint is unreadable: what it may need stays", folder=folder, error=str(error)
+                )
+                unreadable.append(folder)
+        self._facts["unreadable"] = unreadable
+        return found, unreadable
 
     def _commit_owed(self, manifest: Manifest) -> None:
         permit = permit_for_recorded(manifest, self._token)
@@ -404,9 +408,8 @@ class JobMaster:
     def _completed(self, manifest: Manifest) -> None:
         """On the scribe's thread, after each completed checkpoint."""
         discarded = self._records.discard_beyond(self._config.retained_checkpoints)
-        retained = self._retained() if discarded else None
-        if retained is not None:
-            retention.discard(self._store, discarded, retained)
+        if discarded:
+            retention.discard(self._store, discarded, *self._retained())
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """Waits for a database or storage that is away; a released master waits no longer."""

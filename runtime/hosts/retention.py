@@ -5,7 +5,7 @@ Leftovers of older attempts that no manifest names (aborted checkpoints, lost ac
 killed half way) go at the next start.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from runtime.core.checkpoint import Manifest, numbers_of
 from runtime.core.envelope import FILE_NAME, home_of
@@ -20,15 +20,20 @@ def files_of(manifest: Manifest) -> set[str]:
     return {segment.path for segment in manifest.segments()} | {f"{home_of(manifest)}/{FILE_NAME}"}
 
 
-def discard(store: SnapshotStore, discarded: Iterable[str], retained: Iterable[Manifest]) -> int:
-    """Deletes the files of the checkpoints in folders `discarded` that no manifest in `retained` needs."""
+def discard(
+    store: SnapshotStore, discarded: Iterable[str], retained: Iterable[Manifest], unreadable: Collection[str] = ()
+) -> int:
+    """Deletes the files of the checkpoints in folders `discarded` that no manifest in `retained` needs.
+
+    `unreadable` are the folders of retained checkpoints whose manifest cannot be read; what they may need stays.
+    """
     kept = list(retained)
     needed = {path for manifest in kept for path in files_of(manifest)}
     newest = max((manifest.token for manifest in kept), default=0)
     doomed: set[str] = set()
     for folder in discarded:
         doomed.update(_known_files(store, folder, newest))
-    doomed -= needed
+    doomed = {path for path in doomed - needed if not _may_be_needed(path, unreadable)}
     store.delete(sorted(doomed))
     return len(doomed)
 
@@ -42,7 +47,7 @@ def _known_files(store: SnapshotStore, folder: str, token: int) -> set[str]:
         return set(store.list(f"{folder}/"))
 
 
-def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest]) -> int:
+def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest], unreadable: Collection[str] = ()) -> int:
     """Deletes files in checkpoint folders of attempts older than `token` that no manifest in `retained` needs.
 
     A savepoint belongs to people: its folder is swept only if it never got a manifest.
@@ -51,9 +56,24 @@ def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest]) -> i
     found = store.list("")
     whole = {path.removesuffix(f"/{FILE_NAME}") for path in found if path.endswith(f"/{FILE_NAME}")}
     orphans = [path for path in found if path not in needed and _is_orphan(_folder(path), token, whole)]
+    orphans = [path for path in orphans if not _may_be_needed(path, unreadable)]
     orphans += [path for path in store.unfinished() if _is_older(_folder(path), token)]
     store.delete(orphans)
     return len(orphans)
+
+
+def _may_be_needed(path: str, unreadable: Collection[str]) -> bool:
+    """Whether a checkpoint whose manifest cannot be read may name `path`.
+
+    A savepoint names files in its own folder only. A checkpoint names files that existed when it was taken: none in
+    the folder of a newer checkpoint.
+    """
+    folder = _folder(path)
+    if folder in unreadable:
+        return True
+    own = numbers_of(folder)
+    taken = [numbers_of(other) for other in unreadable if not other.startswith("savepoint-")]
+    return any(own is None or other is None or own[0] <= other[0] for other in taken)
 
 
 def _folder(path: str) -> str:

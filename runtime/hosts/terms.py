@@ -1,9 +1,9 @@
 """What an attempt is told, what starts its slots, and how it can end: words shared by job master and attempt."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
@@ -94,3 +94,4 @@ class AttemptConfig:
     heartbeat_timeout_ms: int
     restored: Mapping[SubtaskId, Restored]
     restarts: int
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: of the run, for each live report; they may change

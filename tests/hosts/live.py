@@ -95,13 +95,14 @@ def running(
     settings: CoordinatorSettings = FAST,
     restart: RestartStrategy | None = None,
     launcher: Launcher | None = None,
+    retained: int = 1_000,
     **more: Any,
 ) -> Iterator[Run]:
-    """Keeps every checkpoint. Ends with the block, whatever happened in it. `more` goes to the master."""
+    """Keeps `retained` checkpoints. Ends with the block, whatever happened in it. `more` goes to the master."""
     records = records or MemoryRecords()
     config = MasterConfig(
         job_id=job.name, token=records.token, job=job, storage=str(storage), coordinator=settings,
-        restart=restart or FixedDelay(attempts=0), retained_checkpoints=1_000, **more,
+        restart=restart or FixedDelay(attempts=0), retained_checkpoints=retained, **more,
     )  # fmt: skip
     master = JobMaster(config, records, FileStore(str(storage)), launcher or LocalLauncher(), SystemClock())
     done: list[Exit] = []

@@ -93,6 +93,24 @@ def test_nothing_is_deleted_while_a_retained_manifest_is_unreadable(tmp_path: Pa
     assert all(path.exists() for path in kept)
 
 
+def test_an_unreadable_savepoint_keeps_its_own_files_and_stops_no_other_deletion(tmp_path: Path) -> None:
+    """One damaged manifest stopped all deletion: 6 retained, 55 folders. The live report names it."""
+    storage = tmp_path / "state"
+    job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
+    with running(job, storage, retained=3) as run:
+        run.checkpoints()
+        run.ask("savepoint")
+        run.wait_for(lambda: "savepoint" in run.records.settled)
+        (folder,) = [path for path in storage.iterdir() if path.name.startswith("savepoint-")]
+        (folder / "manifest.json").write_bytes(b"damaged")
+        kept = {path for path in folder.rglob("*") if path.is_file()}
+        run.checkpoints(more=12)
+        run.wait_for(lambda: run.records.live.get("unreadable") == [folder.name])
+        run.wait_for(lambda: len([path for path in storage.iterdir() if path.name.startswith("chk-")]) <= 5)
+        run.end("stop")
+    assert all(path.exists() for path in kept)
+
+
 def test_a_retained_checkpoint_of_newer_software_is_left_alone_and_bars_nothing(tmp_path: Path) -> None:
     """Whoever went back to an older version restores what that can read; the rest stays, whole."""
     storage = tmp_path / "state"

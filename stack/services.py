@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -74,6 +75,7 @@ def postgres(home: Path, port: int, *, durable: bool = True, password: str = "")
     """
     account = service_account()
     programs = postgres_programs(home, account)
+    _check_version(home / "pg/data", programs / "postgres")
     folder = private_folder(home / "pg", account)
     if not (folder / "data").exists():
         _make_cluster(folder, programs, account, password or secrets.token_hex(16))
@@ -92,6 +94,24 @@ def postgres(home: Path, port: int, *, durable: bool = True, password: str = "")
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     argv = (str(programs / "postgres"), "-D", str(folder / "data"), *options)
     return Service("postgres", argv, url, folder, account, lambda: _answers_sql(url), stop_signal=signal.SIGINT)
+
+
+def _check_version(data: Path, program: Path) -> None:
+    """A major version opens no other's files. Raises ServiceFailed before anything in `data` has been touched."""
+    try:
+        written_by = (data / "PG_VERSION").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return
+    says = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    ours = re.search(r"\) (\d+)", says)
+    if ours is None:
+        raise ServiceFailed(f"{program} --version printed {says!r}, which names no version")
+    if ours.group(1) != written_by:
+        raise ServiceFailed(
+            f"{data} was written by Postgres {written_by}, and Postgres {ours.group(1)} cannot open it: remove it with "
+            f"all other data of this checkout (`make clean`), or serve it with a Postgres {written_by} of your own and "
+            "name that one in DATABASE_URL"
+        )
 
 
 def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str) -> None:

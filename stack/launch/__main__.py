@@ -45,7 +45,10 @@ def _prepare_python() -> None:
 
 
 def _install_packages(choice: Use) -> None:
-    if choice.packages and not apt.install([choice.packages], _log("apt.log")):
+    if not choice.packages:
+        return
+    sys.stderr.write(f"installing {' '.join(choice.packages)} through apt\n")
+    if not apt.install([choice.packages], _log("apt.log")):
         raise venv.SetupFailed(f"apt-get install {' '.join(choice.packages)} failed, see {_log('apt.log')}")
 
 

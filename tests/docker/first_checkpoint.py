@@ -1,0 +1,28 @@
+"""`python -m tests.docker.first_checkpoint`: starts the demo's job on the stack of `var` and waits for a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+
+from tqdm import tqdm
+
+from stack import demo_steps as steps
+from stack.demo_api import Api
+from stack.demo_children import Children, Environment
+from stack.demo_story import SLOW_FEED_S, define
+
+
+def main() -> None:
+    environment = Environment.read(None)
+    api = Api.login(environment.url, environment.user, environment.password)
+    with Children(environment) as children, tqdm(disable=True) as bar:
+        story = define(api, environment, children, bar)
+        children.feeder(story.flights, SLOW_FEED_S)
+        steps.start(story, 2)
+        story.until("the first checkpoint", lambda _: story.completed() or None)
+        story.operate("cancel")
+    sys.stdout.write("first checkpoint completed\n")
+
+
+if __name__ == "__main__":
+    main()

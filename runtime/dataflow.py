@@ -39,7 +39,9 @@ from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.sliding import SlidingWindow, window_ms
 from runtime.operators.window import TumblingWindow
-from runtime.ports import Operator, Sink, Source
+from runtime.ports import DescribesColumns, Operator, Sink, Source
+from runtime.state.key_types import check_keys
+from runtime.state.keycodes import plain_type
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
@@ -62,7 +64,8 @@ class Dataflow:
         """Adds a source. `parallelism` None means the job's."""
         source.check()
         guarantee = _guarantee(uid, source)
-        return self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
+        read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
+        return replace(read, columns=source.columns() if isinstance(source, DescribesColumns) else None)
 
     @property
     def sources(self) -> Mapping[OperatorId, Source]:
@@ -133,10 +136,23 @@ class Dataflow:
             input=input,
             partitioning=partitioning,
             keys=keys,
+            key_types=_key_types(stream, keys, target) if partitioning is Partitioning.HASH else (),
             build=build,
             feedback=feedback,
         )
         self._blueprint.connect(edge, partitioner, folding)
+
+
+def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tuple[str, ...]:
+    """The types of key columns, where the columns of the stream are known.
+
+    Raises:
+        JobRejected: a column is missing, or its type cannot be a key.
+    """
+    if stream.columns is None:
+        return ()
+    check_keys(stream.columns, keys, target)
+    return tuple(str(plain_type(stream.columns.field(key).type)) for key in keys)
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -162,6 +178,7 @@ class Stream:
     flow: Dataflow
     uid: OperatorId
     dealt: _Dealt | None = None  #: how its rows go to the next step, if it does not decide itself
+    columns: pa.Schema | None = None  #: where a source or a step declares them
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
@@ -169,7 +186,7 @@ class Stream:
 
     def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
         """Applies a row-wise Python function that gives any number of rows of `schema`."""
-        return self._then(uid, lambda: FlatMapRows(function, schema), parallelism)
+        return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
 
     def join_broadcast(
         self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
@@ -194,7 +211,7 @@ class Stream:
         """
         head = self._then(uid, Iterate, parallelism)
         self.flow._blueprint.loops.append(head.uid)
-        return IterativeStream(self.flow, head.uid)
+        return IterativeStream(self.flow, head.uid, columns=self.columns)
 
     def process(
         self,
@@ -210,7 +227,7 @@ class Stream:
             function_factory: makes the function of one subtask, such as its class.
             schema: of the rows that come out; columns that a row lacks are null.
         """
-        return self._then(uid, lambda: Process(function_factory(), schema), parallelism)
+        return self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
 
     def async_map(
         self,
@@ -233,7 +250,7 @@ class Stream:
             on_timeout: what goes on for a row whose request took too long; None: the operator fails.
         """
         limits = RequestLimits(capacity, timeout_ms)
-        return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism)
+        return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism, schema)
 
     def connect_broadcast(
         self,
@@ -245,7 +262,7 @@ class Stream:
         parallelism: int | None = None,
     ) -> Stream:
         """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
-        joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism)
+        joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
         self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined
 
@@ -275,10 +292,12 @@ class Stream:
         self.flow._blueprint.sinks[end.uid] = sink
         self.flow._connect(self, end.uid)
 
-    def _then(self, uid: str, make: Callable[[], Operator], parallelism: int | None) -> Stream:
+    def _then(
+        self, uid: str, make: Callable[[], Operator], parallelism: int | None, columns: pa.Schema | None = None
+    ) -> Stream:
         after = self.flow._add(uid, "", Role.OPERATOR, parallelism, make)
         self.flow._connect(self, after.uid)
-        return after
+        return replace(after, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -369,7 +388,8 @@ class KeyedStream:
             time: column of event times, for `context.timestamp`.
         """
         keys = self.keys
-        return self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
+        made = self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
+        return replace(made, columns=schema)
 
     def connect_broadcast(
         self,

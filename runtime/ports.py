@@ -217,6 +217,14 @@ class Source(Protocol):
         """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
 
 
+@runtime_checkable
+class DescribesColumns(Protocol):
+    """A source that knows its columns before it reads. Key columns are then checked when the job is compiled."""
+
+    def columns(self) -> pa.Schema | None:
+        """The columns of every batch; None: known from the data only."""
+
+
 # ---------------------------------------------------------------- sinks
 
 

@@ -130,3 +130,36 @@ def test_a_keyed_stream_where_rows_are_read_is_refused_by_name() -> None:
     with pytest.raises(JobRejected, match="leave out its key_by") as refused:
         loop.close_with(loop.key_by("key"))  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.field) == ("bad-input", "loop")
+
+
+class Described(Numbers):
+    """A source that knows its columns before it reads."""
+
+    def columns(self) -> pa.Schema:
+        return pa.schema([("key", pa.float32()), ("amount", pa.decimal256(50, 2))])
+
+
+def test_key_types_are_in_the_graph_where_a_source_or_a_step_declares_its_columns(tmp_path: Path) -> None:
+    flow = Dataflow("typed")
+    read = flow.source("numbers", Described(total=1))
+    read.key_by("key").aggregate("direct", {"n": Count()}).sink("one", ParquetSink(str(tmp_path / "one")))
+    other = pa.schema([("name", pa.dictionary(pa.int8(), pa.string()))])
+    made = read.flat_map("rows", lambda row: [], other).key_by("name").aggregate("declared", {"n": Count()})
+    made.sink("two", ParquetSink(str(tmp_path / "two")))
+    unknown = read.map_batches("batches", lambda batch: batch).key_by("key").aggregate("unknown", {"n": Count()})
+    unknown.sink("three", ParquetSink(str(tmp_path / "three")))
+    edges = {edge.target: edge.key_types for edge in flow.compile(2).graph.edges if edge.keys}
+    assert edges == {"direct": ("float",), "declared": ("string",), "unknown": ()}
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("amount", r"amount: a column of type decimal256\(50, 2\) cannot be a key \(operator 'counts'\)"),
+        ("absent", "absent: there is no such key column for operator 'counts'; there are key, amount"),
+    ],
+)
+def test_a_key_column_that_cannot_be_is_refused_when_the_job_is_compiled(column: str, message: str) -> None:
+    keyed = Dataflow("typed").source("numbers", Described(total=1)).key_by(column)
+    with pytest.raises(JobRejected, match=message):
+        keyed.aggregate("counts", {"n": Count()})

@@ -143,6 +143,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     unions: dict[str, tuple[Any, ...]] = {}
     committables: tuple[Any, ...] = ()
     feedback: tuple[Segment, ...] = ()
+    key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
 
     def segments(self) -> tuple[Segment, ...]:
         named = (*self.keyed.values(), *self.broadcast.values())

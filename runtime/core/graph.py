@@ -73,6 +73,7 @@ class EdgeSpec:
     input: int
     partitioning: Partitioning
     keys: tuple[str, ...] = ()
+    key_types: tuple[str, ...] = ()  #: Arrow types of `keys`; none: known from the data only
     build: bool = False
     feedback: bool = False
 
@@ -174,7 +175,7 @@ class JobGraph:
             ],
             "edges": [
                 {"source": e.source, "target": e.target, "input": e.input, "partitioning": e.partitioning,
-                 "keys": list(e.keys), "build": e.build, "feedback": e.feedback}
+                 "keys": list(e.keys), "key_types": list(e.key_types), "build": e.build, "feedback": e.feedback}
                 for e in self.edges
             ],
         }  # fmt: skip

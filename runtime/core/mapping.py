@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.column_types import key_rule
 from runtime.core.graph import JobGraph, Role
 from runtime.errors import JobRejected
 
@@ -99,6 +100,8 @@ class TargetEdge(msgspec.Struct, frozen=True):
     source: str
     target: str
     feedback: bool = False
+    keys: tuple[str, ...] = ()
+    key_types: tuple[str, ...] = ()  #: none: known from the data only
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -131,7 +134,9 @@ def report(manifest: Manifest, target: Target, job: str) -> MappingReport:
     """What restoring `manifest` into `target` would mean for the job with the id `job`."""
     before_finished = _before_finished(manifest, target)
     wanted = {operator.uid for operator in target.operators}
-    kept = [_kept(one, manifest.operators.get(one.uid), before_finished.get(one.uid)) for one in target.operators]
+    kept = [
+        _kept(one, manifest.operators.get(one.uid), before_finished.get(one.uid), target) for one in target.operators
+    ]
     gone = [_dropped(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
     return MappingReport(problems=tuple(_of_the_whole(manifest, target, job)), operators=(*kept, *gone))
 
@@ -196,8 +201,12 @@ def _before_finished(manifest: Manifest, target: Target) -> dict[str, str]:
     }
 
 
-def _kept(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> OperatorMapping:
+def _kept(
+    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: Target
+) -> OperatorMapping:
     problem = _unfit(wanted, held, feeds_finished)
+    if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
+        problem = next(_refused_key_types(wanted.uid, held, target), None)
     if problem is not None:
         fate, reason = Fate.INCOMPATIBLE, problem.detail
     elif held is None:
@@ -233,6 +242,20 @@ def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished
     if held is not None and not wanted.can_commit and _owes(held):
         return _owed_output(wanted.uid)
     return None
+
+
+def _refused_key_types(uid: str, held: OperatorSnapshot, target: Target) -> Iterator[Problem]:
+    """Key columns whose type in the job does not go with that in the checkpoint, where both are known."""
+    for edge in target.edges:
+        types = zip(edge.keys, edge.key_types, strict=True) if edge.target == uid and edge.key_types else ()
+        for column, now in types:
+            for before in {snapshot.key_types.get(column, now) for snapshot in held.subtasks.values()}:
+                if key_rule(before, now).common is None:
+                    detail = (
+                        f"key column {column!r} is {before} in the checkpoint and {now} in the job: "
+                        "convert it to its former type before key_by"
+                    )
+                    yield Problem(code="key-type-changed", field=uid, detail=detail)
 
 
 def _dropped(uid: str, held: OperatorSnapshot) -> OperatorMapping:

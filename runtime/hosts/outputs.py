@@ -22,6 +22,7 @@ from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, M
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.combine import Combiner, rows_of
 from runtime.operators.partition import Partitioner, by_function, by_key_group
+from runtime.state.key_types import check_keys
 
 Send = Callable[[ChannelId, Message], None]
 Parts = list[pa.RecordBatch]
@@ -87,6 +88,7 @@ class Outputs:
 
         Raises:
             WeirError: its columns are not those of the batches before.
+            JobRejected: a receiver's key column is missing, or its type cannot be a key.
         """
         if batch.num_rows == 0:
             return
@@ -117,6 +119,9 @@ class Outputs:
     def _check_alike(self, schema: pa.Schema) -> None:
         """Refuses here, where the culprit is known, what receivers could not take."""
         if self.schema is None:
+            for edge in self._edges:
+                if edge.spec.partitioning is Partitioning.HASH:
+                    check_keys(schema, edge.spec.keys, edge.spec.target)
             self.schema = schema
         if schema is self.schema or schema.equals(self.schema):
             return

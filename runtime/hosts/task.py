@@ -44,6 +44,7 @@ from runtime.core.events import (
     Triggered,
 )
 from runtime.core.flow import Grants
+from runtime.core.graph import Partitioning
 from runtime.core.ids import ChannelId, SubtaskId
 from runtime.core.messages import EndOfData, Message, Probe, Records, Watermark
 from runtime.core.reading import Reading
@@ -58,6 +59,7 @@ from runtime.hosts.sources import SourceOperator
 from runtime.hosts.stopwatch import Stopwatch
 from runtime.hosts.storing import Storing
 from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
+from runtime.state.key_types import KeyTypes
 from runtime.state.store import SubtaskState
 
 WAITED: Final = "waited_for_slower_sources_ms"
@@ -80,6 +82,7 @@ class Task:
     background: Background
     tidying: Callable[[Callable[[], None]], None]  #: run in no haste, off the loop
     replays: Iterable[Records] = ()  #: the restored log of a loop
+    key_types: KeyTypes = field(default_factory=KeyTypes)
     records_in: int = 0
     busy_ms: float = 0.0
     reading: Reading = field(default_factory=Reading)  #: of a source
@@ -284,6 +287,7 @@ class Task:
         match effect:
             case Process(channel, records):
                 self.records_in += records.rows
+                self._check_keys(channel, records)
                 self._hook("process", self.machine.spec.inputs[channel], records.payload, self._gate)
             case AdvanceWatermark(time):
                 self._hook("on_watermark", time, self._gate)
@@ -336,7 +340,12 @@ class Task:
             self._hook("snapshot", barrier.checkpoint)
         capture = self._call("snapshot", partial(self.state.capture, full=barrier.kind.is_savepoint))
         committables = self._call("committables", self.operator.committables)
-        rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
+        rest = SubtaskSnapshot(
+            finished=effect.finished,
+            watermark=effect.watermark,
+            committables=committables,
+            key_types=self.key_types.by_column(),
+        )
         timings = SnapshotTimings(
             start_delay_ms=max(0.0, self.clock.now_ms() - barrier.triggered_at - aligned_ms),
             alignment_ms=aligned_ms,
@@ -351,6 +360,11 @@ class Task:
 
     def _store_later(self, copied: Copied, log: Log) -> None:
         self.background(partial(self._storing.write, copied, log))
+
+    def _check_keys(self, channel: ChannelId, records: Records) -> None:
+        edge = self.outputs.graph.edges[channel.edge]
+        if edge.partitioning is Partitioning.HASH:
+            self._call("process", self.key_types.check, records.payload.schema, edge.keys)
 
     def _hook(self, name: str, *args: Any) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no hooks"

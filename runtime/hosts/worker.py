@@ -53,6 +53,7 @@ from runtime.hosts.task import Task
 from runtime.io.clock import SystemClock
 from runtime.io.control import ControlClient, Hello
 from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.state.key_types import KeyTypes
 from runtime.state.store import SubtaskState
 
 HEARTBEAT_S: Final = 0.5
@@ -271,6 +272,7 @@ class Slot:
             background=lambda work: self._in_background(subtask, work),
             tidying=lambda work: self._tidier.submit(work).add_done_callback(_note_untidy),
             replays=replayed(store, restored.feedback),
+            key_types=KeyTypes(subtask.operator, restored.snapshots),
         )
 
     def _reading(self, source: SubtaskId) -> Reading:

@@ -28,9 +28,8 @@ from runtime.operators.dense import DensePanes, Keys
 from runtime.operators.event_time import Times, panes
 from runtime.operators.names import free
 from runtime.state.factorise import factorise
-from runtime.state.hashing import is_text
 from runtime.state.index import Slots
-from runtime.state.keycodes import plain, plain_type
+from runtime.state.keycodes import check_key_type, plain, plain_type
 from runtime.state.schema import TableSchema, namespace_field
 from runtime.state.table import KeyedTable
 
@@ -251,10 +250,9 @@ def _key_type(schema: pa.Schema, key: str) -> Any:
         JobRejected: it has no values that can be told apart, stored and sorted.
     """
     kind = plain_type(kind_of(schema, key))
-    number = types.is_boolean(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
-    time = types.is_temporal(kind) and not types.is_interval(kind)
-    if not (number or time or is_text(kind) or types.is_decimal128(kind)):
-        raise JobRejected("bad-key-type", key, f"a column of type {kind} cannot be the key of a window")
+    check_key_type(key, kind)
+    if types.is_null(kind):
+        raise JobRejected("bad-key-type", key, "a column of nulls alone cannot be the key of a window")
     return kind
 
 

@@ -18,7 +18,7 @@ from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.broadcast import BroadcastTable
 from runtime.state.factorise import factorise
 from runtime.state.index import NOWHERE, KeyIndex, Slots
-from runtime.state.keycodes import codec_of, family, plain, plain_type
+from runtime.state.keycodes import check_key_type, codec_of, common_key_type, plain, plain_type
 
 PROBE: Final = 0
 BUILD: Final = 1
@@ -57,6 +57,8 @@ class BroadcastJoin(Operator):
         for name in wanted:
             if name not in batch.schema.names:
                 raise JobRejected("unknown-column", name, f"the build side has only {', '.join(batch.schema.names)}")
+        for name in self._on:
+            check_key_type(name, batch.schema.field(name).type)
         columns = [plain(batch.column(name)) for name in wanted]
         self._build.append(pa.RecordBatch.from_arrays(columns, names=wanted))
         self._lookup = None
@@ -132,7 +134,8 @@ class _Lookup:
 
     def _check_types(self, keys: Sequence[pa.Array]) -> None:
         for name, probe, build in zip(self._on, keys, self._keys, strict=True):
-            if family(probe.type) != family(build.type):
+            check_key_type(name, probe.type)
+            if common_key_type(probe.type, build.type) is None:
                 raise JobRejected("bad-join", name, f"the key is {probe.type} here and {build.type} in the build side")
 
 

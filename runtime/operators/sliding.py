@@ -121,7 +121,10 @@ class SlidingWindow(Operator):
         if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
             return
         kinds, keys = [field.type for field in schema], len(self._keys) + 1
+        before = self._table.schema
         self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
+        if self._table.schema is not before:  # totals are in the types of the table
+            self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
         self._settled_for = schema
 
     def _note(self, fresh: Slots, panes: pa.Array) -> None:

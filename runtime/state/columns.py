@@ -69,6 +69,12 @@ class ValueColumn:
         if self._valid is not None:
             self._valid.grow(capacity)
 
+    def widen(self, field: pa.Field) -> None:
+        """Goes on in the type of `field`, which holds all values of the type until now."""
+        values = GrowingArray(storage_dtype(field.type), len(self._values))
+        values.data[:] = self._values.data
+        self.field, self._values = field, values
+
     def clear(self, slots: Slots) -> None:
         self.data[slots] = 0
         if (valid := self.valid) is not None:

@@ -5,6 +5,7 @@ time; two values of one hash, which hardly ever happens, are told apart in a dic
 capture may decode from it in another thread while new values arrive.
 """
 
+from copy import copy
 from typing import Any, Final
 
 import numpy as np
@@ -53,6 +54,12 @@ class InternedCodec:
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
         values = self._values().take(pa.array(codes, mask=nulls | (codes < 0)))
         return _from_bytes(values, self._kind)
+
+    def widened(self, kind: Any) -> "InternedCodec":
+        """Shares the arena, which only grows; decodes to a wider type."""
+        wider = copy(self)
+        wider._kind = kind
+        return wider
 
     def compacted(self, codes: Codes) -> tuple["InternedCodec", Codes]:
         """A codec that knows only the values of `codes`, and those codes in its numbering; `UNKNOWN` stays."""

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runtime.core.column_types import Rule, is_key_type, key_rule, value_rule
+from runtime.errors import JobRejected
 from runtime.state.hashing import as_int64, is_text
 from runtime.state.interned import InternedCodec
 
@@ -25,6 +27,9 @@ class KeyCodec(Protocol):
         """Values to codes. Without `learn`, a value not seen before gets a code that no key has."""
 
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
+
+    def widened(self, kind: Any) -> "KeyCodec":
+        """The same codes as values of a wider type. This codec stays as it is: a capture may hold it."""
 
 
 def plain_type(kind: Any) -> Any:
@@ -43,16 +48,32 @@ def plain(column: pa.Array) -> pa.Array:
     return column.cast(plain_type(column.type))
 
 
-def family(kind: Any) -> str:
-    """Types whose values may meet in one key column."""
+def common_key_type(one: Any, other: Any) -> Any:
+    """The type of a key column in which values of both types go on; None: the rules refuse the pair."""
+    one, other = plain_type(one), plain_type(other)
+    return _arrow_type(key_rule(str(one), str(other)), one, other)
+
+
+def common_value_type(one: Any, other: Any) -> Any:
+    """The type of a value column in which values of both types go on; None: the rules refuse the pair."""
+    return _arrow_type(value_rule(str(one), str(other)), one, other)
+
+
+def check_key_type(name: str, kind: Any) -> None:
+    """Refuses a key column whose values cannot be told apart, hashed or stored.
+
+    Raises:
+        JobRejected: the column and its type are named.
+    """
     kind = plain_type(kind)
-    if pa.types.is_integer(kind):
-        return "integer"
-    if pa.types.is_floating(kind):
-        return "floating"
-    if is_text(kind):
-        return "string" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "binary"
-    return str(kind)
+    if not is_key_type(str(kind)):
+        raise JobRejected("bad-key-type", name, f"a column of type {kind} cannot be a key")
+
+
+def _arrow_type(rule: Rule, one: Any, other: Any) -> Any:
+    if rule.common is None:
+        return None
+    return {str(one): one, str(other): other}.get(rule.common) or pa.type_for_alias(rule.common)
 
 
 def codec_of(kind: Any) -> KeyCodec:
@@ -75,6 +96,9 @@ class FixedCodec:
         values = self._decode(codes)
         return pc.if_else(pa.array(~nulls), values, pa.scalar(None, self._kind)) if nulls.any() else values
 
+    def widened(self, kind: Any) -> "FixedCodec":
+        return FixedCodec(kind)
+
     def _decode(self, codes: Codes) -> pa.Array:
         kind = self._kind
         if pa.types.is_boolean(kind):
@@ -85,4 +109,4 @@ class FixedCodec:
             return pa.array(codes.view(np.uint64))
         if pa.types.is_temporal(kind):
             return pa.array(codes.astype(f"int{kind.bit_width}")).view(kind)
-        return pa.array(codes).cast(kind)  # checked: a wider integer that does not fit is an error
+        return pa.array(codes).cast(kind)  # checked: a value that does not fit is an error

@@ -4,7 +4,7 @@ An operator declares its state in `open`, before it has seen a batch. A column w
 with type null; the first batch, or what is restored, settles it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.columns import storage_dtype
-from runtime.state.keycodes import family, plain_type
+from runtime.state.keycodes import check_key_type, common_key_type, common_value_type, plain_type
 
 UNSETTLED: Final = pa.null()
 _NAMESPACE: Final = {b"weir": b"namespace"}
@@ -45,22 +45,25 @@ class TableSchema:
         return tuple(i for i, field in enumerate(self.keys) if (field.metadata or {}).get(b"weir") != b"namespace")
 
     def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
-        """Takes over types where they were open, and checks them where they were not.
+        """The schema in which the rows there are and rows of these types go on (`core.column_types`).
 
         Raises:
-            JobRejected: the state holds another type than the data has; the column is named.
+            JobRejected: a type cannot be a key, or is refused beside the type in the state; the column is named.
         """
-        found_keys = [self._agree(field, plain_type(kind)) for field, kind in zip(self.keys, keys, strict=True)]
-        found_values = [self._agree(field, kind) for field, kind in zip(self.values, values, strict=True)]
+        for field, kind in zip(self.keys, keys, strict=True):
+            check_key_type(field.name, kind)
+        found_keys = [self._agree(field, kind, common_key_type) for field, kind in zip(self.keys, keys, strict=True)]
+        found_values = [
+            self._agree(field, kind, common_value_type) for field, kind in zip(self.values, values, strict=True)
+        ]
         for field in found_values:
             if not pa.types.is_null(field.type):
                 storage_dtype(field.type)
         return TableSchema(self.name, pa.schema(found_keys), pa.schema(found_values))
 
-    def _agree(self, field: pa.Field, kind: Any) -> pa.Field:
-        if pa.types.is_null(field.type):
-            return field.with_type(kind)
-        if pa.types.is_null(kind) or family(field.type) == family(kind):
-            return field
-        detail = f"column {field.name!r} is {field.type} in the state and {kind} in the data"
-        raise JobRejected("state-type-changed", self.name, detail)
+    def _agree(self, field: pa.Field, kind: Any, common_type: Callable[[Any, Any], Any]) -> pa.Field:
+        common = common_type(field.type, kind)
+        if common is None:
+            detail = f"column {field.name!r} is {field.type} in the state and {plain_type(kind)} in the data"
+            raise JobRejected("state-type-changed", self.name, detail)
+        return field.with_type(common)

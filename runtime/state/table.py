@@ -46,6 +46,7 @@ class KeyedTable:
         self._dirty = GrowingArray(bool, self._index.capacity)
         self._captured = GrowingArray(bool, self._index.capacity)  #: a base or delta has this key
         self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
+        self._settled_for: tuple[list[Any], list[Any]] | None = None
         self.settle([field.type for field in schema.keys], [field.type for field in schema.values])
 
     def __len__(self) -> int:
@@ -57,13 +58,18 @@ class KeyedTable:
         return bool(self._columns)
 
     def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Gives the types that were left open when the table was declared; checks the others.
+        """Gives the types that were left open when the table was declared; widens the others where that is safe.
 
         Raises:
             JobRejected: the state holds another type than the data has.
         """
-        self.schema = self.schema.settle(keys, values)
-        if self.schema.settled and not self.settled:
+        if (kinds := (list(keys), list(values))) == self._settled_for:
+            return
+        before, self.schema = self.schema, self.schema.settle(keys, values)
+        self._settled_for = kinds
+        if self.settled:
+            self._widen(before)
+        elif self.schema.settled:
             self._codecs = [codec_of(field.type) for field in self.schema.keys]
             capacity = self._index.capacity
             self._columns = {field.name: ValueColumn(field, capacity) for field in self.schema.values}
@@ -187,7 +193,7 @@ class KeyedTable:
         """Puts stored rows back; their keys must be distinct. The marks say that no capture has them."""
         slots = self.upsert(keys)
         for column, array in zip(self._columns.values(), values, strict=True):
-            column.put(slots, self._fitting(column.field, array))
+            column.put(slots, array.cast(column.field.type))
         self.touch(slots)
 
     def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
@@ -211,13 +217,14 @@ class KeyedTable:
         groups, codes = self._groups.data[slots], self._index.codes_of(slots)
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
 
-    def _fitting(self, field: pa.Field, values: pa.Array) -> pa.Array:
-        """Values of a type that may have more bits than the column, in that of the column."""
-        try:
-            return values.cast(field.type)
-        except pa.ArrowInvalid as error:
-            detail = f"column {field.name!r} is {values.type} in the state, and does not fit {field.type}: {error}"
-            raise JobRejected("state-type-changed", self.schema.name, detail) from error
+    def _widen(self, before: TableSchema) -> None:
+        """Codes of keys stay what they are; values move to wider columns. Captures keep what they were taken in."""
+        for position, (old, new) in enumerate(zip(before.keys, self.schema.keys, strict=True)):
+            if old.type != new.type:
+                self._codecs[position] = self._codecs[position].widened(new.type)
+        for field in self.schema.values:
+            if self._columns[field.name].field.type != field.type:
+                self._columns[field.name].widen(field)
 
     def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
         if not self.settled:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.graph import JobGraph, Role
+from runtime.core.graph import JobGraph, Partitioning, Role
 from runtime.core.mapping import Fate, OperatorMapping, Target, TargetOperator, check_restorable, report
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
@@ -150,6 +150,34 @@ def test_new_operators_behind_finished_ones_and_dropped_ones_without_state_are_a
     declared = SubtaskSnapshot(keyed={"k": ()}, broadcast={"b": ()}, lists={"l": ()}, unions={"u": ()})
     for nothing in (SNAPSHOT, declared):
         check_restorable(manifest({"a": [DONE], "gone": [nothing]}), chain(), "job")
+
+
+# ---------------------------------------------------------------- types of key columns
+
+
+def keyed(*key_types: str) -> JobGraph:
+    to_b = replace(edge("a", "b", Partitioning.HASH), key_types=key_types)
+    return JobGraph((source("a"), operator("b"), sink("c")), (to_b, edge("b", "c")), max_parallelism=8)
+
+
+@pytest.mark.parametrize(("before", "now"), [("float", "double"), ("int64", "uint64"), ("int64", "string")])
+def test_a_key_column_of_another_type_is_refused_before_the_start(before: str, now: str) -> None:
+    """By operator, column and both types; letting state go does not help, since the operator is there."""
+    made = manifest({"b": [SNAPSHOT, SubtaskSnapshot(key_types={"key": before})]})
+    found = mapped(made, keyed(now))["b"]
+    assert found.fate is Fate.INCOMPATIBLE
+    assert found.problem is not None
+    assert (found.problem.code, found.problem.field) == ("key-type-changed", "b")
+    assert found.problem.detail.startswith(f"key column 'key' is {before} in the checkpoint and {now} in the job")
+    with pytest.raises(JobRejected):
+        check_restorable(made, keyed(now), "job", allow_unmapped=True)
+
+
+def test_a_key_column_may_become_wider_and_types_may_be_unknown_on_either_side() -> None:
+    narrow = manifest({"b": [SubtaskSnapshot(key_types={"key": "int32"})]})
+    for graph in (keyed("int64"), keyed("int32"), keyed()):
+        check_restorable(narrow, graph, "job")
+    check_restorable(manifest({"b": [SNAPSHOT]}), keyed("float"), "job")
 
 
 # ---------------------------------------------------------------- letting state go

@@ -148,3 +148,29 @@ def test_windows_before_others_who_know_event_time_are_told_of_all_of_it() -> No
     for time in (0, 8, 9):
         made.broadcast(Watermark(time))
     assert [message for channel, message in sent if channel.target == 0] == [Watermark(0), Watermark(8), Watermark(9)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (pa.decimal256(50, 2), "decimal256"),
+        (pa.decimal32(5, 2), "decimal32"),
+        (pa.decimal64(5, 2), "decimal64"),
+        (pa.float16(), "halffloat"),
+        (pa.month_day_nano_interval(), "month_day_nano_interval"),
+        (pa.list_(pa.int64()), "list"),
+    ],
+)
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_rows_whose_key_column_cannot_be_a_key_are_refused_by_name(
+    kind: pa.DataType, name: str, parallelism: int
+) -> None:
+    """Whatever the receiver does with them: it ended in Arrow's own errors, and restarts without end."""
+    graph = JobGraph(
+        (source("a"), operator("b", parallelism), sink("c")), (edge("a", "b", Partitioning.HASH), edge("b", "c")), 8
+    )
+    out = Outputs(graph, subtask("a/0"), lambda channel, message: None)
+    with pytest.raises(JobRejected, match=rf"key: a column of type {name}.* cannot be a key \(operator 'b'\)"):
+        out.emit(pa.record_batch({"key": pa.nulls(1, kind)}))
+    with pytest.raises(JobRejected, match="key: there is no such key column for operator 'b'; there are value"):
+        out.emit(pa.record_batch({"value": [1]}))

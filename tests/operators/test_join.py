@@ -107,3 +107,24 @@ def test_a_column_of_both_sides_is_refused() -> None:
     harness.process(AIRLINES, BUILD)
     with pytest.raises(JobRejected, match="name: both sides"):
         harness.process(FLIGHTS.append_column("name", FLIGHTS["carrier"]), PROBE)
+
+
+@pytest.mark.parametrize(
+    ("build", "probe"),
+    [
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([-1], pa.int64())),
+        (pa.array([0.1], pa.float32()), pa.array([0.1], pa.float64())),
+    ],
+)
+def test_keys_of_types_that_do_not_go_together_are_refused_and_not_equal(build: pa.Array, probe: pa.Array) -> None:
+    """-1 and 2**64-1 have the same 64 bits: they were one key."""
+    harness = Harness(BroadcastJoin(["k"], ["v"]))
+    harness.process(pa.record_batch({"k": build, "v": [1]}), input=1)
+    with pytest.raises(JobRejected, match=f"k: the key is {probe.type} here and {build.type} in the build side"):
+        harness.process(pa.record_batch({"k": probe}))
+
+
+@pytest.mark.parametrize("kind", [pa.decimal256(50, 2), pa.float16(), pa.month_day_nano_interval()])
+def test_a_key_that_cannot_be_is_refused_by_name(kind: pa.DataType) -> None:
+    with pytest.raises(JobRejected, match=r"k: a column of type .* cannot be a key"):
+        Harness(BroadcastJoin(["k"], ["v"])).process(pa.record_batch({"k": pa.nulls(1, kind), "v": [1]}), input=1)

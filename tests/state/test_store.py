@@ -393,7 +393,7 @@ def test_columns_that_changed_are_refused() -> None:
         state.keyed_table("counts", pa.schema([("name", pa.string())]), VALUES)
 
 
-def test_a_value_that_does_not_fit_a_narrower_column_is_refused() -> None:
+def test_a_column_that_is_declared_narrower_keeps_the_wider_type_of_the_state() -> None:
     """A version may declare fewer bits; what the state holds is never cut off."""
     keys, store, everything = pa.schema([("k", pa.int64())]), MemorySnapshotStore(), range(GROUPS)
     wide, narrow = (pa.schema([("n", kind)]) for kind in (pa.int64(), pa.int32()))
@@ -401,14 +401,61 @@ def test_a_value_that_does_not_fit_a_narrower_column_is_refused() -> None:
     table = state.keyed_table("t", keys, wide)
     slots = table.upsert([pa.array([1])])
     table.valid("n")[slots] = True
-    table.column("n")[slots] = 2**31 - 1
-    fitting = write(state, store, 1)
     table.column("n")[slots] = 2**31
-    table.touch(slots)
-    found = restored(store, [fitting], everything).keyed_table("t", keys, narrow)
-    assert found.column("n")[found.slots()].tolist() == [2**31 - 1]
-    with pytest.raises(JobRejected, match=r"'n' is int64 in the state, and does not fit int32"):
-        restored(store, [write(state, store, 2)], everything).keyed_table("t", keys, narrow)
+    found = restored(store, [write(state, store, 1)], everything).keyed_table("t", keys, narrow)
+    assert found.column("n")[found.slots()].tolist() == [2**31]
+
+
+WIDER_KEYS = {
+    "int32 to int64": (pa.array([1, -1], pa.int32()), pa.array([1, 2**40], pa.int64())),
+    "uint32 to int64": (pa.array([1, 2**32 - 1], pa.uint32()), pa.array([1, -1], pa.int64())),
+    "int8 and uint8": (pa.array([1, -1], pa.int8()), pa.array([1, 255], pa.uint8())),
+    "binary of 2 to binary": (pa.array([b"ab", b"cd"], pa.binary(2)), pa.array([b"ab", b"longer"])),
+    "string to large string": (pa.array(["ab", "cd"]), pa.array(["ab", "e"], pa.large_string())),
+    "int64 to int32": (pa.array([1, 2**40], pa.int64()), pa.array([1, -1], pa.int32())),
+}
+
+
+@pytest.mark.parametrize("pair", WIDER_KEYS)
+def test_a_key_column_may_become_wider_and_checkpoints_go_on(pair: str) -> None:
+    """Every later snapshot failed in the background, for ever; a bounded job never ended."""
+    before, after = WIDER_KEYS[pair]
+    store, everything, values = MemorySnapshotStore(), range(GROUPS), pa.schema([pa.field("n", pa.int64(), False)])
+    state = SubtaskState(everything, GROUPS, store)
+    open_keys = pa.schema([pa.field("k", pa.null())])
+    table = state.keyed_table("t", open_keys, values)
+    table.settle([before.type], [pa.int64()])
+    slots = table.upsert([before])
+    table.column("n")[slots] = 1
+    snapshot = write(state, store, 1)
+    for number in (2, 3):
+        state = restored(store, [snapshot], everything)
+        table = state.keyed_table("t", open_keys, values)
+        table.settle([after.type], [pa.int64()])
+        slots = table.upsert([after])
+        table.column("n")[slots] += 1
+        table.touch(slots)
+        snapshot = write(state, store, number)
+    table = restored(store, [snapshot], everything).keyed_table("t", open_keys, values)
+    slots = table.slots()
+    found = dict(zip(table.key_column("k", slots).to_pylist(), table.column("n")[slots].tolist(), strict=True))
+    (again, once), (_, new) = before.to_pylist(), after.to_pylist()
+    assert found == {again: 3, once: 1, new: 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.array([0.1], pa.float32()), pa.array([0.1])),
+        (pa.array([-1]), pa.array([2**64 - 1], pa.uint64())),
+        (pa.array([1]), pa.array(["1"])),
+    ],
+)
+def test_a_key_column_of_a_type_that_does_not_go_with_its_state_is_refused(before: pa.Array, after: pa.Array) -> None:
+    """Keys were rounded, counts began anew, and two keys were one."""
+    table = SubtaskState(range(GROUPS), GROUPS, None).keyed_table("t", pa.schema([pa.field("k", before.type)]), VALUES)
+    with pytest.raises(JobRejected, match=f"'k' is {before.type} in the state and {after.type} in the data"):
+        table.settle([after.type], VALUES.types)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..x/y", "ä"])

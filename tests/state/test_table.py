@@ -82,8 +82,8 @@ def test_an_integer_that_the_stored_type_cannot_hold_is_an_error_and_not_another
 def test_a_type_that_changes_is_refused_with_its_column() -> None:
     counts = table({"k": UNSETTLED}, {"n": UNSETTLED})
     counts.settle([pa.int32()], [pa.int64()])
-    counts.settle([pa.int64()], [pa.int64()])  # another width is the same key
-    with pytest.raises(JobRejected, match="column 'k' is int32 in the state and string in the data"):
+    counts.settle([pa.int64()], [pa.int64()])  # it becomes wider
+    with pytest.raises(JobRejected, match="column 'k' is int64 in the state and string in the data"):
         counts.settle([pa.string()], [pa.int64()])
     with pytest.raises(JobRejected, match="column 'n' is int64 in the state and double in the data"):
         counts.settle([pa.int32()], [pa.float64()])

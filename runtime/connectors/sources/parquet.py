@@ -25,6 +25,9 @@ class ParquetSource:
     path: str
     schema: pa.Schema | None = None
 
+    def columns(self) -> pa.Schema | None:
+        return self.schema
+
     def reader(self) -> DirectoryReader:
         return self._as_directory().reader()
 

@@ -57,6 +57,9 @@ class SequenceSource:
     def bounded(self) -> bool:
         return self.rows is not None or self.duration_ms is not None
 
+    def columns(self) -> pa.Schema:
+        return SCHEMA
+
     def reader(self) -> "SequenceReader":
         return SequenceReader(self)
 

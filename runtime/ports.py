@@ -250,7 +250,10 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Make them visible; those already visible count as success. Returns how many were newly made visible.
+        """Make them visible; those already committed count as success. Returns how many were newly made visible.
+
+        Committed ones may be gone again: a consumer may have moved or deleted them. Repeats must succeed all the same,
+        so the target records a commit before, or in the same act as, it shows the output.
 
         Raises:
             EnvironmentFailure: a committable is neither pending nor committed, or storage failed.

@@ -1,12 +1,20 @@
 """Output that outlives a power cut, or names the file that could not be written."""
 
 import contextlib
+import ctypes
+import errno
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from runtime.errors import EnvironmentFailure
+
+_AT_FDCWD: Final = -100  #: paths are relative to the working directory
+_RENAME_NOREPLACE: Final = 1
+_NOT_SUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def make_folder(folder: Path) -> None:
@@ -33,3 +41,44 @@ def writing(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFailure(f"{file}: it cannot be written: {error}") from error
+
+
+def rename_without_replacing(source: Path, target: Path) -> None:
+    """Renames a file in one step, and raises FileExistsError where `target` exists.
+
+    Some network file systems cannot do both at once. There a look precedes the rename, and a file that another writer
+    creates in between is replaced.
+    """
+    if not rename_exclusively(source, target):
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        source.rename(target)
+
+
+def rename_exclusively(source: Path, target: Path) -> bool:
+    """Linux's renameat2 with RENAME_NOREPLACE; False where kernel, C library or file system lack it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_SUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Gives `target` the bytes of `source`, durably and in one step. It is a second name for them where that can be."""
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        return
+    except OSError:
+        partial = target.with_suffix(".inprogress")
+        with writing(partial), source.open("rb") as read, partial.open("wb") as written:
+            shutil.copyfileobj(read, written)
+            written.flush()
+            os.fsync(written.fileno())
+        partial.rename(target)
+    sync_folder(target.parent)

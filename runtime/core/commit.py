@@ -8,7 +8,9 @@ belongs to what a restore disowns.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.core.checkpoint import CommitPermit, Manifest
+from msgspec.structs import replace
+
+from runtime.core.checkpoint import CommitPermit, Manifest, SubtaskSnapshot
 from runtime.core.ids import CheckpointId, OperatorId, Token
 
 
@@ -36,3 +38,28 @@ def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
 def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tuple[Any, ...]:
     """The committables of one sink that a manifest in `retained` names: cleaning after a restore spares them."""
     return tuple(committable for manifest in retained for committable in owed(manifest).get(uid, ()))
+
+
+def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
+    """The savepoint without what is known to be committed, so that it owes nothing of that wherever it is restored.
+
+    A sink subtask names what it has prepared in each of its snapshots until it has committed it. So a committable that
+    `later`, a checkpoint of the same attempt, does not name has been committed in between. This holds for one attempt
+    only: what a savepoint of an older attempt prepared may be disowned, and is pending for its own restore.
+
+    Args:
+        later: None means that all of it is committed, as at the end of a run that has ended by this savepoint.
+    """
+    if later is not None and (later.token != savepoint.token or later.checkpoint <= savepoint.checkpoint):
+        return savepoint
+    named = {} if later is None else owed(later)
+
+    def left(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
+        still = named.get(OperatorId(uid), ())
+        return replace(subtask, committables=tuple(one for one in subtask.committables if one in still))
+
+    operators = {
+        uid: replace(operator, subtasks={index: left(uid, one) for index, one in operator.subtasks.items()})
+        for uid, operator in savepoint.operators.items()
+    }
+    return replace(savepoint, operators=operators)

@@ -17,7 +17,7 @@ import structlog
 
 from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import Manifest
-from runtime.core.commit import owed, permit_for_recorded, retained_committables
+from runtime.core.commit import owed, permit_for_recorded, retained_committables, without_committed
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.envelope import home_of
 from runtime.core.ids import SubtaskId, Token
@@ -42,7 +42,7 @@ from runtime.hosts.outages import is_outage
 from runtime.hosts.scribe import RETRY_S
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
-from runtime.io.savepoints import bring_home, manifest_at
+from runtime.io.savepoints import bring_home, manifest_at, note_committed
 from runtime.ports import Clock, SnapshotStore
 from runtime.records import RunRecords
 
@@ -107,6 +107,7 @@ class JobMaster:
         self._facts: dict[str, Any] = {}  #: for the live report
         self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
         self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
+        self._owing: list[Manifest] = []  #: savepoints of this attempt, with output that may not be committed yet
 
     # ------------------------------------------------------------ from other threads
 
@@ -195,8 +196,12 @@ class JobMaster:
             bring_home(self._store, folder, manifest)
             self._commit_owed(manifest)
         retained, unreadable = self._retained()
+        if manifest is not None:
+            self._owing = [one for one in retained if one.kind is CheckpointKind.SAVEPOINT and owed(one)]
+            self._note_committed(manifest)
+        self._owing = []
         if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
-            self._clean(retained)
+            self._clean([*retained, *([] if manifest is None else [manifest])])  # one given by its path has no record
         retention.sweep(self._store, self._token, retained, unreadable)
         self._patiently(partial(self._records.note_restored, None if manifest is None else home_of(manifest)))
         if manifest is None:
@@ -233,6 +238,21 @@ class JobMaster:
             count = self._config.job.sinks[uid].committer().commit(permit, committables)
             log.info("committed what was owed", operator=uid, files=len(committables), newly=count)
 
+    def _note_committed(self, later: Manifest) -> None:
+        """Savepoints no longer name what `later` shows to be committed. Nothing is read where that is nothing new."""
+        left = [(savepoint, without_committed(savepoint, later)) for savepoint in self._owing]
+        for before, after in left:
+            if after != before:
+                self._write_committed(before, later)
+        self._owing = [after for _, after in left if owed(after)]
+
+    def _write_committed(self, savepoint: Manifest, later: Manifest | None = None) -> None:
+        """Into what is stored, which names files in the savepoint's own folder. One that is damaged stays as it is."""
+        try:
+            note_committed(self._store, read_manifest(self._store, home_of(savepoint)), later)
+        except (CorruptState, JobRejected) as error:
+            log.warning("a savepoint cannot record what is committed", folder=home_of(savepoint), error=str(error))
+
     def _clean(self, retained: list[Manifest]) -> None:
         for uid, sink in self._config.job.sinks.items():
             keep = retained_committables(retained, uid)
@@ -250,8 +270,10 @@ class JobMaster:
             return self._end_by_savepoint(outcome.savepoint)
         match outcome.kind:
             case OutcomeKind.ENDED:
-                savepoint = outcome.savepoint.checkpoint if outcome.savepoint else None
-                return self._end(RunEvent.ENDED, "ended", savepoint=savepoint)
+                if outcome.savepoint is None:
+                    return self._end(RunEvent.ENDED, "ended")
+                self._patiently(partial(self._write_committed, outcome.savepoint))
+                return self._end(RunEvent.ENDED, "ended", savepoint=outcome.savepoint.checkpoint)
             case OutcomeKind.CANCELED:
                 return self._end_cancelled()
             case OutcomeKind.RELEASED:
@@ -306,6 +328,7 @@ class JobMaster:
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
             return self._end(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
+        self._patiently(partial(self._write_committed, savepoint))
         drain = savepoint.kind is CheckpointKind.DRAIN
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
         for event in (RunEvent.DEPLOYED, request):  # a master that came later finds the run starting
@@ -418,6 +441,10 @@ class JobMaster:
 
     def _completed(self, manifest: Manifest) -> None:
         """On the scribe's thread, after each completed checkpoint."""
+        if manifest.kind is CheckpointKind.SAVEPOINT and owed(manifest):
+            self._owing.append(manifest)
+        else:
+            self._note_committed(manifest)
         discarded = self._records.discard_beyond(self._config.retained_checkpoints)
         if discarded:
             retention.discard(self._store, discarded, *self._retained())

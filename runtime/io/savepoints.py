@@ -8,6 +8,7 @@ only read. Checksums are verified when its state is read.
 from pathlib import PurePosixPath
 
 from runtime.core.checkpoint import Manifest
+from runtime.core.commit import without_committed
 from runtime.core.envelope import at_home, home_of, inside
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
@@ -37,7 +38,8 @@ def bring_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     if not _is_elsewhere(place):
         return
     files = inside(manifest, place)
-    _check_free(store, place, manifest)
+    if _is_at_home(store, place, manifest):
+        return
     away = FileStore(place)
     for segment in manifest.segments():
         data = away.get(files[segment.path])
@@ -67,11 +69,27 @@ def _is_elsewhere(place: str) -> bool:
     return PurePosixPath(place).is_absolute()
 
 
-def _check_free(store: SnapshotStore, place: str, manifest: Manifest) -> None:
-    """A savepoint of another installation may have the same job, number and attempt."""
+def note_committed(store: SnapshotStore, savepoint: Manifest, later: Manifest | None = None) -> None:
+    """Makes the manifest of a savepoint name no longer what has been committed; see `without_committed`.
+
+    The manifest is what travels with a savepoint. On a machine that cannot see the output folder, nothing else shows
+    what has become of prepared output.
+    """
+    left = without_committed(savepoint, later)
+    if left != savepoint:
+        write_manifest(store, left)
+
+
+def _is_at_home(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
+    """Whether the job has this savepoint with all its files. The job's own may have more of its output committed.
+
+    A savepoint of another installation may have the same job, number and attempt.
+    """
     try:
         found = read_manifest(store, home_of(manifest))
     except CorruptState:
-        return  # nothing, or something that this one mends
-    if found != manifest:
+        return False  # nothing, or something that this one mends
+    if without_committed(found) != without_committed(manifest):
         raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {home_of(manifest)}")
+    there = set(store.list(f"{home_of(manifest)}/"))
+    return all(segment.path in there for segment in manifest.segments())

@@ -30,6 +30,11 @@ RATES: Final = {
     "lose_message": 0.0003,  #: between a slot and the master: the connection is lost
 }
 
+#: Chance of each act of others at each step of the world. Drawn last, so that worlds without them stay as they were.
+OTHERS: Final = {
+    "take_output": 0.002,  #: a consumer moves all committed output away
+}
+
 #: Chance of each request at each step of the world.
 REQUESTS: Final = {
     "checkpoint": 0.002,
@@ -62,7 +67,9 @@ class Faults:
     def drawn(cls, seed: str, only: Set[str] | None) -> "Faults":
         """A random mixture: each kind is absent, normal, or three times as likely."""
         rng = Random(f"{seed} mixture")
-        return cls(seed, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in (RATES | REQUESTS).items()}, only)
+        return cls(
+            seed, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in (RATES | REQUESTS | OTHERS).items()}, only
+        )
 
     def strikes(self, name: str) -> bool:
         if name in self.ordered:

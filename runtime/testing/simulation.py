@@ -167,6 +167,8 @@ class Simulation:
             self.incidents.remove(incident)
             incident.then(self)
         faults = self.world.faults
+        if faults.strikes("take_output"):
+            self.world.target.take()
         if self.master.ending is not None:
             self._next_run()
         elif self.master.gone or faults.strikes("crash_master"):

@@ -155,6 +155,8 @@ class TargetTwin:
     ledger: Ledger
     pending: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     committed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)  #: of `committed`: a consumer has moved them away
+    marks: dict[str, int] = field(default_factory=dict)  #: by writer: what it prepared for up to this checkpoint
 
     def prepare(self, name: str, rows: Sequence[Row]) -> None:
         if name in self.pending or name in self.committed:
@@ -166,11 +168,26 @@ class TargetTwin:
         for name in names:
             if self.faults.strikes("fail_commit"):
                 raise EnvironmentFailure(f"commit of {name} failed")
-            if name in self.committed:
-                continue
-            if name not in self.pending:
+            if name in self.pending:
+                self._mark(name)
+                if self.faults.strikes("fail_commit"):
+                    raise EnvironmentFailure(f"commit of {name} failed behind its mark")
+                self.committed[name] = self.pending.pop(name)
+            elif not self.shows_committed(name):
                 raise Violation("prepared-output-stays-until-disowned", name)
-            self.committed[name] = self.pending.pop(name)
+
+    def shows_committed(self, name: str) -> bool:
+        """As a committer sees it, who knows the target and nothing of `committed`."""
+        writer, checkpoint = name.rsplit("-", 1)
+        return (name in self.committed and name not in self.taken) or self.marks.get(writer, 0) >= int(checkpoint)
+
+    def _mark(self, name: str) -> None:
+        writer, checkpoint = name.rsplit("-", 1)
+        self.marks[writer] = max(int(checkpoint), self.marks.get(writer, 0))
+
+    def take(self) -> None:
+        """A consumer moves everything away that is visible."""
+        self.taken.update(self.committed)
 
     def clean(self, uid: str, token: Token, keep: Sequence[str]) -> None:
         """Forgets what older attempts prepared for one sink, except `keep`. All sinks share this target."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runtime.connectors import durable
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Malformed
 from runtime.errors import EnvironmentFailure
@@ -68,7 +69,7 @@ class Cut(BaseException):
     """The process ends here."""
 
 
-CALLS = ("link", "rename", "unlink", "fsync")
+CALLS = ((os, "rename"), (os, "unlink"), (os, "fsync"), (durable, "rename_exclusively"))
 
 
 def cut_off(patch: pytest.MonkeyPatch, step: int, after: bool) -> None:
@@ -87,12 +88,12 @@ def cut_off(patch: pytest.MonkeyPatch, step: int, after: bool) -> None:
 
         return call
 
-    for name in CALLS:
-        patch.setattr(os, name, cutting(getattr(os, name)))
+    for module, name in CALLS:
+        patch.setattr(module, name, cutting(getattr(module, name)))
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("step", range(1, 14))
 def test_an_end_at_any_step_loses_and_repeats_nothing(tmp_path: Path, step: int, after: bool) -> None:
     """S1-13, S1-51: two files are prepared, two are committed; the next attempt commits what the checkpoint holds."""
     sinks, owed, recorded = [writer(tmp_path, index=index) for index in range(2)], list[Any](), False

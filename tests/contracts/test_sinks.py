@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors import durable
 from runtime.connectors.names import safe
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
@@ -57,7 +58,12 @@ def visible(folder: Path) -> list[int]:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """Of everything but commit marks."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_committed-"))
+
+
+def marks(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("_committed-*"))
 
 
 # ---------------------------------------------------------------- two phases
@@ -86,6 +92,7 @@ def test_a_committable_is_plain_json_and_counts_its_rows(tmp_path: Path) -> None
         "final": "part-7-1-out-0-5-1.parquet",
         "rows": 3,
         "bytes": (tmp_path / ".weir-7-1-out-0-1.pending").stat().st_size,
+        "folder": str(tmp_path),
     }
 
 
@@ -269,6 +276,73 @@ def test_a_file_that_is_neither_pending_nor_committed_is_named(tmp_path: Path) -
         commit(tmp_path, [committable])
 
 
+@pytest.mark.parametrize("again", [1, 3])
+def test_a_committed_file_that_a_consumer_took_away_is_not_owed_any_more(tmp_path: Path, again: int) -> None:
+    """Every attempt commits again what its checkpoint holds; nothing may fail then, and nothing come back."""
+    sink, committables = writer(tmp_path), list[Any]()
+    for checkpoint in (1, 2):
+        sink.write(batch(checkpoint))
+        committables += sink.prepare(checkpoint)
+    sink.write(batch(3))
+    later = sink.prepare(3)
+    commit(tmp_path, committables[:1], checkpoint=1)
+    commit(tmp_path, committables, checkpoint=2)
+    for path in tmp_path.glob("part-*"):
+        path.unlink()
+    for token in range(2, 2 + again):
+        assert commit(tmp_path, committables, token=token, checkpoint=2) == 0
+        clean(tmp_path, token, *committables, *later)
+    assert visible(tmp_path) == []
+    assert commit(tmp_path, [*committables, *later], token=9, checkpoint=3) == 1
+    assert visible(tmp_path) == [3]
+
+
+def test_a_mark_is_no_excuse_for_a_file_that_was_prepared_later(tmp_path: Path) -> None:
+    """Nor does an attempt to commit what is not there make one: the next attempt must fail as well."""
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    first = sink.prepare(1)
+    sink.write(batch(2))
+    second = sink.prepare(2)
+    commit(tmp_path, first)
+    (tmp_path / second[0]["pending"]).unlink()
+    for token in (2, 3):
+        with pytest.raises(EnvironmentFailure, match="neither pending nor committed"):
+            commit(tmp_path, [*first, *second], token=token, checkpoint=2)
+    assert marks(tmp_path) == ["_committed-7-1-out-0-1"]
+
+
+def test_a_folder_that_is_not_the_one_shows_no_commit(tmp_path: Path) -> None:
+    """A mount that is missing on the master's host: all that is pending there would be taken for committed."""
+    sink = writer(tmp_path / "out")
+    sink.write(batch(1))
+    committables = sink.prepare(1)
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(EnvironmentFailure, match="neither pending nor committed"):
+        commit(tmp_path / "out", committables)
+
+
+def test_marks_are_few_and_go_with_the_last_manifest_that_may_ask_for_them(tmp_path: Path) -> None:
+    sink, other = writer(tmp_path), writer(tmp_path, uid="other")
+    committer, prepared = ParquetSink(str(tmp_path)).committer(), list[Any]()
+    for checkpoint in range(1, 5):
+        sink.write(batch(checkpoint))
+        prepared += sink.prepare(checkpoint)
+        committer.commit(CommitPermit("7", Token(1), CheckpointId(checkpoint)), prepared[-1:])
+    other.write(batch(5))
+    commit(tmp_path, other.prepare(5))
+    assert marks(tmp_path) == ["_committed-7-1-other-0-1", "_committed-7-1-out-0-4"]
+    (tmp_path / "_committed-7-1-out-0-2").touch()  # of a zombie
+    clean(tmp_path, 2, prepared[0])
+    assert marks(tmp_path) == ["_committed-7-1-other-0-1", "_committed-7-1-out-0-4"]
+    clean(tmp_path, 1)
+    clean(tmp_path, 2, job="8")
+    assert len(marks(tmp_path)) == 2
+    clean(tmp_path, 2)
+    assert marks(tmp_path) == ["_committed-7-1-other-0-1"]
+
+
 def test_a_pending_file_that_was_cut_short_is_not_shown(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     sink.write(batch(1))
@@ -279,12 +353,12 @@ def test_a_pending_file_that_was_cut_short_is_not_shown(tmp_path: Path) -> None:
     assert visible(tmp_path) == []
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("exclusive", [True, False], ids=["one step", "two steps"])
 def test_a_foreign_file_in_the_way_is_never_overwritten(
-    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, exclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not links:
-        monkeypatch.setattr(Path, "hardlink_to", refused)
+    if not exclusive:
+        monkeypatch.setattr(durable, "rename_exclusively", lambda source, target: False)
     sink = writer(tmp_path)
     sink.write(batch(1))
     (committable,) = sink.prepare(1)
@@ -295,12 +369,10 @@ def test_a_foreign_file_in_the_way_is_never_overwritten(
     assert (tmp_path / committable["pending"]).exists()
 
 
-def refused(self: Path, target: Path) -> None:
-    raise OSError(errno.EPERM, "this file system has no links")
-
-
-def test_a_file_system_without_links_commits_by_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "hardlink_to", refused)
+def test_a_file_system_without_exclusive_renames_commits_in_two_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "rename_exclusively", lambda source, target: False)
     sink = writer(tmp_path)
     sink.write(batch(1))
     committables = sink.prepare(1)
@@ -308,11 +380,11 @@ def test_a_file_system_without_links_commits_by_rename(tmp_path: Path, monkeypat
     assert visible(tmp_path) == [1]
 
 
-def test_a_commit_without_links_by_two_at_once_is_success_for_both(
+def test_a_commit_in_two_steps_by_two_at_once_is_success_for_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another holder of a permit renames the file between the look and the rename. S1-05."""
-    monkeypatch.setattr(Path, "hardlink_to", refused)
+    monkeypatch.setattr(durable, "rename_exclusively", lambda source, target: False)
     sink = writer(tmp_path)
     sink.write(batch(1))
     committables, rename = sink.prepare(1), Path.rename
@@ -360,6 +432,61 @@ def test_every_row_of_a_completed_checkpoint_is_visible_once_whatever_crashes(
         assert all(row < durable for row in seen)
     assert visible(folder) == list(range(durable))
     assert all(name.startswith("part-") for name in names(folder))
+
+
+# ---------------------------------------------------------------- into another folder
+
+
+def test_what_was_committed_in_one_folder_is_not_owed_in_another(tmp_path: Path) -> None:
+    """Blue and green: also when a consumer has taken the file away."""
+    sink = writer(tmp_path / "blue")
+    sink.write(batch(1))
+    committables = sink.prepare(1)
+    commit(tmp_path / "blue", committables)
+    assert commit(tmp_path / "green", committables, token=2) == 0
+    (tmp_path / "blue" / committables[0]["final"]).unlink()
+    assert commit(tmp_path / "green", committables, token=2) == 0
+    assert not (tmp_path / "green").exists()
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_what_is_pending_in_one_folder_is_committed_in_each_that_it_is_restored_into(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay: the savepoint stays as it was, for a third folder and for the first."""
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", refused)
+    sink = writer(tmp_path / "blue")
+    sink.write(batch(1, 2))
+    committables = sink.prepare(1)
+    for token, folder in enumerate(("green", "red", "blue"), 2):
+        assert [commit(tmp_path / folder, committables, token=token) for _ in range(2)] == [1, 0]
+        assert visible(tmp_path / folder) == [1, 2]
+        assert names(tmp_path / folder) == [committables[0]["final"]]
+
+
+def refused(self: Path, target: Path) -> None:
+    raise OSError(errno.EPERM, "this file system has no links")
+
+
+def test_what_is_in_no_folder_is_named_with_the_one_where_it_was_written(tmp_path: Path) -> None:
+    sink = writer(tmp_path / "blue")
+    sink.write(batch(1, 2))
+    committables = sink.prepare(1)
+    (tmp_path / "blue").rename(tmp_path / "on another machine")
+    with pytest.raises(EnvironmentFailure, match=rf"with 2 rows.*{tmp_path}/blue, where it was written"):
+        commit(tmp_path / "green", committables, token=2)
+
+
+def test_a_former_folder_outside_the_data_roots_is_not_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = writer(tmp_path / "blue")
+    sink.write(batch(1))
+    committables = sink.prepare(1)
+    monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path / "green"))
+    with pytest.raises(JobRejected, match="not a folder that jobs may use"):
+        commit(tmp_path / "green", committables, token=2)
 
 
 # ---------------------------------------------------------------- readers
@@ -426,6 +553,7 @@ def test_the_print_sink_prints_rows_as_json(capsys: pytest.CaptureFixture[str]) 
         {"pending": ".weir-7-1-out-0-2.pending"},
         {"final": "orders.csv"},
         {"bytes": "4"},
+        {"folder": 4},
         {"pending": 5},
     ],
 )

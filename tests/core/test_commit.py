@@ -3,8 +3,9 @@
 import pytest
 
 from runtime.core.checkpoint import CommitPermit, SubtaskSnapshot
-from runtime.core.commit import owed, permit_for_recorded, permit_from_master
+from runtime.core.commit import owed, permit_for_recorded, permit_from_master, without_committed
 from runtime.core.ids import CheckpointId, Token
+from runtime.core.messages import CheckpointKind
 from tests.core.builders import SNAPSHOT, manifest
 
 
@@ -35,3 +36,23 @@ def test_every_committable_is_owed_also_of_finished_operators() -> None:
 def test_a_slot_gets_its_permit_from_the_word_of_its_own_master() -> None:
     """The connection is fenced by the attempt token, so the word is that of the attempt."""
     assert permit_from_master("job", Token(2), CheckpointId(4)) == CommitPermit("job", Token(2), CheckpointId(4))
+
+
+def test_a_savepoint_owes_no_more_what_a_later_checkpoint_of_its_attempt_does_not_name() -> None:
+    snapshots = {"a": [owing("x", "y"), owing("z")], "b": [owing("x")]}
+    savepoint = manifest(snapshots, checkpoint=4, token=2, kind=CheckpointKind.SAVEPOINT)
+    later = manifest({"a": [owing("y", "new"), SNAPSHOT]}, checkpoint=5, token=2)
+    assert owed(without_committed(savepoint, later)) == {"a": ("y",)}
+    assert owed(without_committed(savepoint)) == {}
+    assert without_committed(savepoint).operators.keys() == savepoint.operators.keys()
+
+
+@pytest.mark.parametrize(("checkpoint", "token"), [(5, 3), (3, 2), (4, 2)])
+def test_a_checkpoint_of_another_attempt_or_an_earlier_one_shows_nothing(checkpoint: int, token: int) -> None:
+    """What an older attempt prepared for a savepoint alone is disowned, and waits for that savepoint's restore."""
+    savepoint = manifest({"a": [owing("x")]}, checkpoint=4, token=2, kind=CheckpointKind.SAVEPOINT)
+    assert without_committed(savepoint, manifest({}, checkpoint=checkpoint, token=token)) == savepoint
+
+
+def owing(*committables: str) -> SubtaskSnapshot:
+    return SubtaskSnapshot(committables=committables)

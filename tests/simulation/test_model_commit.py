@@ -4,11 +4,13 @@ Attempts crash, zombies go on, commits are cut off and repeated, checkpoints fai
 recorded checkpoint, as a source would; each must be visible once at the end.
 """
 
+import contextlib
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.commit import permit_from_master
 from runtime.core.ids import CheckpointId, Token
@@ -30,8 +33,13 @@ from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.store import SubtaskState
 
 JOB, SUBTASKS = "7", 2
+CUTS = {"mark": "sync_folder", "rename": "rename_without_replacing"}
 subtasks = st.integers(0, SUBTASKS - 1)
 chances = st.integers(0, 100)
+
+
+class Cut(BaseException):
+    """The process ends here."""
 
 
 @dataclass
@@ -77,6 +85,8 @@ class TwoPhaseCommit(RuleBasedStateMachine):
         self.visible: Counter[int] = Counter()
         self.rows_of: dict[str, list[int]] = {}  #: by the name that a file will have
         self.shown: set[str] = set()
+        self.taken: Counter[int] = Counter()
+        self.taken_names: set[str] = set()
         self.number = 0
         self.last = Recorded(0, [0] * SUBTASKS, [[]] * SUBTASKS)
         self.savepoints: list[Recorded] = []
@@ -132,6 +142,36 @@ class TwoPhaseCommit(RuleBasedStateMachine):
         self.show(Token(self.attempt.token + 1), self.last.number, owed[: cut % (len(owed) + 1)])
         self.restart(closed=True)
 
+    @rule(step=st.sampled_from(["mark", "rename"]), cut=st.integers(1, 4))
+    def crash_inside_of_a_commit(self, step: str, cut: int) -> None:
+        """Between any two acts on the folder: marks are made, and some files are renamed."""
+        left, real = [cut], getattr(parquet, CUTS[step])
+
+        def cutting(*paths: Path) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Cut
+            real(*paths)
+
+        with mock.patch.object(parquet, CUTS[step], cutting), contextlib.suppress(Cut):
+            permit = permit_from_master(JOB, Token(self.attempt.token + 1), CheckpointId(self.last.number))
+            self.sink.committer().commit(permit, self.last.owed)
+        for committable in self.last.owed:
+            if (self.folder / committable["final"]).exists() and committable["final"] not in self.shown:
+                self.shown.add(committable["final"])
+                self.visible.update(self.rows_of[committable["final"]])
+
+    # ------------------------------------------------------------ a consumer
+
+    @rule(which=chances)
+    def a_consumer_takes_a_file(self, which: int) -> None:
+        visible = sorted(path for path in self.folder.glob("part-*"))
+        if visible:
+            path = visible[which % len(visible)]
+            self.taken += Counter(pq.read_table(path)["n"].to_pylist())
+            self.taken_names.add(path.name)
+            path.unlink()
+
     # ------------------------------------------------------------ zombies
 
     @precondition(lambda self: self.zombies)
@@ -170,7 +210,7 @@ class TwoPhaseCommit(RuleBasedStateMachine):
 
     @invariant()
     def what_a_retained_manifest_owes_can_be_committed(self) -> None:
-        there = {path.name for path in self.folder.iterdir()} if hasattr(self, "attempt") else set()
+        there = self.taken_names | {path.name for path in self.folder.iterdir()} if hasattr(self, "attempt") else set()
         for committable in self.retained() if hasattr(self, "attempt") else ():
             assert committable["pending"] in there or committable["final"] in there
 
@@ -223,8 +263,9 @@ class TwoPhaseCommit(RuleBasedStateMachine):
         self.visible.update(row for name in newly for row in self.rows_of[name])
 
     def files(self) -> Counter[int]:
-        found = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
-        return Counter(row for path in found for row in pq.read_table(path)["n"].to_pylist())
+        """Every visible row, and every one that a consumer has taken."""
+        found = [path for path in self.folder.iterdir() if path.name[0] not in "._"]
+        return self.taken + Counter(row for path in found for row in pq.read_table(path)["n"].to_pylist())
 
 
 def rows(subtask: int, start: int, stop: int) -> list[int]:

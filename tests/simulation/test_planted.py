@@ -165,6 +165,10 @@ def clean_what_another_sink_prepared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TargetTwin, "clean", clean)
 
 
+def know_what_is_committed_by_its_file(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TargetTwin, "_mark", lambda target, name: None)
+
+
 def resume_without_a_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subtask, "_source_resumed", lambda machine: [])
 
@@ -279,6 +283,7 @@ PLANTED: dict[Plant, int] = {
     restore_an_older_checkpoint: 6,
     clean_what_a_manifest_still_names: 7,
     clean_what_another_sink_prepared: 7,
+    know_what_is_committed_by_its_file: 0,
     resume_without_a_word: 21,
     fire_before_the_successors_count_again: 151,
     end_time_over_the_head_of_an_idle_channel: 66,

@@ -7,16 +7,20 @@ Arrow, Hive) therefore see committed rows only, each once.
     .weir-<job>-<token>-<uid>-<subtask>-<n>.inprogress
     .weir-<job>-<token>-<uid>-<subtask>-<n>.pending
     part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
+    _committed-<job>-<token>-<uid>-<subtask>-<n>
+
+The last one is an empty file, the commit mark: files 1 to n of that writer have been committed, or are pending here. It
+is durable before a file gets its visible name. A commit is repeated at every restore, and a consumer may have moved,
+compacted or deleted the visible file by then; the mark, not that file, shows that nothing is owed (decision 0015).
 
 The attempt's token is in every name, so no attempt ever touches a file of another one, except the job master, which
 removes what older attempts of the same sink left behind. Files of others are never touched or overwritten.
 """
 
 import contextlib
-import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -24,7 +28,8 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.connectors.durable import make_folder, sync_folder, writing
+from runtime.connectors.data_roots import DataRoots
+from runtime.connectors.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
 from runtime.connectors.names import safe
 from runtime.core.checkpoint import CommitPermit
 from runtime.core.ids import Token
@@ -36,8 +41,8 @@ _OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-(?P<uid>{_PART})-\d+"
 _HIDDEN: Final = re.compile(rf"\.weir-{_OWNER}-\d+\.(?:inprogress|pending)")
 _PENDING: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER})-(?P<number>\d+)\.pending")
 _FINAL: Final = re.compile(rf"part-(?P<owner>{_OWNER})-\d+-(?P<number>\d+)\.parquet")
+_MARK: Final = re.compile(rf"_committed-(?P<owner>{_OWNER})-(?P<number>\d+)")
 _GROUP_BYTES: Final = 32 << 20  #: rows are gathered to row groups of about this size
-_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class ParquetWriter(SinkWriter):
             "final": f"part-{self._owner}-{checkpoint}-{self._number}.parquet",
             "rows": self._rows,
             "bytes": pending.stat().st_size,
+            "folder": str(self._folder.absolute()),
         }
         self._path = self._file = self._parquet = None
         return (committable,)
@@ -151,11 +157,16 @@ class ParquetCommitter(SinkCommitter):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._marks: dict[str, Path] = {}  #: the newest by writer that this committer has made
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+        """Looks at all files first: nothing is shown, and no mark is made, when one of them is missing."""
         files = [_checked(committable, permit.job) for committable in committables]
-        shown = sum(self._show(file) for file in files)
-        if committables:
+        due = [file for file in files if self._is_due(file)]
+        if due:
+            self._mark(due)
+        shown = sum(self._show(self._folder / file["pending"], self._folder / file["final"]) for file in due)
+        if files and self._folder.is_dir():  # also after a commit that was cut off before it was durable
             sync_folder(self._folder)
         return shown
 
@@ -167,45 +178,120 @@ class ParquetCommitter(SinkCommitter):
             if found and found.group("job", "uid") == owner and int(found["token"]) < token and path.name not in kept:
                 path.unlink(missing_ok=True)
                 removed += 1
+        self._clean_marks(owner, token, {found["owner"] for name in kept if (found := _PENDING.fullmatch(name))})
         return removed
 
-    def _show(self, committable: Any) -> bool:
-        """Whether the file was not visible before."""
-        pending, final = self._folder / committable["pending"], self._folder / committable["final"]
+    # ------------------------------------------------------------ what is due
+
+    def _is_due(self, file: Mapping[str, Any]) -> bool:
+        """Whether the file is pending. False: it has been committed, here or where it was written."""
+        pending, final = self._folder / file["pending"], self._folder / file["final"]
         try:
             size = pending.stat().st_size
         except FileNotFoundError:
-            if final.exists():
-                return False
-            raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed") from None
-        if size != committable["bytes"]:
-            raise EnvironmentFailure(f"{pending}: the file to commit has {size} bytes, not {committable['bytes']}")
-        shown = self._link(pending, final)
-        pending.unlink(missing_ok=True)
-        return shown
+            return not self._has_committed(file) and self._fetch(file)
+        if size != file["bytes"]:
+            raise EnvironmentFailure(f"{pending}: the file to commit has {size} bytes, not {file['bytes']}")
+        self._check_ours(pending, final)
+        return True
 
-    def _link(self, pending: Path, final: Path) -> bool:
+    def _check_ours(self, pending: Path, final: Path) -> None:
+        """A commit of older software, cut off between link and unlink, is completed; a foreign file is left alone."""
+        with contextlib.suppress(FileNotFoundError):
+            if not final.samefile(pending):
+                raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
+
+    def _has_committed(self, file: Mapping[str, Any]) -> bool:
+        return (self._folder / file["final"]).exists() or self._is_marked(file)
+
+    def _is_marked(self, file: Mapping[str, Any]) -> bool:
+        """Lists the folder: only a file that is neither pending nor visible is asked for."""
+        pending = _PENDING.fullmatch(file["pending"])
+        assert pending is not None, "its name has been checked"
+        newest = max((number for _, number in self._marks_of(pending["owner"])), default=0)
+        return int(pending["number"]) <= newest
+
+    def _fetch(self, file: Mapping[str, Any]) -> bool:
+        """A savepoint that is restored into another folder: what is pending in the former one is copied from there.
+
+        It is copied, not moved: the same savepoint may be restored into a third folder, or into the former one again.
+
+        Returns:
+            False if it was committed in the former folder: then nothing is owed here.
+        """
+        pending, former = self._folder / file["pending"], file.get("folder")
+        if former is None or Path(former) == self._folder.absolute():
+            raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
+        DataRoots.of_environment(os.environ).check("folder", former)
+        before = ParquetCommitter(Path(former))
+        if (before._folder / file["pending"]).exists():
+            before._is_due(file)
+            make_folder(self._folder)
+            copy_file(before._folder / file["pending"], pending)
+            return True
+        if before._has_committed(file):
+            return False
+        raise EnvironmentFailure(
+            f"{pending}: the file to commit, with {file.get('rows')} rows, is neither pending nor committed in "
+            f"{former}, where it was written, nor here; copy {file['pending']} from there into this folder"
+        )
+
+    # ------------------------------------------------------------ commit marks
+
+    def _mark(self, due: Sequence[Mapping[str, Any]]) -> None:
+        """From now on a file that is not pending any more counts as committed. Marks are added before old ones go.
+
+        A committer of an older attempt may be at it too. Since it adds a file, it lowers no mark.
+        """
+        newest: dict[str, int] = {}
+        for file in due:
+            pending = _PENDING.fullmatch(file["pending"])
+            assert pending is not None, "its name has been checked"
+            newest[pending["owner"]] = max(int(pending["number"]), newest.get(pending["owner"], 0))
+        made = {owner: self._folder / f"_committed-{owner}-{number}" for owner, number in newest.items()}
+        for path in made.values():
+            with writing(path):
+                path.touch()
+        sync_folder(self._folder)
+        for owner, path in made.items():
+            if owner in self._marks and self._marks[owner] != path:
+                self._marks[owner].unlink(missing_ok=True)
+        self._marks.update(made)
+
+    def _marks_of(self, owner: str) -> list[tuple[Path, int]]:
+        found = ((path, _MARK.fullmatch(path.name)) for path in self._folder.glob(f"_committed-{owner}-*"))
+        return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
+
+    def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
+        """A retained manifest may ask for files of a writer that are long gone: of these the newest mark stays."""
+        owners = set()
+        for path in self._folder.glob("_committed-*"):
+            found = _MARK.fullmatch(path.name)
+            if found and found.group("job", "uid") == sink and int(found["token"]) < token:
+                owners.add(found["owner"])
+        for owner in owners:
+            marks = sorted(self._marks_of(owner), key=lambda mark: mark[1])
+            for path, _ in marks[:-1] if owner in kept else marks:
+                path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ what readers see
+
+    def _show(self, pending: Path, final: Path) -> bool:
+        """Whether the file was not visible before.
+
+        One step, so that a consumer who takes the visible file away at once never meets a second one of the same rows.
+        """
         try:
-            _name_also(pending, final)
+            rename_without_replacing(pending, final)
         except FileExistsError:
-            return self._is_ours(pending, final)
-        except FileNotFoundError:
-            if final.exists():  # another holder of a permit was faster
-                return False
-            raise EnvironmentFailure(f"{pending}: the file to commit has vanished") from None
+            self._check_ours(pending, final)
+            pending.unlink(missing_ok=True)
+            return False
+        except FileNotFoundError:  # another holder of a permit was faster
+            return False
         except OSError as error:
             raise EnvironmentFailure(f"{pending}: it cannot be committed: {error}") from error
         return True
-
-    def _is_ours(self, pending: Path, final: Path) -> bool:
-        """A commit that was cut off between link and unlink is completed; a foreign file is left alone."""
-        try:
-            same = final.samefile(pending)
-        except FileNotFoundError:
-            return False
-        if not same:
-            raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
-        return False
 
 
 def _checked(committable: Any, job: str) -> Mapping[str, Any]:
@@ -223,20 +309,9 @@ def _checked(committable: Any, job: str) -> Mapping[str, Any]:
         or pending["job"] != safe(job)
         or pending.group("owner", "number") != final.group("owner", "number")
         or not isinstance(committable.get("bytes"), int)
+        or not isinstance(committable.get("folder", ""), str)
     ):  # fmt: skip
         detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
     found: Mapping[str, Any] = committable
     return found
-
-
-def _name_also(pending: Path, final: Path) -> None:
-    """A link fails where a rename would overwrite. Where links are not to be had, looking first must do."""
-    try:
-        final.hardlink_to(pending)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if final.exists():
-            raise FileExistsError from None
-        pending.rename(final)

@@ -56,6 +56,8 @@ class SparkSettings:
         }
         if self.master.startswith("local"):  # works without a resolvable host name, and listens to nobody else
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        if self.master == "local" or self.master.startswith("local["):  # Spark makes a secret of its own for each start
+            conf["spark.authenticate"] = "true"
         return conf | dict(self.extra)
 
 

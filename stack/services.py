@@ -66,19 +66,23 @@ def free_port(preferred: int = 0) -> int:
 # ---------------------------------------------------------------- Postgres
 
 
-def postgres(home: Path, port: int, *, durable: bool = True, password: str = "") -> Service:
+def postgres(
+    home: Path, port: int, *, durable: bool = True, password: str = "", may_create_databases: bool = False
+) -> Service:
     """Prepares a cluster with an empty database `weir` under `home/pg`; keeps one that is there.
 
     Args:
         durable: False skips fsync. The cluster survives a killed process, not a crash of the machine.
-        password: of a new cluster; random by default.
+        password: of the role `weir` in a new cluster; random by default.
+        may_create_databases: whether that role may, in a new cluster, as tests need.
     """
     account = service_account()
     programs = postgres_programs(home, account)
     _check_version(home / "pg/data", programs / "postgres")
     folder = private_folder(home / "pg", account)
     if not (folder / "data").exists():
-        _make_cluster(folder, programs, account, password or secrets.token_hex(16))
+        right = "CREATEDB" if may_create_databases else "NOCREATEDB"
+        _make_cluster(folder, programs, account, password or secrets.token_hex(16), right)
     _drop_foreign_lock(folder / "data/postmaster.pid")
     secret = (folder / "password").read_text(encoding="ascii")
     url = f"postgresql://weir:{secret}@127.0.0.1:{port}/weir"
@@ -114,17 +118,23 @@ def _check_version(data: Path, program: Path) -> None:
         )
 
 
-def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str) -> None:
-    """Into a temporary name first: a half-made cluster must not be taken for one."""
+def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str, right: str) -> None:
+    """Into a temporary name first: a half-made cluster must not be taken for one.
+
+    The console's role owns its database and is no superuser: one of those reads and writes files and runs programs.
+    """
     unfinished = folder / "data.new"
     shutil.rmtree(unfinished, ignore_errors=True)
     _write_private(folder / "password", password, account)
-    initdb = [str(programs / "initdb"), "-D", str(unfinished), "-U", "weir", f"--pwfile={folder / 'password'}"]
+    _write_private(folder / "superuser", secrets.token_hex(16), account)
+    initdb = [str(programs / "initdb"), "-D", str(unfinished), "-U", "postgres", f"--pwfile={folder / 'superuser'}"]
     _run_as(
         account, [*initdb, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
     )
     single = [str(programs / "postgres"), "--single", "-D", str(unfinished), "postgres"]
-    _run_as(account, single, "CREATE DATABASE weir\n")
+    secret = password.replace("'", "''")
+    role = f"CREATE ROLE weir LOGIN NOSUPERUSER NOCREATEROLE {right} PASSWORD '{secret}'\n"
+    _run_as(account, single, role + "CREATE DATABASE weir OWNER weir\n")
     unfinished.rename(folder / "data")
 
 
@@ -204,12 +214,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def start_postgres(folder: Path, *, port: int = 0, durable: bool = False, password: str = "") -> Iterator[Running]:
+def start_postgres(
+    folder: Path, *, port: int = 0, durable: bool = False, password: str = "", may_create_databases: bool = False
+) -> Iterator[Running]:
     """A real Postgres with an empty database `weir`; data, socket and log under `folder`. Ended with the block.
 
     If this process is killed, the kernel ends the server.
     """
-    with _running(lambda chosen: postgres(folder, chosen, durable=durable, password=password), folder, port) as running:
+
+    def make(chosen: int) -> Service:
+        return postgres(folder, chosen, durable=durable, password=password, may_create_databases=may_create_databases)
+
+    with _running(make, folder, port) as running:
         yield running
 
 

@@ -65,9 +65,16 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 
 def make_folders(settings: Settings) -> None:
-    names = ("storage", "inputs", "data")
-    for folder in (settings.var, settings.run, settings.log, *(settings.var / name for name in names)):
-        folder.mkdir(parents=True, exist_ok=True)
+    """State, inputs and logs hold what jobs read and write: no other account may look, whatever the umask is.
+
+    The account of the servers, which is another one under root, passes through `var`.
+    """
+    settings.var.mkdir(mode=0o711, parents=True, exist_ok=True)
+    for name in ("run", "log", "storage", "inputs", "spark", "weir-spark"):
+        folder = settings.var / name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o700)
+    (settings.var / "data").mkdir(exist_ok=True)
 
 
 def kept_secret(path: Path, given: str = "") -> str:

@@ -148,6 +148,7 @@ class Stack:
         """A supervisor that was killed may have left processes; ours would fight with them."""
         sweep(self._settings)
         shutil.rmtree(self._settings.var / "spark", ignore_errors=True)
+        make_folders(self._settings)
 
     def _strays(self) -> list[ProcessId]:
         sessions = [c.popen.pid for c in self._supervisor.children if c.popen]

@@ -36,7 +36,7 @@ class Child:
         stdout: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._log = log
         with log.open("ab") as stderr:
             self._log_start = stderr.tell()

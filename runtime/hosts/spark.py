@@ -143,6 +143,8 @@ class SparkLauncher(StandingLauncher):
                     pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ]
                 )
                 settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+                if is_local(settings.get("spark.master", "")):
+                    settings.set("spark.authenticate", "true")
                 self._context = SparkContext(conf=settings)
                 self._context.setLogLevel("ERROR")
             return self._context
@@ -168,6 +170,11 @@ _SPARK_SETTINGS: Final = {
 
 #: What a slot needs to know which files it may read. Executors on other hosts have an environment of their own.
 _SLOT_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark makes a secret for its ports itself. A cluster has one secret for all, in spark-defaults.conf."""
+    return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 
 def _own_address(peer: str) -> str:

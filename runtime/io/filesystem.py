@@ -112,6 +112,7 @@ class FileStore:
     def _make_folder(self, folder: Path) -> Sequence[Path]:
         """Makes `folder`; returns those that were not there, whose parents must be made durable."""
         missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # state is nobody else's to read
         folder.mkdir(parents=True, exist_ok=True)
         return missing
 

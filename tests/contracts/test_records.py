@@ -338,7 +338,10 @@ def test_a_lost_connection_is_an_error_to_retry_and_the_next_call_connects_again
     records = PostgresRecords(url(), run.pk, Token(run.token), 128)
     assert records.next_checkpoint_id() == 1
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND usename = current_user"
+        )
     with pytest.raises(EnvironmentFailure):
         records.next_checkpoint_id()
     assert records.next_checkpoint_id() == 2

@@ -138,3 +138,8 @@ def test_the_data_is_durable_before_the_name_and_the_name_before_the_return(
     FileStore(tmp_path / "root").put("chk-1/a", [b"x"])
     name = f".tmp-{os.getpid()}-0-a"
     assert seen == [f"sync {name}", "sync root", f"sync {tmp_path.name}", "rename to a", "sync chk-1"]
+
+
+def test_nobody_else_may_look_into_a_store_on_disk(tmp_path: Path) -> None:
+    FileStore(tmp_path / "storage" / "7").put("chk-1-1/a-0/k.arrow", [b"secret"])
+    assert (tmp_path / "storage" / "7").stat().st_mode & 0o777 == 0o700

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime.hosts.spark import is_local
+
 #: As a master begins: the options that its JVM was started with.
 LOOK = """
 from runtime.hosts.spark import SparkLauncher
@@ -29,3 +31,32 @@ def test_java_options_of_an_operator_are_kept(tmp_path: Path) -> None:
     probe, arguments = done.stdout.splitlines()
     assert probe == "kept"
     assert {"-XX:+UseParallelGC", "-XX:TieredStopAtLevel=1"} <= set(arguments.split())
+
+
+#: The secret is made in the JVM: settings of PySpark go over a command line, which everybody on the machine can read.
+AUTHENTICATED = """
+from runtime.hosts.spark import SparkLauncher
+
+launcher = SparkLauncher("authenticated", "")
+context = launcher._open(2)
+print(context.getConf().get("spark.authenticate"), context.getConf().get("spark.authenticate.secret"))
+print(context.parallelize(range(100), 2).sum())
+launcher.close()
+"""
+
+
+@pytest.mark.slow
+def test_the_ports_of_a_local_spark_ask_for_a_secret_of_this_run() -> None:
+    """The ports of the driver take serialised objects from whoever connects, other users of the machine too."""
+    done = subprocess.run([sys.executable, "-c", AUTHENTICATED], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["true", "None", str(sum(range(100)))], done.stderr
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[2,3]"])
+def test_a_local_spark_makes_its_secret_itself(master: str) -> None:
+    assert is_local(master)
+
+
+@pytest.mark.parametrize("master", ["", "spark://host:7077", "local-cluster[2,1,1024]", "yarn"])
+def test_a_cluster_has_one_secret_that_its_administrator_sets(master: str) -> None:
+    assert not is_local(master)

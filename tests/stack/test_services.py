@@ -53,6 +53,18 @@ def test_strangers_are_refused(home: Path) -> None:
             redis.Redis.from_url(broker.url.replace("redis://:", "redis://:x")).ping()
 
 
+def test_the_role_of_the_console_is_no_superuser(home: Path) -> None:
+    """A superuser reads and writes files of the server's account and starts programs, all through SQL."""
+    with start_postgres(home) as database, psycopg.connect(database.url, autocommit=True) as connection:
+        rights = "rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls"
+        row = connection.execute(f"select {rights} from pg_roles where rolname = current_user").fetchone()
+        assert row == (False,) * 5
+        connection.execute("create table made (n int)")
+        for attack in ("copy made from program 'id'", "select pg_read_file('/etc/hostname')", "create role other"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(attack)
+
+
 def test_data_outlives_a_killed_postgres(home: Path) -> None:
     """The lock file and the shared memory of the dead server are in the way of a careless start."""
     with start_postgres(home, durable=True) as database:

@@ -113,6 +113,11 @@ WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a
 WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
 
+#: Requests that are handled at a time, and so the connections to Postgres that they can hold. Masters need the rest.
+WEIR_WEB_CONNECTIONS = 48
+#: Most slots, which are processes, that one run may ask for.
+WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
+
 # ---------------------------------------------------------------- Django
 
 SECRET_KEY = required("DJANGO_SECRET_KEY")
@@ -146,6 +151,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "console.accounts.middleware.RequestIdMiddleware",
+    "console.accounts.concurrency.ConcurrencyLimit",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -188,6 +194,9 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "/login/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login/"
+
+#: Of a request. What is stored is bounded per field, far below.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 512 * 1024
 
 LANGUAGE_CODE = "en"
 USE_I18N = False

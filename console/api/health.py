@@ -1,6 +1,9 @@
 """Is the process alive, and can it do its work. For load balancers and supervisors; needs no login."""
 
+import threading
+import time
 from collections.abc import Callable
+from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, JsonResponse
@@ -11,6 +14,38 @@ from kombu.exceptions import OperationalError as BrokerError
 from console.celery import app
 
 _BROKER_TIMEOUT_S = 2
+_FRESH_S: Final = 1.0  #: so long an answer is good for everybody
+
+
+class _Readiness:
+    """The last answer. Strangers may ask as often as they like: at most one request at a time looks anew.
+
+    The others are given the last answer, which is at most as old as a probe takes; they open no connection.
+    """
+
+    def __init__(self) -> None:
+        self._looking = threading.Lock()
+        self._parts: dict[str, str] | None = None
+        self._looked_at = 0.0
+
+    def parts(self) -> dict[str, str]:
+        if self._parts is not None and time.monotonic() - self._looked_at < _FRESH_S:
+            return self._parts
+        if self._looking.acquire(blocking=self._parts is None):
+            try:
+                if self._parts is None or time.monotonic() - self._looked_at >= _FRESH_S:
+                    self._parts = {"database": _probe(_ask_database), "broker": _probe(_ask_broker)}
+                    self._looked_at = time.monotonic()
+            finally:
+                self._looking.release()
+        assert self._parts is not None, "the first request has waited for the first answer"
+        return self._parts
+
+    def forget(self) -> None:
+        self._parts = None
+
+
+READINESS: Final = _Readiness()
 
 
 @never_cache
@@ -24,7 +59,7 @@ def livez(request: HttpRequest) -> JsonResponse:
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
     """Every part that requests need, by name; 503 when one is away."""
-    parts = {"database": _probe(_ask_database), "broker": _probe(_ask_broker)}
+    parts = READINESS.parts()
     ready = all(answer == "ok" for answer in parts.values())
     return JsonResponse({"status": "ok" if ready else "unavailable", "parts": parts}, status=200 if ready else 503)
 

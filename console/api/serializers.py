@@ -23,8 +23,8 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class LoginRequest(StrictSerializer):
-    username = serializers.CharField()
-    password = serializers.CharField(trim_whitespace=False)
+    username = serializers.CharField(max_length=150)
+    password = serializers.CharField(trim_whitespace=False, max_length=4_096)
 
 
 class LoginResponse(serializers.Serializer[Any]):
@@ -162,7 +162,7 @@ class OperationRequest(StrictSerializer):
 
     kind = serializers.CharField()
     params = serializers.DictField(required=False)
-    reason = serializers.CharField(required=False, allow_blank=True, default="")
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1_000)
 
 
 class OperationSerializer(serializers.ModelSerializer[Operation]):

@@ -1,11 +1,14 @@
 """Definitions and runs in the admin. A job's description may be edited; everything else was decided elsewhere."""
 
+from django import forms
 from django.contrib import admin
+from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db.models import Model
 from django.http import HttpRequest
 
 from console.accounts.read_only import ReadOnlyAdmin
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.jobs.services import DESCRIPTION_LENGTH_MAX
 
 
 @admin.register(Pipeline)
@@ -14,10 +17,17 @@ class PipelineAdmin(ReadOnlyAdmin):
     search_fields = ("name", "description")
 
 
+class JobForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Of the admin: the bound of the console."""
+
+    description = forms.CharField(required=False, max_length=DESCRIPTION_LENGTH_MAX, widget=AdminTextareaWidget)
+
+
 @admin.register(Job)
 class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Jobs are made through the console, where names and pipelines are checked."""
 
+    form = JobForm
     list_display = ("name", "pipeline", "description", "created_at", "created_by")
     list_filter = ("pipeline",)
     list_select_related = ("created_by",)

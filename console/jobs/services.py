@@ -22,6 +22,8 @@ from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 
 NAME_LENGTH_MAX = 100
+DESCRIPTION_LENGTH_MAX = 2_000
+PARAMS_BYTES_MAX = 64 * 1024  #: as JSON
 
 
 def create_job(user: User, *, name: str, pipeline: str, description: str = "") -> Job:
@@ -32,6 +34,9 @@ def create_job(user: User, *, name: str, pipeline: str, description: str = "") -
         raise Refused("invalid-field", f"name: must have 1 to {NAME_LENGTH_MAX} characters.", field="name")
     if not name.isprintable():
         raise Refused("invalid-field", "name: must be one line of printable characters.", field="name")
+    if len(description) > DESCRIPTION_LENGTH_MAX:
+        detail = f"description: must have {DESCRIPTION_LENGTH_MAX} characters at most."
+        raise Refused("invalid-field", detail, field="description")
     _known_pipeline(pipeline)
     try:
         with transaction.atomic():
@@ -54,6 +59,8 @@ def create_version(
     must_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
     _check_parallelism(parallelism, groups)
+    if len(msgspec.json.encode(params)) > PARAMS_BYTES_MAX:
+        raise Refused("invalid-field", f"params: must have {PARAMS_BYTES_MAX} bytes at most.", field="params")
     check_params(params, _known_pipeline(job.pipeline).schema)
     checked = msgspec.to_builtins(job_settings.parse(settings or {}))
     with transaction.atomic():
@@ -119,3 +126,16 @@ def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
     if not 0 < parallelism <= max_parallelism:
         detail = f"parallelism: must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}."
         raise Refused("invalid-field", detail, field="parallelism")
+    check_slots(parallelism, "parallelism")
+
+
+def check_slots(parallelism: int, field: str) -> None:
+    """Each slot is a process: one request must not take a machine down.
+
+    Raises:
+        Refused: more than WEIR_MAX_SLOTS.
+    """
+    most = django_settings.WEIR_MAX_SLOTS
+    if parallelism > most:
+        detail = f"{field}: a run may have {most} slots at most, not {parallelism}; WEIR_MAX_SLOTS sets the limit."
+        raise Refused("invalid-field", detail, field=field)

@@ -19,7 +19,7 @@ from console.accounts.rights import must_operate
 from console.accounts.storable import unfit_text
 from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run, VersionState
-from console.jobs.services import newest_ready
+from console.jobs.services import check_slots, newest_ready
 from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
 from console.operations.params import RestoreParams, StartParams, kind_of, params_of
@@ -170,6 +170,7 @@ def _check_parallelism(parallelism: int, version: JobVersion) -> None:
         limit = f"max_parallelism ({version.max_parallelism})"
         detail = f"params.parallelism: must lie between 1 and {limit}, not {parallelism}."
         raise Refused("invalid-field", detail, field="params.parallelism")
+    check_slots(parallelism, "params.parallelism")
 
 
 def _must_be_startable(job: Job) -> None:

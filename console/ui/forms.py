@@ -7,7 +7,7 @@ from django import forms
 
 from console.accounts.refusals import Refused
 from console.jobs.models import JobVersion
-from console.jobs.services import NAME_LENGTH_MAX
+from console.jobs.services import DESCRIPTION_LENGTH_MAX, NAME_LENGTH_MAX
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
@@ -39,7 +39,9 @@ _SETTINGS_HELP = {
 
 class JobForm(forms.Form):
     name = forms.CharField(max_length=NAME_LENGTH_MAX, help_text="Unique; shown everywhere.")
-    description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
+    description = forms.CharField(
+        required=False, max_length=DESCRIPTION_LENGTH_MAX, widget=forms.Textarea(attrs={"rows": 2})
+    )
 
 
 class ParallelismForm(forms.Form):

@@ -146,10 +146,13 @@ def make_checkpoint() -> MakeCheckpoint:
 
 @pytest.fixture(autouse=True)
 def _no_throttle() -> None:
-    """Logins are counted in a cache that outlives a test."""
+    """Logins are counted, and readiness is remembered, for longer than a test."""
     from django.core.cache import cache
 
+    from console.api.health import READINESS
+
     cache.clear()
+    READINESS.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Signing in and out, and the choice of colours. The choice is a cookie, so that the first paint is right."""
 
 from http import HTTPStatus
-from math import ceil
 from typing import Any
 
 from django.contrib.auth.views import LoginView, LogoutView
@@ -10,7 +9,7 @@ from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from console.accounts.throttling import LoginThrottle
+from console.accounts.throttling import seconds_to_wait
 
 _YEAR_S = 365 * 86_400
 _THEMES = ("light", "dark")
@@ -21,10 +20,9 @@ class Login(LoginView):
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        throttle = LoginThrottle()
-        if throttle.allow_request(request, self):  # type: ignore[arg-type]
+        wait_s = seconds_to_wait(request)
+        if not wait_s:
             return super().post(request, *args, **kwargs)
-        wait_s = ceil(throttle.wait() or 1)
         context = self.get_context_data(form=self.get_form_class()(request), wait_s=wait_s)
         return self.render_to_response(context, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": wait_s})
 

@@ -1,0 +1,46 @@
+"""Clients that send a request byte by byte, to hold a connection for nothing (slow loris).
+
+uvicorn closes idle connections, and waits without end for the rest of a request that has begun.
+"""
+
+import asyncio
+from typing import Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_S: Final = 20.0  #: for a whole request, headers and body
+
+
+class PunctualProtocol(H11Protocol):
+    """Closes a connection whose request is not complete `REQUEST_S` after it could begin."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """The deadline runs while the client has something to send. More bytes do not move it."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -80,4 +80,21 @@ class ExponentialDelay:
         return max(self.initial_ms, min(backoff_ms + offset_ms, self.max_ms))
 
 
+class RepeatedErrors:
+    """Recognises a programming error that came again at the same record; no strategy helps against it.
+
+    Mutable, owned by one master. Two failures are of the same record when they are equal and no checkpoint was
+    completed in between, since both attempts then read the same rows.
+    """
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def is_final(self, error: str, progressed: bool) -> bool:
+        """`error`: equal for failures of the same code at the same record; empty for all others."""
+        repeated = bool(error) and error == self._last and not progressed
+        self._last = error
+        return repeated
+
+
 RestartStrategy = NoRestart | FixedDelay | ExponentialDelay

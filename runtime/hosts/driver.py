@@ -8,7 +8,7 @@ launcher starts slots, records hold the truth.
 import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Literal
@@ -25,7 +25,15 @@ from runtime.core.lifecycle import RunEvent
 from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import Restored, assign
-from runtime.core.restart import OUTAGE, ExponentialDelay, Failure, FixedDelay, NoRestart, RestartStrategy
+from runtime.core.restart import (
+    OUTAGE,
+    ExponentialDelay,
+    Failure,
+    FixedDelay,
+    NoRestart,
+    RepeatedErrors,
+    RestartStrategy,
+)
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
 from runtime.hosts.attempt import Attempt
@@ -93,6 +101,7 @@ class JobMaster:
         self._attempt: Attempt | None = None
         self._cancelled_by: list[str] = []
         self._restarts = 0
+        self._repeated_errors = RepeatedErrors()
         self._failures = 0
         self._outages = 0  #: in a row
         self._facts: dict[str, Any] = {}  #: for the live report
@@ -344,6 +353,8 @@ class JobMaster:
                     return str(error)
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
+        if self._repeated_errors.is_final(outcome.error, outcome.progressed):
+            outcome = replace(outcome, final=True, detail=f"{outcome.detail}. It failed twice at the same record")
         outage = outcome.outage and not outcome.final and not isinstance(self._config.restart, NoRestart)
         if outage:
             return self._wait_out(outcome)

@@ -106,6 +106,7 @@ class Heartbeat(_Message, frozen=True):
 class Failed(_Message, frozen=True):
     """The slot cannot go on. `final` says that trying again cannot help. `story`: the last events of the subtask.
 
+    `error`: equal for two failures of the same code at the same record; empty where it is no programming error.
     `damaged`: the state file that could not be restored, if it was that. `outage`: storage or a service is away that a
     source, a sink or the restore needs.
     """
@@ -117,6 +118,7 @@ class Failed(_Message, frozen=True):
     story: list[str]
     damaged: str
     outage: bool = False
+    error: str = ""
 
 
 ToMaster = Deployed | Ack | Declined | Finished | Ended | Heartbeat | Failed

@@ -65,6 +65,7 @@ class Outcome:
     progressed: bool = False  #: a checkpoint was completed
     ran_ms: int = 0  #: since every subtask ran
     damaged: str = ""  #: a file of the checkpoint that was to be restored is missing or altered
+    error: str = ""  #: of a programming error: equal for the same code at the same record
     outage: bool = False  #: storage or a service is away: it is waited for, and no restart is counted
     intact: bool = False  #: no slot was lost or hangs, as far as is known
 
@@ -78,6 +79,7 @@ def failed_by(said: Failed) -> Outcome:
         said.final,
         tuple(said.story),
         damaged=said.damaged,
+        error=said.error,
         outage=said.outage,
         intact=True,
     )

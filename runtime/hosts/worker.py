@@ -34,6 +34,7 @@ from runtime.hosts.feedback import replayed
 from runtime.hosts.logs import trace
 from runtime.hosts.outages import is_outage
 from runtime.hosts.outputs import Outputs
+from runtime.hosts.programming_errors import fingerprint, place_of
 from runtime.hosts.protocol import (
     Aborted,
     Completed,
@@ -352,7 +353,7 @@ class Slot:
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
-        said, traced = _sendable(str(error) or type(error).__name__)[:MAX_DETAIL_CHARACTERS], trace(error)
+        said, traced = _sendable(_described(error))[:MAX_DETAIL_CHARACTERS], trace(error)
         self._tell_metrics()
         self._control.send(
             Failed(
@@ -362,6 +363,7 @@ class Slot:
                 final=_is_final(error),
                 story=[line[:500] for line in story[-20:]],
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
+                error=_sendable(fingerprint(error)),
                 outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
             )
         )
@@ -373,6 +375,11 @@ class Slot:
 def _note_untidy(future: "Future[None]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
+
+
+def _described(error: Exception) -> str:
+    text, place = str(error) or type(error).__name__, place_of(error)
+    return f"{text} ({place})" if place else text
 
 
 def _look_again() -> None:

@@ -3,13 +3,13 @@
 The row function is the one place of the data plane that touches single records in Python.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.operators.row_values import batch_of, rows_of
+from runtime.operators.row_values import batch_of, note_row, rows_of
 from runtime.ports import Collector, Operator
 
 ROWS_PER_BATCH: Final = 16_384  #: most rows that a flat map puts into one output batch
@@ -56,6 +56,14 @@ class FlatMapRows(Operator):
         self._schema = schema
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
-        rows = (made for row in rows_of(batch) for made in self._function(row))
+        rows = self._made(batch)
         while chunk := list(islice(rows, ROWS_PER_BATCH)):
             out.emit(batch_of(chunk, self._schema))
+
+    def _made(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        for row in rows_of(batch):
+            try:
+                yield from self._function(row)
+            except Exception as error:
+                note_row(error, row)
+                raise

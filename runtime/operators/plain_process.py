@@ -35,7 +35,7 @@ import heapq
 import pyarrow as pa
 
 from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
-from runtime.operators.row_values import rows_of
+from runtime.operators.row_values import note_row, rows_of
 from runtime.operators.timers import check_time
 from runtime.ports import Collector, ListState, OperatorContext
 
@@ -101,7 +101,11 @@ class Process(FunctionOperator[SubtaskContext]):
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         with self._out.into(out):
             for row in rows_of(batch):
-                self._function.process(row, self._context, self._out)
+                try:
+                    self._function.process(row, self._context, self._out)
+                except Exception as error:
+                    note_row(error, row)
+                    raise
 
     def next_processing_timer(self) -> int | None:
         return self._context.next_timer_ms

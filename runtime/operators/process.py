@@ -35,7 +35,7 @@ from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
 from runtime.operators.keyed_state import At, Cells, CurrentKey, KeyedListState, MapState
-from runtime.operators.row_values import rows_of, values_of
+from runtime.operators.row_values import note_row, rows_of, values_of
 from runtime.operators.timers import Timer, Timers
 from runtime.operators.value_state import AggregatingState, ExpiringValueState, ReducingState, ValueState
 from runtime.ports import Collector, OperatorContext
@@ -192,8 +192,13 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         times = repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
         process, context, collector, key = self._function.process, self._context, self._out, self._context.key
         with collector.into(out), context.handling(keys):
-            for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # two are as long
-                process(row, context, collector)
+            row = None
+            try:
+                for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # as long
+                    process(row, context, collector)
+            except Exception as error:
+                note_row(error, row)
+                raise
 
     def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[At], list[int]]:
         """Key group and key of each distinct key, and which of them each row has."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Row = dict[str, Any]
+MAX_ROW_CHARACTERS: Final = 300  #: of a row that an error shows
 
 _FIRST, _LAST = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")  #: what a `datetime` can be, at least
 _EXACT_UNITS: Final = ("s", "ms", "us")  #: of finer ones a `datetime` would lose digits
@@ -96,3 +97,9 @@ def _are_plain_times(column: pa.Array) -> bool:
         return True
     first, last = np.array([ends["min"], ends["max"]]).astype(f"datetime64[{unit}]")
     return bool(first >= _FIRST and last <= _LAST)
+
+
+def note_row(error: Exception, row: Any) -> None:
+    """Adds to an error of a row-wise function the row at which it arose, shortened."""
+    text = repr(row)
+    error.add_note(f"at the row {text if len(text) <= MAX_ROW_CHARACTERS else text[:MAX_ROW_CHARACTERS] + ' …'}")

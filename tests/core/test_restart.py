@@ -2,7 +2,15 @@
 
 import pytest
 
-from runtime.core.restart import ExponentialDelay, Failure, FixedDelay, NoRestart, RestartStrategy, Verdict
+from runtime.core.restart import (
+    ExponentialDelay,
+    Failure,
+    FixedDelay,
+    NoRestart,
+    RepeatedErrors,
+    RestartStrategy,
+    Verdict,
+)
 
 EXPONENTIAL = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=2.0, reset_after_ms=5_000, jitter=0.0)
 
@@ -60,3 +68,16 @@ def test_jitter_spreads_the_delay_within_its_bounds(before: int, draw: float, ex
 def test_a_constant_delay_is_a_multiplier_of_one() -> None:
     strategy = ExponentialDelay(initial_ms=100, max_ms=1_000, multiplier=1.0, reset_after_ms=5_000, jitter=0.0)
     assert strategy.after(failure(), 1_000_000).delay_ms == 100
+
+
+def test_a_programming_error_is_final_when_it_comes_again_at_the_same_record() -> None:
+    errors = RepeatedErrors()
+    assert [errors.is_final(error, False) for error in ("a", "b", "a", "a")] == [False, False, False, True]
+    assert not errors.is_final("a", progressed=True), "a checkpoint was completed: it is another record"
+    assert errors.is_final("a", progressed=False)
+
+
+def test_other_failures_never_are() -> None:
+    errors = RepeatedErrors()
+    assert not any(errors.is_final("", False) for _ in range(3))
+    assert [errors.is_final(error, False) for error in ("a", "", "a")] == [False, False, False]

@@ -230,6 +230,8 @@ class KeyedTable:
         if not self.settled:
             raise JobRejected("state-type-open", self.schema.name, f"a column without a type: {self.schema.describe()}")
         keys = [plain(column) for column in columns]
+        if learn and any(key.type != field.type for key, field in zip(keys, self.schema.keys, strict=True)):
+            self.settle([key.type for key in keys], [field.type for field in self.schema.values])
         codes = np.zeros((len(keys) + 1, len(keys[0])), dtype=np.int64)
         for position, (codec, column) in enumerate(zip(self._codecs, keys, strict=True)):
             codes[position] = codec.encode(column, learn)

@@ -119,6 +119,12 @@ def lose_list_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_lists", lambda *_: {})
 
 
+def restore_event_time_by_key_group_alone(patch: pytest.MonkeyPatch) -> None:
+    """A split in list state may lie far behind the subtask that it is given to."""
+    patch.setattr(recovery, "_is_shared", lambda *_: False)
+    patch.setattr(recovery, "_bounded", lambda watermark, _: watermark)
+
+
 def lose_union_lists(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_united", lambda _: {})
 
@@ -273,6 +279,7 @@ PLANTED: dict[Plant, int] = {
     drop_the_last_batch_at_drain: 5,
     emit_behind_the_barrier: 24,
     lose_list_state: 46,
+    restore_event_time_by_key_group_alone: 175,
     lose_union_lists: 8,
     complete_with_a_partly_finished_union: 0,
     take_every_entry_of_a_union: 30,

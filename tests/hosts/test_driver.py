@@ -27,6 +27,7 @@ from runtime.hosts.local import LocalLauncher, local_master, run_local
 from runtime.hosts.scribe import Scribe
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
+from runtime.io.manifests import write_manifest
 from runtime.io.memory_records import MemoryRecords
 from runtime.records import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
@@ -140,6 +141,9 @@ def drained_but_not_committed(folder: Path) -> tuple[MemoryRecords, list[Path]]:
     thread.join(60)
     savepoint = first.completed[-1].manifest
     assert savepoint.kind is CheckpointKind.DRAIN
+    write_manifest(FileStore(str(folder / "state")), savepoint)  # the end of the run has noted what was committed
+    for mark in (folder / "out").glob("_committed-*"):
+        mark.unlink()
     shown = []
     for committable in owed(savepoint)[OperatorId("out")]:
         shown.append(folder / "out" / committable["final"])

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.jobs.promises import promise_of
-from console.operations.models import Operation, OperationKind
+from console.operations.models import OF_JOB, Operation
 from console.operations.selectors import Act, acts
 from runtime.core.graph import Guarantee
 
@@ -88,7 +88,7 @@ class VersionSerializer(serializers.ModelSerializer[JobVersion]):
 
 
 class ActSerializer(serializers.Serializer[Act]):
-    act = serializers.ChoiceField(choices=[kind.value for kind in OperationKind])
+    act = serializers.ChoiceField(choices=[kind.value for kind in OF_JOB])
     enabled = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True)
 

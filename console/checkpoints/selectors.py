@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
 
@@ -10,6 +10,8 @@ from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, Run
 from runtime.core.checkpoint import FailureReason
 from runtime.core.statistics import REMEMBERED, Measured, Summary, summary
+
+MAX_COUNTED: Final = 100  #: failures that a sentence counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,19 @@ def statistics(job: Job, run: Run | None = None) -> Statistics:
         latest_failed=max((one.newest for one in failures), key=lambda row: row.number, default=None),
         latest_restored=restored.select_related("restored_checkpoint").order_by("-token").first(),
     )
+
+
+def newest_completed(run: Run) -> Checkpoint | None:
+    """Of a run; savepoints commit nothing, so they do not count. Read through the index of what is retained."""
+    retained = Checkpoint.objects.filter(job=run.job_id, status=Status.COMPLETED, discarded_at=None)
+    return retained.filter(run=run, kind=Kind.CHECKPOINT).defer("operators").order_by("-number").first()
+
+
+def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
+    """How many checkpoints of a run have failed after `completed`, up to `MAX_COUNTED`, and the newest of them."""
+    failed = Checkpoint.objects.filter(run=run, status=Status.FAILED, number__gt=completed.number if completed else 0)
+    found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED])
+    return len(found), found[0] if found else None
 
 
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:

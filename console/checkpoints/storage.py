@@ -5,6 +5,7 @@ verified when state is read. Folders elsewhere are read below `WEIR_SAVEPOINT_RO
 operators.
 """
 
+import shutil
 from collections.abc import Iterable
 from errno import ENAMETOOLONG
 from http import HTTPStatus
@@ -14,7 +15,7 @@ from django.conf import settings
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint
-from runtime.core.checkpoint import Manifest, Segment
+from runtime.core.checkpoint import Manifest, Segment, numbers_of
 from runtime.core.envelope import FILE_NAME, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 
@@ -40,6 +41,25 @@ def recorded(checkpoint: Checkpoint) -> Manifest:
         raise _corrupt(f"{file}: {detail}", ROW)
     _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), ROW)
     return manifest
+
+
+def needs(checkpoint: Checkpoint, folder: str) -> bool | None:
+    """Whether a checkpoint names files in the folder of another one; None if its manifest cannot be read."""
+    try:
+        manifest = _manifest(root_of(checkpoint.job_id) / checkpoint.path / FILE_NAME, ROW)
+    except Refused as refused:
+        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        return None
+    return any(segment.path.startswith(f"{folder}/") for segment in manifest.segments())
+
+
+def remove(checkpoint: Checkpoint) -> None:
+    """Deletes the folder of a savepoint. May be done again. Raises OSError."""
+    assert numbers_of(checkpoint.path) is not None, "the folder of a savepoint has a name of our own"
+    folder = root_of(checkpoint.job_id) / checkpoint.path
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def elsewhere(given: str) -> tuple[Path, Manifest]:

@@ -26,6 +26,7 @@ from console.jobs.holding import new_owner, renew
 from console.jobs.models import Run
 from console.jobs.patience import when_back
 from console.jobs.pulse import Pulse
+from console.jobs.scratch import scratch_folder
 from runtime.core.restart import Failure
 from runtime.core.settings import JobSettings
 
@@ -99,11 +100,15 @@ class _Supervision:
 
     def _attend(self, token: int) -> Ended | Left:
         """Start a master and watch it until it ends or must be left."""
+        with scratch_folder(self._run_id, token) as scratch:
+            return self._attend_with(token, scratch)
+
+    def _attend_with(self, token: int, scratch: dict[str, str]) -> Ended | Left:
         command = [*settings.WEIR_MASTER_COMMAND, str(self._run_id), str(token)]
         began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
         try:
             pulse = Pulse(log_file.with_suffix(".beat"))
-            environment = child_environment.of_master(pulse.file)
+            environment = child_environment.of_master(pulse.file) | scratch
             child = Child(command, log_file, stdin=subprocess.PIPE, environment=environment)
         except OSError as error:
             return Ended(CANNOT_START, f"ended with {describe_exit(CANNOT_START)}", 0.0, [str(error)])

@@ -20,6 +20,7 @@ class OperationKind(StrEnum):
     STOP = "stop"
     DRAIN = "drain"
     CANCEL = "cancel"
+    DISCARD = "discard"
 
 
 class OperationState(StrEnum):
@@ -34,6 +35,8 @@ class OperationState(StrEnum):
 
 OPERATION_STATES = choices(OperationState)
 ACTIVE = (OperationState.QUEUED, OperationState.RUNNING)
+#: Acts on the job or its run; a savepoint is discarded on the page of the savepoint.
+OF_JOB = tuple(kind for kind in OperationKind if kind is not OperationKind.DISCARD)
 NEW_RUN = (OperationKind.START, OperationKind.RESTORE)
 _ACTIVE = [state.value for state in ACTIVE]
 

@@ -42,9 +42,16 @@ class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("`path` must not be given beside a checkpoint")
 
 
+class DiscardParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`checkpoint` is the id of a savepoint's row (not its number within the job)."""
+
+    checkpoint: Id
+
+
 _PARAMS: dict[OperationKind, type[msgspec.Struct]] = {
     OperationKind.START: StartParams,
     OperationKind.RESTORE: RestoreParams,
+    OperationKind.DISCARD: DiscardParams,
 }
 
 

@@ -4,7 +4,7 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.jobs import leases
-from console.operations import settlement
+from console.operations import discard, settlement
 
 log = structlog.get_logger(__name__)
 
@@ -16,4 +16,5 @@ def reconcile() -> None:
     leases.wake_waiting()
     settlement.settle_new_runs()
     settlement.settle_orphans()
+    discard.remove_files()
     checkpoints.give_up_orphans()

@@ -10,8 +10,8 @@ from django.db.models.lookups import LessThanOrEqual
 
 from console.accounts.rights import operate_refusal, type_of_user
 from console.checkpoints.models import Checkpoint, Kind, Status
-from console.jobs.models import Attempt, Job, JobVersion, Run, VersionState
-from console.operations.models import ACTIVE, Operation, OperationKind
+from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, VersionState
+from console.operations.models import ACTIVE, OF_JOB, Operation, OperationKind
 from console.operations.restore import committed_of
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
 
@@ -170,6 +170,11 @@ def _length(column: str) -> Func:
     return Func(F(column), function="jsonb_array_length", output_field=IntegerField())
 
 
+def last_failed_attempt(run: Run) -> Attempt | None:
+    """With what was recorded about its failure."""
+    return Attempt.objects.filter(run=run, outcome=AttemptOutcome.FAILED).order_by("-token").first()
+
+
 def reached(run: Run | None) -> Reached:
     """How far a run has come."""
     if run is None:
@@ -181,7 +186,7 @@ def reached(run: Run | None) -> Reached:
 def acts(job: Job, run: Run | None, user: type_of_user) -> tuple[Act, ...]:
     """Every act, in the order of the buttons, with the reason where it is not possible now."""
     forbidden = operate_refusal(user)
-    return tuple(_act(kind, forbidden or _reason(kind, job, run)) for kind in OperationKind)
+    return tuple(_act(kind, forbidden or _reason(kind, job, run)) for kind in OF_JOB)
 
 
 def _act(kind: OperationKind, reason: str | None) -> Act:

@@ -20,9 +20,10 @@ from console.accounts.storable import unfit_text
 from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import check_slots, newest_ready
+from console.operations import discard
 from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
-from console.operations.params import RestoreParams, StartParams, kind_of, params_of
+from console.operations.params import DiscardParams, RestoreParams, StartParams, kind_of, params_of
 from console.operations.restore import must_be_restorable, must_repeat_nothing
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
 
@@ -82,6 +83,8 @@ def _accept(row: Operation, typed: Any) -> Operation:
     match typed:
         case RestoreParams():
             return _restore(row, typed)
+        case DiscardParams(checkpoint=wanted):
+            return discard.accept(row, wanted)
         case StartParams():
             return _start(row, typed)
         case _:
@@ -89,6 +92,7 @@ def _accept(row: Operation, typed: Any) -> Operation:
 
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
+    discard.lock(row.job)  # what is restored must not be discarded meanwhile
     version, parallelism = into(row.job, wanted)
     _must_be_startable(row.job)
     origin = Origin.of(row.job, wanted)

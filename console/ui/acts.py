@@ -124,6 +124,22 @@ def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> 
     )
 
 
+def discard_confirmation(checkpoint: Checkpoint) -> Confirmation:
+    """The question before a savepoint is discarded."""
+    held = formats.size(checkpoint.size_bytes)
+    return Confirmation(
+        title=f"Discard {checkpoint}",
+        verb="Discard savepoint",
+        sentences=(
+            f"The files of {checkpoint} are deleted ({held}). No run can be restored from it any more.",
+            "Its row and its statistics stay.",
+        ),
+        instead="To keep it elsewhere, copy its folder first: a savepoint is whole in its folder.",
+        dangerous=True,
+        back="Keep it",
+    )
+
+
 def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
     cost = ""
     if newest and newest.duration_ms is not None and newest.size_bytes is not None:

@@ -17,6 +17,7 @@ from console.operations import selectors
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
 from console.ui import acts, live
+from console.ui.attention import Attention, warnings
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import Live
 from console.ui.paging import Paged, by_number
@@ -61,6 +62,7 @@ class JobView:
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
+    warnings: tuple[Attention, ...]
     params: tuple[tuple[str, str], ...]  #: of the version, as its form names them
     promise: Promise | None  #: from end to end; None while it is not known
     settled: bool
@@ -86,6 +88,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
         failure=failure_of(run),
+        warnings=warnings(run, now),
         params=_params(page.version, page.job.pipeline),
         promise=promise_of(page.version) if page.version else None,
         settled=_settled(page),

@@ -24,6 +24,7 @@ urlpatterns = [
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.history, name="checkpoints"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
+    path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),
     path("operations/", operations.operation_list, name="operations"),
     path("operations/<uuid:pk>/", operations.operation, name="operation"),
 ]

@@ -29,6 +29,7 @@ SAID = {
     OperationKind.STOP: "Stop with savepoint is asked for.",
     OperationKind.DRAIN: "Drain is asked for.",
     OperationKind.CANCEL: "Cancel is asked for.",
+    OperationKind.DISCARD: "The savepoint is discarded; its files are being deleted.",
 }
 AGAIN = "It was asked for already, from the same page."
 

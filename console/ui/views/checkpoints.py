@@ -3,20 +3,27 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
-from django.views.decorators.http import require_safe
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods, require_safe
 
+from console.accounts.refusals import Refused
+from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run
 from console.jobs.promises import promise_of
-from console.operations.selectors import runs_of
+from console.operations import discard as discarding
+from console.operations.models import OperationKind
+from console.operations.selectors import Act, runs_of
 from console.ui import formats
+from console.ui.acts import discard_confirmation
 from console.ui.formats import Quantity
 from console.ui.jobpage import numbers_of, show_progress
 from console.ui.paging import whole_number
-from console.ui.views.page import page_or_blocks, signed_in
+from console.ui.views.acts import requested
+from console.ui.views.page import page, page_or_blocks, signed_in
 from runtime.core.statistics import Spread, Summary
 
 _PHASES = ("start_delay", "alignment", "sync", "async")
@@ -59,6 +66,23 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     }
     settled = found.status != Status.IN_PROGRESS
     return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", context, settled=settled)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def discard(request: HttpRequest, pk: int) -> HttpResponse:
+    """GET asks in a sentence, with the reason where it is refused; POST does it."""
+    found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
+    if request.method == "POST":
+        try:
+            requested(request, found.job, OperationKind.DISCARD, {"checkpoint": found.pk})
+        except Refused as refused:
+            messages.error(request, refused.detail)
+        return redirect("ui:checkpoint", found.pk)
+    reason = operate_refusal(request.user) or discarding.refusal(found)
+    act = Act(OperationKind.DISCARD, reason is None, reason or "")
+    context = {"section": "jobs", "job": found.job, "run": found.run, "act": act, "asked": discard_confirmation(found)}
+    return page(request, "jobs/confirm.html", context)
 
 
 def operator_lines(checkpoint: Checkpoint) -> tuple[OperatorLine, ...]:

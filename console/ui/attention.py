@@ -1,0 +1,85 @@
+"""What an operator must know about a job before anything else: sentences below its state.
+
+Each is decided from rows and from the live report: no checkpoint completes, storage is waited for, a retained
+checkpoint cannot be read.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.selectors import MAX_COUNTED, failures_after, newest_completed
+from console.jobs.models import Run
+from console.operations.selectors import last_failed_attempt
+from console.ui import formats
+from runtime.core.lifecycle import RunState
+from runtime.core.restart import OUTAGE
+
+OVERDUE_INTERVALS: Final = 3
+MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms
+MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: slots and restored state come before the first checkpoint
+_CHECKPOINTING: Final = (RunState.RUNNING, RunState.RESTARTING)
+_NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A sentence, and the checkpoint that it is about, if there is one to look at."""
+
+    text: str
+    checkpoint: Checkpoint | None = None
+
+
+def warnings(run: Run | None, now: datetime) -> tuple[Attention, ...]:
+    """In the order of their weight; none for a run that has ended, but for what concerns its storage."""
+    if run is None:
+        return ()
+    found = (_outage(run, now), _overdue(run, now), _unreadable(run))
+    return tuple(warning for warning in found if warning is not None)
+
+
+def _outage(run: Run, now: datetime) -> Attention | None:
+    if run.run_state not in _NOT_RUNNING:
+        return None
+    attempt = last_failed_attempt(run)
+    detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
+    if detail.get("code") != OUTAGE:
+        return None
+    tries = detail.get("tries", 1)
+    wait_ms = float(detail.get("next_at") or 0) - now.timestamp() * 1000
+    following = f"the next try is in {formats.duration(wait_ms)}" if wait_ms > 0 else "it is being tried again now"
+    text = f"Waiting for storage or a service. {detail.get('message', '')}. Failed {tries} times in a row; {following}."
+    return Attention(f"{text} No restart is counted, and the run goes on by itself.")
+
+
+def _overdue(run: Run, now: datetime) -> Attention | None:
+    if run.run_state not in _CHECKPOINTING or run.started_at is None:
+        return None
+    interval_ms = run.version.settings.get("checkpoint_interval_ms")
+    if not interval_ms:
+        return None
+    completed = newest_completed(run)
+    since = (completed.completed_at if completed else None) or run.started_at
+    least = MIN_OVERDUE if completed else MIN_OVERDUE_FIRST
+    if now - since <= max(OVERDUE_INTERVALS * timedelta(milliseconds=interval_ms), least):
+        return None
+    failed, newest = failures_after(run, completed)
+    lasting = formats.duration((now - since).total_seconds() * 1000)
+    text = f"No checkpoint has completed for {lasting}; one is due every {formats.duration(interval_ms)}."
+    if newest is None:
+        return Attention(f"{text} None has failed meanwhile. A failure now would repeat all work since then.")
+    reason = newest.reason.replace("_", " ") + (f": {newest.detail}" if newest.detail else "")
+    number = f"{failed} or more" if failed == MAX_COUNTED else str(failed)
+    return Attention(f"{text} {number} failed meanwhile, {newest} with {reason}.", newest)
+
+
+def _unreadable(run: Run) -> Attention | None:
+    folders = (run.live or {}).get("unreadable") or ()
+    if not folders:
+        return None
+    named = ", ".join(str(folder) for folder in folders)
+    return Attention(
+        f"The manifest of {named} cannot be read: it cannot be restored, and files that it may need are kept. "
+        "Repair the manifest, or discard the savepoint."
+    )

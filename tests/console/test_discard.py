@@ -1,0 +1,113 @@
+"""Discarding a savepoint: over the API and on its page, refused while something depends on it."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.checkpoints.models import Checkpoint
+from console.checkpoints.storage import root_of
+from console.jobs.models import Run
+from console.operations import discard, reconciler
+from console.operations.models import Operation
+from runtime.core.checkpoint import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.lifecycle import RunState
+from tests.console.stored import store
+from tests.console.ui import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def run() -> Run:
+    return rows.run(rows.job())
+
+
+@pytest.fixture
+def savepoint(run: Run) -> Checkpoint:
+    return rows.checkpoint(run, 5, kind="savepoint")
+
+
+def folder(checkpoint: Checkpoint) -> Any:
+    return root_of(checkpoint.job_id) / checkpoint.path
+
+
+def ask(api: APIClient, checkpoint: Checkpoint) -> Any:
+    body = {"kind": "discard", "params": {"checkpoint": checkpoint.pk}, "reason": "no room"}
+    return api.post(f"/api/v1/jobs/{checkpoint.job_id}/operations/", body, format="json")
+
+
+def test_a_savepoint_is_discarded_over_the_api_and_the_act_is_kept(api: APIClient, savepoint: Checkpoint) -> None:
+    other = rows.checkpoint(savepoint.run, 6, kind="savepoint")
+    assert ask(api, savepoint).status_code == 202
+    savepoint.refresh_from_db()
+    assert not savepoint.is_restorable, "at once: nobody restores what is being deleted"
+    reconciler.reconcile()
+    assert not folder(savepoint).exists()
+    assert folder(other).exists()
+    (operation,) = Operation.objects.all()
+    assert (operation.kind, operation.state, operation.result) == ("discard", "succeeded", {"checkpoint": 5})
+    assert (operation.reason, operation.requested_by is not None) == ("no room", True)
+    assert ask(api, savepoint).status_code == 409, "once"
+
+
+def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepoint: Checkpoint) -> None:
+    """A run that was restored from it goes on from its files until they are merged."""
+    newer = rows.checkpoint(savepoint.run, 7)
+    path = f"{savepoint.path}/window-0/state.arrow"
+    segment = Segment(path=path, rows=1, nbytes=1, checksum="blake2b:00", first_group=0, last_group=127)
+    snapshot = SubtaskSnapshot(keyed={"state": (segment,)})
+    held = OperatorSnapshot(parallelism=1, finished=FinishedState.RUNNING, subtasks={0: snapshot})
+    store(newer, operators={"window": held})
+    answer = ask(api, savepoint)
+    assert answer.status_code == 409
+    assert "Checkpoint 7 needs its files" in answer.json()["detail"]
+    (folder(newer) / "manifest.json").write_bytes(b"damaged")
+    assert "Checkpoint 7 cannot be read" in ask(api, savepoint).json()["detail"]
+    discard.remove_files()
+    assert folder(savepoint).exists()
+    assert not Operation.objects.exists()
+
+
+def test_it_is_refused_while_a_run_begins_from_it_or_ends_with_it(api: APIClient, savepoint: Checkpoint) -> None:
+    run = savepoint.run
+    Run.objects.filter(pk=run.pk).update(restore_checkpoint=savepoint, state=RunState.STARTING)
+    assert "was started from it" in ask(api, savepoint).json()["detail"]
+    Run.objects.filter(pk=run.pk).update(restore_checkpoint=None, state=RunState.STOPPING)
+    Checkpoint.objects.filter(pk=savepoint.pk).update(kind="stop")
+    assert "is ending with it" in ask(api, savepoint).json()["detail"]
+
+
+def test_a_checkpoint_is_retentions_and_one_of_another_job_is_unknown(api: APIClient, run: Run) -> None:
+    assert "is no savepoint" in ask(api, rows.checkpoint(run, 6)).json()["detail"]
+    body = {"kind": "discard", "params": {"checkpoint": 999_999}}
+    assert api.post(f"/api/v1/jobs/{run.job_id}/operations/", body, format="json").status_code == 422
+
+
+def test_a_damaged_savepoint_can_be_discarded_from_its_page(browser: Client, savepoint: Checkpoint) -> None:
+    """Nobody could: its folder, and the warning about it, stayed for ever."""
+    (folder(savepoint) / "manifest.json").write_bytes(b"damaged")
+    assert f"/checkpoints/{savepoint.pk}/discard/" in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
+    asked = browser.get(f"/checkpoints/{savepoint.pk}/discard/").content.decode()
+    assert "Discard savepoint 5?" in asked
+    assert browser.post(f"/checkpoints/{savepoint.pk}/discard/").status_code == 302
+    reconciler.reconcile()
+    assert not folder(savepoint).exists()
+    assert f"/checkpoints/{savepoint.pk}/discard/" not in browser.get(f"/checkpoints/{savepoint.pk}/").content.decode()
+
+
+def test_storage_that_is_away_is_tried_again(
+    api: APIClient, savepoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(api, savepoint)
+
+    def away(path: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("console.checkpoints.storage.shutil.rmtree", away)
+        reconciler.reconcile()
+    assert "Input/output error" in Operation.objects.get().phase
+    reconciler.reconcile()
+    assert Operation.objects.get().state == "succeeded"

@@ -1,0 +1,72 @@
+"""What an operator is told at the top of a job's page before anything else."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from console.jobs.models import Attempt, Run
+from runtime.core.lifecycle import RunState
+from tests.console.ui import rows
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run(operator: Any) -> Run:
+    return rows.run(rows.job(), live=rows.live())
+
+
+def page(at_console: Client, run: Run) -> str:
+    return at_console.get(f"/jobs/{run.job_id}/").content.decode()
+
+
+def completed_ago(run: Run, seconds: float, number: int = 7) -> None:
+    rows.checkpoint(run, number, triggered_at=timezone.now() - timedelta(seconds=seconds))
+
+
+def test_a_job_whose_checkpoints_all_fail_says_so(at_console: Client, run: Run) -> None:
+    """49 of 49 failed and the page showed a job that runs."""
+    completed_ago(run, 200)
+    for number in (8, 9, 10):
+        rows.checkpoint(run, number, status="failed", reason="finalize_failed", detail="No space left on device")
+    text = page(at_console, run)
+    assert "No checkpoint has completed for 3 min" in text
+    assert "3 failed meanwhile, checkpoint 10 with finalize failed: No space left on device." in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "says"), [("checkpoint", 2, False), ("checkpoint", 60, True), ("savepoint", 2, True)]
+)
+def test_a_recent_checkpoint_is_no_reason_a_savepoint_commits_nothing(
+    at_console: Client, run: Run, kind: str, seconds: float, says: bool
+) -> None:
+    rows.checkpoint(run, 7, kind=kind, triggered_at=timezone.now() - timedelta(seconds=seconds))
+    assert ("No checkpoint has completed for" in page(at_console, run)) is says
+
+
+def test_a_run_that_has_ended_or_has_just_begun_owes_no_checkpoint(at_console: Client, run: Run) -> None:
+    Run.objects.update(started_at=timezone.now() - timedelta(seconds=30))
+    assert "No checkpoint has completed" not in page(at_console, run)
+    Run.objects.update(started_at=timezone.now() - timedelta(hours=1), state=RunState.FINISHED)
+    assert "No checkpoint has completed" not in page(at_console, run)
+
+
+def test_storage_that_is_waited_for_is_named_with_the_next_try(at_console: Client, run: Run) -> None:
+    now = timezone.now()
+    next_at = (now + timedelta(seconds=40)).timestamp() * 1000
+    detail = {"code": "outage", "message": "/out: No space left", "operator": "parquet", "tries": 4, "next_at": next_at}
+    Attempt.objects.create(run=run, token=9_001, started_at=now, ended_at=now, outcome="failed", detail=detail)
+    assert "Waiting for storage" not in page(at_console, run), "it runs again"
+    Run.objects.update(state=RunState.RESTARTING)
+    text = page(at_console, run)
+    assert "Waiting for storage or a service. /out: No space left. Failed 4 times in a row; the next try is in" in text
+    Attempt.objects.create(run=run, token=9_002, started_at=now, ended_at=now, outcome="failed", detail={"code": "x"})
+    assert "Waiting for storage" not in page(at_console, run)
+
+
+def test_an_unreadable_manifest_is_named(at_console: Client, run: Run) -> None:
+    Run.objects.update(live=rows.live(unreadable=["savepoint-5-40"]))
+    assert "The manifest of savepoint-5-40 cannot be read" in page(at_console, run)

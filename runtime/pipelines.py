@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Generic, TypeVar
 
@@ -95,21 +95,67 @@ def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any],
         context.data_roots.check(parameter, path)
 
 
-def pipelines() -> dict[str, Pipeline[Any]]:
-    """Every installed pipeline, by name."""
-    found = (point.load() for point in entry_points(group=ENTRY_POINT_GROUP))
-    return {pipeline.name: pipeline for pipeline in found}
+@dataclass(frozen=True)
+class Registry:
+    """The installed pipelines by name. Those that cannot be used stand in `broken`, with the reason."""
+
+    pipelines: Mapping[str, Pipeline[Any]]
+    broken: Mapping[str, str]
+
+    def pipeline(self, name: str) -> Pipeline[Any]:
+        """Raises JobRejected: no installed package offers it, or it is broken."""
+        if name in self.broken:
+            raise JobRejected("broken-pipeline", "pipeline", self.broken[name])
+        if name not in self.pipelines:
+            known = ", ".join(sorted(self.pipelines))
+            raise JobRejected("unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {known}")
+        return self.pipelines[name]
+
+
+def registry() -> Registry:
+    """Loads every entry point; one that fails, or shares its name with another, costs that name only."""
+    found: dict[str, tuple[Pipeline[Any], str]] = {}
+    broken: dict[str, str] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        place = _place(point)
+        try:
+            offered = _loaded(point)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of any package; its error is what people need
+            broken[point.name] = f"{place} cannot be used: {type(error).__name__}: {error}"
+            continue
+        other, where = found.setdefault(offered.name, (offered, place))
+        if other is not offered:
+            broken[offered.name] = f"two packages offer {offered.name!r}: {where} and {place}. Remove one of them"
+    whole = {name: offered for name, (offered, _) in found.items() if name not in broken}
+    return Registry(whole, broken)
 
 
 def pipeline(name: str) -> Pipeline[Any]:
-    """Loads one pipeline from the registry; a dotted path is never accepted.
+    """One pipeline of the registry; a dotted path is never accepted.
 
     Raises:
-        JobRejected: no installed package offers it.
+        JobRejected: no installed package offers it, or it is broken.
     """
-    found = pipelines()
-    if name not in found:
-        raise JobRejected(
-            "unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {', '.join(sorted(found))}"
-        )
-    return found[name]
+    return registry().pipeline(name)
+
+
+def parameter_schema(offered: Pipeline[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON schema of the parameters, and the schemas that it refers to."""
+    (top,), components = msgspec.json.schema_components((offered.params,), ref_template="#/$defs/{name}")
+    return components.pop(top["$ref"].rsplit("/", 1)[-1]), components
+
+
+def _loaded(point: EntryPoint) -> Pipeline[Any]:
+    offered = point.load()
+    if not isinstance(offered, Pipeline):
+        raise TypeError(f"it is no Pipeline but {type(offered).__name__}")
+    try:
+        parameter_schema(offered)
+    except (TypeError, KeyError) as error:
+        raise TypeError(f"its params have no schema, as a msgspec.Struct has: {error}") from error
+    return offered
+
+
+def _place(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else "unknown package"
+    return f"package {package} (entry point {point.name} = {point.value})"

@@ -26,6 +26,7 @@ class Pipeline(models.Model):
     name = models.TextField(primary_key=True)
     description = models.TextField(default="", db_default="")
     schema = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    error = models.TextField(default="", db_default="")  #: why it cannot be used
     updated_at = models.DateTimeField(db_default=Now())
 
     class Meta:

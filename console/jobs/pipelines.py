@@ -20,6 +20,7 @@ class Offered(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     schema: dict[str, Any] = {}
+    error: str = ""  #: why it cannot be used
 
 
 def sync() -> list[str]:
@@ -47,6 +48,7 @@ def replace(offered: list[Offered]) -> None:
                 defaults={
                     "description": pipeline.description,
                     "schema": _in_order(pipeline.schema),
+                    "error": pipeline.error,
                     "updated_at": Now(),
                 },
             )

@@ -112,11 +112,14 @@ def inputs_folder(version: JobVersion) -> Path:
 
 def _known_pipeline(name: str) -> Pipeline:
     try:
-        return Pipeline.objects.get(pk=name)
+        found = Pipeline.objects.get(pk=name)
     except Pipeline.DoesNotExist:
         known = ", ".join(Pipeline.objects.values_list("name", flat=True)) or "none yet"
         detail = f"pipeline: there is no pipeline {name!r}; known: {known}."
         raise Refused("unknown-pipeline", detail, field="pipeline") from None
+    if found.error:
+        raise Refused("broken-pipeline", f"pipeline: {found.error}.", field="pipeline")
+    return found
 
 
 def _check_parallelism(parallelism: int, max_parallelism: int) -> None:

@@ -8,24 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from runtime.dataflow import Dataflow
-from runtime.pipelines import Pipeline, PipelineContext, pipeline, pipelines
+from runtime.pipelines import Pipeline, PipelineContext, parameter_schema, pipeline, registry
 
 _DEFINITIONS = "$defs"
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every installed pipeline with the JSON schema of its parameters, by name."""
-    found = sorted(pipelines().values(), key=lambda one: one.name)
-    return [{"name": one.name, "description": one.description, "schema": schema_of(one)} for one in found]
+    """Every installed pipeline with the JSON schema of its parameters, by name; a broken one has an error instead."""
+    found = registry()
+    whole = [
+        {"name": name, "description": one.description, "schema": schema_of(one), "error": ""}
+        for name, one in found.pipelines.items()
+    ]
+    broken = [{"name": name, "description": "", "schema": {}, "error": why} for name, why in found.broken.items()]
+    return sorted(whole + broken, key=lambda one: str(one["name"]))
 
 
 def schema_of(one: Pipeline[Any]) -> dict[str, Any]:
     """The schema of the parameters with their object on top, so that a form needs to follow no reference."""
-    (top,), components = msgspec.json.schema_components((one.params,), ref_template="#/$defs/{name}")
-    schema = dict(components.pop(top["$ref"].rsplit("/", 1)[-1]))
+    top, components = parameter_schema(one)
+    schema = dict(top)
     return schema | {_DEFINITIONS: components} if components else schema
 
 

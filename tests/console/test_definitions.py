@@ -131,3 +131,15 @@ def test_the_registry_replaces_the_rows(job: Job) -> None:
     pipelines.replace([pipelines.Offered("words", "Counts words", {"type": "object"})])
     assert [row.name for row in Pipeline.objects.all()] == ["words"]
     assert Job.objects.get().pipeline == "sums", "a job keeps the name of a pipeline that is gone"
+
+
+def test_a_broken_pipeline_is_listed_with_its_error_and_takes_no_job(definer: User) -> None:
+    """The registry is refreshed as a whole: the others stay usable, and this one becomes so once it is mended."""
+    why = "package acme (entry point torn = acme:PIPELINE) cannot be used: ImportError: x"
+    pipelines.replace([pipelines.Offered("words", "Counts words"), pipelines.Offered("torn", error=why)])
+    with pytest.raises(Refused, match="package acme") as refused:
+        services.create_job(definer, name="torn job", pipeline="torn")
+    assert (refused.value.code, refused.value.field) == ("broken-pipeline", "pipeline")
+    assert services.create_job(definer, name="words job", pipeline="words").pk
+    pipelines.replace([pipelines.Offered("torn", "Mended")])
+    assert services.create_job(definer, name="torn job", pipeline="torn").pk

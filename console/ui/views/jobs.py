@@ -71,8 +71,9 @@ def new_job(request: HttpRequest) -> HttpResponse:
     name = text(request.POST.get("pipeline") or request.GET.get("pipeline"))
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
-    if pipeline is None or reason:
-        context = {"section": "jobs", "pipelines": Pipeline.objects.all(), "unknown": name, "reason": reason}
+    if pipeline is None or pipeline.error or reason:
+        context: dict[str, object] = {"section": "jobs", "pipelines": Pipeline.objects.all(), "reason": reason}
+        context["broken" if pipeline else "unknown"] = pipeline or name
         return page(request, "jobs/choose.html", context, status=403 if reason else 200)
     if before := _made_before(request):
         return before

@@ -114,6 +114,14 @@ def test_a_rule_that_only_the_schema_knows_is_said_at_its_parameter(at_console: 
     assert not Job.objects.exists()
 
 
+def test_a_broken_pipeline_shows_its_error_in_place_of_its_form(at_console: Client) -> None:
+    Pipeline.objects.create(name="torn", error="package acme cannot be used: ImportError: x")
+    page = at_console.get("/jobs/new/")
+    assert "torn This pipeline cannot be used: package acme" in blocks.text(page)
+    assert "?pipeline=torn" not in page.content.decode()
+    assert "torn: package acme cannot be used" in blocks.text(at_console.get("/jobs/new/?pipeline=torn"))
+
+
 def test_a_reader_may_not_define(reading: Client) -> None:
     rows.pipeline()
     response = reading.post("/jobs/new/", FILLED)

@@ -1,0 +1,84 @@
+"""Pipelines of packages that are installed beside Weir: one broken package costs its own pipelines only."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark_jobs.conftest import ROOT, Command
+
+MODULE = """
+import msgspec
+from runtime.pipelines import Pipeline
+
+class Params(msgspec.Struct): pass
+
+PIPELINE = Pipeline(name={name!r}, description={about!r}, params=Params, build=lambda params, context: None)
+"""
+
+
+def install(folder: Path, package: str, code: str, entry: str = "", points: str = "") -> None:
+    """As pip leaves it: a module, its metadata and its entry points."""
+    module = package.replace("-", "_")
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = points or f"{entry} = {module}:PIPELINE"
+    (info / "entry_points.txt").write_text(f"[weir.pipelines]\n{lines}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "site").mkdir()
+    return tmp_path / "site"
+
+
+def listed(command: Command, site: Path) -> dict[str, Any]:
+    answer = command("pipelines", PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+    assert answer.code == 0, answer.stderr
+    return {one["name"]: one for one in answer.json}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("PIPELINE = 7", "it is no Pipeline but int"),
+        ("", "AttributeError"),
+        (MODULE.format(name="torn", about="x").replace("params=Params", "params=int"), "schema"),
+    ],
+)
+def test_a_broken_entry_point_is_listed_with_its_error_and_the_rest_works(
+    command: Command, site: Path, code: str, error: str
+) -> None:
+    install(site, "acme-torn", code, "torn")
+    found = listed(command, site)
+    assert {"flights", "wordcount"} <= {name for name, one in found.items() if not one["error"]}
+    assert error in found["torn"]["error"]
+    assert "acme-torn" in found["torn"]["error"], "the package is named"
+    environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    where = ("--pipeline", "torn", "--inputs", "/inputs", "--parallelism", "1")
+    refused = command("compile", *where, **environment)
+    assert refused.json["error"]["code"] == "broken-pipeline"
+    assert error in refused.json["error"]["detail"]
+    whole = ("--pipeline", "wordcount", "--inputs", "/inputs", "--parallelism", "1")
+    assert command("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
+
+
+def test_two_pipelines_of_one_name_are_refused_with_both_packages(command: Command, site: Path) -> None:
+    install(site, "acme-first", MODULE.format(name="sums", about="first"), "sums")
+    install(site, "acme-second", MODULE.format(name="sums", about="second"), "totals")
+    found = listed(command, site)
+    assert "acme-first" in found["sums"]["error"]
+    assert "acme-second" in found["sums"]["error"]
+    assert found["wordcount"]["error"] == ""
+    assert "totals" not in found
+
+
+def test_one_pipeline_under_two_entry_points_is_one(command: Command, site: Path) -> None:
+    points = "sums = acme:PIPELINE\nagain = acme:PIPELINE"
+    install(site, "acme", MODULE.format(name="sums", about="first"), points=points)
+    assert listed(command, site)["sums"]["error"] == ""

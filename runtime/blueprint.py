@@ -15,7 +15,7 @@ from runtime.core.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.operators.combine import Combiner
 from runtime.operators.partition import Partitioner
-from runtime.ports import Operator, Sink, Source
+from runtime.ports import KnowsEventTime, Operator, Sink, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ class Blueprint:
             limit = f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}"
             raise JobRejected("bad-parallelism", "parallelism", limit)
         self._check_loops()
+        self._check_event_time()
         specs = tuple(step.spec(parallelism) for step in self.steps)
         by_uid = {spec.uid: spec for spec in specs}
         edges = tuple(_resolved(edge, by_uid) for edge in self.edges)
@@ -113,6 +114,30 @@ class Blueprint:
         for uid in self.loops:
             if not self.feedback_into(uid):
                 raise JobRejected("open-loop", uid, "nothing comes back into this loop: close it with close_with")
+
+    def _check_event_time(self) -> None:
+        """Behind an unbounded source without event time no watermark ever comes, so no window fires."""
+        silent = {
+            step.uid
+            for step in self.steps
+            if step.role is Role.SOURCE and not step.bounded and isinstance(step.code, KnowsEventTime)
+            and not step.code.has_event_time
+        }  # fmt: skip
+        for number in self.foldings:
+            window = self.edges[number].target
+            for uid in sorted(silent & self._before(window)):
+                detail = f"its windows would never fire: the unbounded source {uid!r} gives no event_time"
+                raise JobRejected("no-event-time", window, detail)
+
+    def _before(self, uid: OperatorId) -> set[OperatorId]:
+        """The operators whose records or watermarks reach `uid`."""
+        found, waiting = {uid}, [uid]
+        while waiting:
+            here = waiting.pop()
+            feeding = {edge.source for edge in self.edges if edge.target == here and not edge.feedback}
+            waiting += feeding - found
+            found |= feeding
+        return found
 
 
 def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,16 @@ from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
+from runtime.operators.arguments import (
+    check_aggregates,
+    check_column,
+    check_columns,
+    check_factory,
+    check_folder,
+    check_function,
+    check_parallelism,
+    check_schema,
+)
 from runtime.operators.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
 from runtime.operators.batch import FlatMapRows, MapBatches
 from runtime.operators.batches import Batches, BatchLimits
@@ -39,10 +49,11 @@ from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.sliding import SlidingWindow, window_ms
 from runtime.operators.window import TumblingWindow
-from runtime.ports import DescribesColumns, Operator, Sink, Source
+from runtime.ports import DescribesColumns, Operator, Sink, Source, UsesFolders
 from runtime.state.key_types import check_keys
 from runtime.state.keycodes import plain_type
 
+T = TypeVar("T")
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
 
@@ -62,7 +73,7 @@ class Dataflow:
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
         """Adds a source. `parallelism` None means the job's."""
-        source.check()
+        _check_end(uid, source)
         guarantee = _guarantee(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
         return replace(read, columns=source.columns() if isinstance(source, DescribesColumns) else None)
@@ -95,6 +106,7 @@ class Dataflow:
         bounded: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     ) -> Stream:
+        check_parallelism(uid, parallelism)
         step = Step(
             uid=OperatorId(uid),
             name=name or uid,
@@ -155,6 +167,28 @@ def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tup
     return tuple(str(plain_type(stream.columns.field(key).type)) for key in keys)
 
 
+def _check_end(uid: str, end: Source | Sink) -> None:
+    """Raises JobRejected naming the field at fault."""
+    end.check()
+    if isinstance(end, UsesFolders):
+        for name, path in end.folders().items():
+            check_folder(uid, name, path)
+
+
+def _made(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
+    """`make`, of an operator without code of the author's, tried once: its arguments are refused before the start."""
+    _named(uid, make)
+    return make
+
+
+def _named(uid: str, make: Callable[[], T]) -> T:
+    """What `make` makes. Raises JobRejected naming the operator too."""
+    try:
+        return make()
+    except JobRejected as error:
+        raise JobRejected(error.code, uid, str(error)) from error
+
+
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
     try:
         return Guarantee(end.guarantee)
@@ -182,10 +216,13 @@ class Stream:
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
         """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
+        check_function(uid, function)
         return self._then(uid, lambda: MapBatches(function), parallelism)
 
     def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
         """Applies a row-wise Python function that gives any number of rows of `schema`."""
+        check_function(uid, function, rows=True)
+        check_schema(uid, schema)
         return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
 
     def join_broadcast(
@@ -198,8 +235,10 @@ class Stream:
             take: columns of `build` to add.
             how: "inner" or "left".
         """
+        check_columns(uid, "on", on)
+        check_columns(uid, "take", take)
         keys, columns = tuple(on), tuple(take)
-        joined = self._then(uid, lambda: BroadcastJoin(keys, columns, how), None)
+        joined = self._then(uid, _made(uid, lambda: BroadcastJoin(keys, columns, how)), None)
         self.flow._connect(build, joined.uid, Partitioning.BROADCAST, input=1, build=True)
         return joined
 
@@ -225,8 +264,10 @@ class Stream:
 
         Args:
             function_factory: makes the function of one subtask, such as its class.
-            schema: of the rows that come out; columns that a row lacks are null.
+            schema: of the rows that come out; columns that a row lacks are null, others are refused.
         """
+        check_factory(uid, function_factory, ProcessFunction, ": one with a key goes behind key_by")
+        check_schema(uid, schema)
         return self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
 
     def async_map(
@@ -249,7 +290,9 @@ class Stream:
             ordered: answers leave in the order of the rows; else as they come.
             on_timeout: what goes on for a row whose request took too long; None: the operator fails.
         """
-        limits = RequestLimits(capacity, timeout_ms)
+        check_function(uid, function, asynchronous=True)
+        check_schema(uid, schema)
+        limits = _named(uid, lambda: RequestLimits(capacity, timeout_ms))
         return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism, schema)
 
     def connect_broadcast(
@@ -262,6 +305,8 @@ class Stream:
         parallelism: int | None = None,
     ) -> Stream:
         """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        check_factory(uid, function_factory, BroadcastProcessFunction, ": one with a key goes behind key_by")
+        check_schema(uid, schema)
         joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
         self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined
@@ -270,6 +315,8 @@ class Stream:
         """Partitions by the values of `columns`."""
         if not columns:
             raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
+        for column in columns:
+            check_column(self.uid, "key_by", column)
         return KeyedStream(self, columns)
 
     def partition_custom(self, function: Partitioner, *columns: str) -> Stream:
@@ -282,11 +329,13 @@ class Stream:
         """
         if not columns:
             raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
+        for column in columns:
+            check_column(self.uid, "partition_custom", column)
         return replace(self, dealt=_Dealt(columns, function))
 
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
         """Ends the stream."""
-        sink.check()
+        _check_end(uid, sink)
         guarantee = _guarantee(uid, sink)
         end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)
         self.flow._blueprint.sinks[end.uid] = sink
@@ -338,12 +387,16 @@ class KeyedStream:
             time: name of the timestamp column (or int64 milliseconds).
             slide: from the beginning of a window to that of the next, so that they overlap; None: `size`.
         """
+        check_column(uid, "time", time)
+        check_aggregates(uid, aggregates)
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
         folding = Folding(pane_ms, partial(WindowCombiner, keys, time, pane_ms, wanted))
         if slide_ms == size_ms:
-            return self._then(uid, lambda: TumblingWindow(keys, size_ms, wanted), parallelism, folding)
-        return self._then(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted), parallelism, folding)
+            tumbling = _made(uid, lambda: TumblingWindow(keys, size_ms, wanted))
+            return self._then(uid, tumbling, parallelism, folding)
+        sliding = _made(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
+        return self._then(uid, sliding, parallelism, folding)
 
     def aggregate(
         self,
@@ -358,8 +411,9 @@ class KeyedStream:
         Args:
             changelog: emit inserts and updates, told apart by a column `op`; see `runtime.operators.running`.
         """
+        check_aggregates(uid, aggregates)
         keys, wanted = self.keys, dict(aggregates)
-        return self._then(uid, lambda: RunningAggregate(keys, wanted, changelog), parallelism)
+        return self._then(uid, _made(uid, lambda: RunningAggregate(keys, wanted, changelog)), parallelism)
 
     def batches(
         self, uid: str, function: BatchFunction, *, max_rows: int, max_wait_ms: int, parallelism: int | None = None
@@ -368,7 +422,8 @@ class KeyedStream:
 
         A batch leaves with `max_rows` rows, or when its first has waited `max_wait_ms`.
         """
-        keys, limits = self.keys, BatchLimits(max_rows, max_wait_ms)
+        check_function(uid, function)
+        keys, limits = self.keys, _named(uid, lambda: BatchLimits(max_rows, max_wait_ms))
         return self._then(uid, lambda: Batches(keys, function, limits), parallelism)
 
     def process(
@@ -384,9 +439,13 @@ class KeyedStream:
 
         Args:
             function_factory: makes the function of one subtask, such as its class.
-            schema: of the rows that come out; columns that a row lacks are null.
+            schema: of the rows that come out; columns that a row lacks are null, others are refused.
             time: column of event times, for `context.timestamp`.
         """
+        check_factory(uid, function_factory, KeyedProcessFunction)
+        check_schema(uid, schema)
+        if time is not None:
+            check_column(uid, "time", time)
         keys = self.keys
         made = self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
         return replace(made, columns=schema)
@@ -402,6 +461,7 @@ class KeyedStream:
         parallelism: int | None = None,
     ) -> Stream:
         """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        check_factory(uid, function_factory, KeyedBroadcastProcessFunction)
         joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
         self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined

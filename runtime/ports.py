@@ -225,6 +225,14 @@ class DescribesColumns(Protocol):
         """The columns of every batch; None: known from the data only."""
 
 
+@runtime_checkable
+class KnowsEventTime(Protocol):
+    """A source whose settings say whether it emits watermarks. Of others that is not known before the start."""
+
+    @property
+    def has_event_time(self) -> bool: ...
+
+
 # ---------------------------------------------------------------- sinks
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from runtime.errors import EnvironmentFailure
+from runtime.errors import EnvironmentFailure, JobRejected
 
 _AT_FDCWD: Final = -100  #: paths are relative to the working directory
 _RENAME_NOREPLACE: Final = 1
@@ -18,9 +18,16 @@ _NOT_SUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes `folder` and those above it, durably; nothing happens where it is there."""
+    """Makes `folder` and those above it, durably; nothing happens where it is there.
+
+    Raises:
+        JobRejected: a file has this name, or that of a folder above it.
+    """
     missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise JobRejected("bad-path", "path", f"{folder} is no folder: {error.filename} is a file") from error
     for made in missing:
         sync_folder(made.parent)
 

@@ -70,7 +70,7 @@ class AsyncMap(Operator):
 
     Args:
         function: gets a row as a dict, returns rows as dicts.
-        schema: of the rows that come out; columns that a row lacks are null.
+        schema: of the rows that come out; columns that a row lacks are null, others are refused.
         ordered: answers leave in the order of the rows; else as they come.
         on_timeout: what goes on for a row whose request took too long; None: the operator fails.
     """

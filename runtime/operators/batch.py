@@ -48,7 +48,7 @@ class FlatMapRows(Operator):
 
     Args:
         function: gets a row as a dict, returns rows as dicts.
-        schema: of the rows that come out; columns that a row lacks are null.
+        schema: of the rows that come out; columns that a row lacks are null, others are refused.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]], schema: pa.Schema) -> None:

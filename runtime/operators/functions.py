@@ -5,14 +5,15 @@ emit; there is none in `snapshot` and `close`, and one that was kept refuses.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
 from runtime.core.checkpoint import CommitPermit
-from runtime.errors import WeirError
+from runtime.errors import JobRejected, WeirError
+from runtime.operators.arguments import check_hooks
 from runtime.operators.batch import ROWS_PER_BATCH
 from runtime.operators.row_values import batch_of, rows_of
 from runtime.ports import Collector, Operator, OperatorContext
@@ -146,6 +147,12 @@ class BroadcastState(MutableMapping[Any, Any]):
 C = TypeVar("C", bound=FunctionContext)
 
 
+def returned_rows(value: object) -> JobRejected:
+    """The error for a hook that returned rows instead of emitting them: they would be lost."""
+    detail = f"it returned {type(value).__name__}, which would be lost: emit rows with out.emit, and return nothing"
+    return JobRejected("rows-returned", "process", detail)
+
+
 class Function(ABC, Generic[C]):
     """The hooks of a row-wise function; one function per subtask. `out.emit` takes rows as dicts."""
 
@@ -201,6 +208,7 @@ class FunctionOperator(Operator, Generic[C]):
     """
 
     def __init__(self, function: Function[C], schema: pa.Schema) -> None:
+        check_hooks("function_factory", type(function))
         self._function = function
         self._out = RowCollector(schema)
         self._context: C
@@ -255,6 +263,8 @@ class FunctionOperator(Operator, Generic[C]):
     def _broadcast_rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         function = self._function
         assert isinstance(function, HandlesBroadcast), "only functions that handle broadcast rows have a second input"
+        process: Callable[..., object] = function.process_broadcast
         with self._out.into(out), self._context.alike():
             for row in rows_of(batch):
-                function.process_broadcast(row, self._context, self._out)
+                if (returned := process(row, self._context, self._out)) is not None:
+                    raise returned_rows(returned)

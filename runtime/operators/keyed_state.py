@@ -8,7 +8,8 @@
                                           lambda a: a[0] / a[1])  get, add, clear
 
 Values are JSON values (and bytes). Those that can change are encoded when they are put, so what `get` returns is a
-copy, and the same before and after a restore: a tuple comes back as a list. A change to it counts when it is put back.
+copy, and the same before and after a restore. A change to it counts when it is put back. A value that would come back
+as another type, such as a tuple, a set or a datetime, is refused.
 
 A time to live is processing time since an element was last written. What has outlived it is not there to any read, and
 is removed at the next snapshot at the latest.
@@ -23,6 +24,7 @@ import msgspec
 
 from runtime.errors import JobRejected, WeirError
 from runtime.state.objects import Entry, ObjectTable, Place, Stored, is_plain, place_of
+from runtime.state.values import check_storable, not_storable
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -82,7 +84,7 @@ class Cells:
         """Sets an element.
 
         Raises:
-            TypeError: the value cannot be stored; the state is named.
+            JobRejected: the value cannot be stored; the state is named.
         """
         entry: Entry = (*self.current.get(), place)
         if self._ttl_ms is None:
@@ -103,12 +105,14 @@ class Cells:
         """How a value is stored that is not plain.
 
         Raises:
-            TypeError: it cannot be; the state is named.
+            JobRejected: it cannot be; the state is named.
         """
+        name = self._table.schema.name
+        check_storable(name, value)
         try:
             return _encode((expires, value))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"state {self._table.schema.name!r} holds JSON values and bytes only: {error}") from error
+        except (ValueError, OverflowError) as error:
+            raise not_storable(name, error) from error
 
     def opened(self, stored: Stored) -> tuple[bool, Any]:
         """Whether it lives, and the value."""

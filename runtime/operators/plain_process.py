@@ -31,10 +31,11 @@ have not, no checkpoint completes, so a savepoint or a stop asked for then fails
 """
 
 import heapq
+from collections.abc import Callable
 
 import pyarrow as pa
 
-from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
+from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast, returned_rows
 from runtime.operators.row_values import note_row, rows_of
 from runtime.operators.timers import check_time
 from runtime.ports import Collector, ListState, OperatorContext
@@ -99,10 +100,12 @@ class Process(FunctionOperator[SubtaskContext]):
         return SubtaskContext(context)
 
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
+        process: Callable[..., object] = self._function.process
         with self._out.into(out):
             for row in rows_of(batch):
                 try:
-                    self._function.process(row, self._context, self._out)
+                    if (returned := process(row, self._context, self._out)) is not None:
+                        raise returned_rows(returned)
                 except Exception as error:
                     note_row(error, row)
                     raise
@@ -111,9 +114,11 @@ class Process(FunctionOperator[SubtaskContext]):
         return self._context.next_timer_ms
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        on_timer: Callable[..., object] = self._function.on_timer
         with self._out.into(out):
             for timestamp in self._context.due(now_ms):
-                self._function.on_timer(timestamp, self._context, self._out)
+                if (returned := on_timer(timestamp, self._context, self._out)) is not None:
+                    raise returned_rows(returned)
 
     def snapshot(self, checkpoint: int) -> None:
         super().snapshot(checkpoint)

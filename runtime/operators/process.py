@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
-from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast
+from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast, returned_rows
 from runtime.operators.keyed_state import At, Cells, CurrentKey, KeyedListState, MapState
 from runtime.operators.row_values import note_row, rows_of, values_of
 from runtime.operators.timers import Timer, Timers
@@ -190,12 +190,14 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._check_keys(batch.schema)
         keys, which = self._keys_of(batch)
         times = repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
-        process, context, collector, key = self._function.process, self._context, self._out, self._context.key
+        process: Callable[..., object] = self._function.process
+        context, collector, key = self._context, self._out, self._context.key
         with collector.into(out), context.handling(keys):
             row = None
             try:
                 for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # as long
-                    process(row, context, collector)
+                    if (returned := process(row, context, collector)) is not None:
+                        raise returned_rows(returned)
             except Exception as error:
                 note_row(error, row)
                 raise
@@ -223,10 +225,12 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._context.sweep()
 
     def _fire(self, due: Iterator[Timer], out: Collector) -> None:
+        on_timer: Callable[..., object] = self._function.on_timer
         with self._out.into(out), self._context.handling([]):
             for timestamp, group, key in due:
                 self._context.enter((group, key), timestamp)
-                self._function.on_timer(timestamp, self._context, self._out)
+                if (returned := on_timer(timestamp, self._context, self._out)) is not None:
+                    raise returned_rows(returned)
 
     def _check_keys(self, schema: pa.Schema) -> None:
         if schema is self._checked:

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runtime.errors import JobRejected
+
 Row = dict[str, Any]
 MAX_ROW_CHARACTERS: Final = 300  #: of a row that an error shows
 
@@ -26,12 +28,28 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of these rows; columns that a row lacks are null, and what it has beside them is left out.
+    """A batch of these rows; columns that a row lacks are null.
 
     Raises:
+        JobRejected: a row has a column that the schema lacks, or none where the schema allows no null.
         TypeError: a value does not fit its column, which is named; or a row is no dict.
     """
-    return pa.RecordBatch.from_arrays([_column(rows, field.name, field.type) for field in schema], schema=schema)
+    columns = [_column(rows, field.name, field.type) for field in schema]
+    if max(map(len, rows), default=0) > len(columns) or any(column.null_count for column in columns):
+        _check_names(rows, columns, schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_names(rows: Sequence[Row], columns: Sequence[pa.Array], schema: pa.Schema) -> None:
+    """A row with a column too many is longer than the schema, or lacks another column, which is null then."""
+    names = set(schema.names)
+    if not all(map(names.issuperset, rows)):
+        extra = sorted({str(name) for row in rows for name in row if name not in names})
+        detail = f"the schema of the rows that come out has no such column; it has {', '.join(schema.names)}"
+        raise JobRejected("unknown-column", ", ".join(extra), detail)
+    for column, field in zip(columns, schema, strict=True):
+        if column.null_count and not field.nullable:
+            raise JobRejected("missing-column", field.name, "a row has no value for it, and the schema allows no null")
 
 
 def values_of(column: pa.Array) -> list[Any]:

@@ -33,6 +33,7 @@ from runtime.state.table import KeyedTable
 
 _MOST_PANES: Final = 10_000  #: of a window: with more, the slide is most likely a mistake
 _MS: Final = timedelta(milliseconds=1)
+MAX_LENGTH: Final = timedelta(days=36_525)  #: 100 years; above 292 its nanoseconds do not fit 64 bits
 
 
 def window_ms(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, int]:
@@ -41,11 +42,8 @@ def window_ms(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, 
     Raises:
         JobRejected: there are no such windows.
     """
-    size_ms, slide_ms = int(size / _MS), int((size if slide is None else slide) / _MS)
-    if size_ms <= 0:
-        raise JobRejected("bad-window", uid, "the window size must be at least 1 ms")
-    if slide_ms <= 0:
-        raise JobRejected("bad-window", uid, "the slide must be at least 1 ms")
+    size_ms = _milliseconds(uid, "size", size)
+    slide_ms = size_ms if slide is None else _milliseconds(uid, "slide", slide)
     if slide_ms > size_ms:
         detail = f"the slide of {slide_ms} ms is longer than the window of {size_ms} ms: rows in between would be lost"
         raise JobRejected("bad-window", uid, detail)
@@ -54,6 +52,18 @@ def window_ms(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, 
         detail = f"a slide of {slide_ms} ms cuts a window of {size_ms} ms into {panes} panes, more than {_MOST_PANES}"
         raise JobRejected("bad-window", uid, detail)
     return size_ms, slide_ms
+
+
+def _milliseconds(uid: str, argument: str, length: object) -> int:
+    if not isinstance(length, timedelta):
+        raise JobRejected("bad-window", uid, f"{argument} must be a timedelta, not {type(length).__name__}")
+    if length % _MS:
+        raise JobRejected("bad-window", uid, f"{argument} must be a whole number of milliseconds, not {length}")
+    if length < _MS:
+        raise JobRejected("bad-window", uid, f"{argument} must be at least 1 ms, not {length}")
+    if length > MAX_LENGTH:
+        raise JobRejected("bad-window", uid, f"{argument} must be at most {MAX_LENGTH.days} days, not {length}")
+    return length // _MS
 
 
 class SlidingWindow(Operator):

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.state.objects import ObjectTable, place_of
+from runtime.state.values import check_storable, not_storable
 
 _GROUP: Final = 0  #: broadcast entries have no key group of their own
 _KEY: Final = msgspec.msgpack.encode(None)  #: nor do they belong to a key
@@ -82,10 +83,11 @@ class BroadcastMap(MutableMapping[Any, Any]):
         return msgspec.msgpack.decode(found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        check_storable(self.table.schema.name, value)
         try:
             stored = msgspec.msgpack.encode(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"state {self.table.schema.name!r} holds JSON values and bytes only: {error}") from error
+        except (ValueError, OverflowError) as error:
+            raise not_storable(self.table.schema.name, error) from error
         self.table.put((_GROUP, _KEY, place_of(key)), stored)
 
     def __delitem__(self, key: Any) -> None:

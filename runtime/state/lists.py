@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from runtime.errors import JobRejected
+from runtime.state.values import check_storable
+
 
 class OperatorList:
     """Implements `ports.ListState`. Values are encoded when they are put: what `get` returns is a copy, and the same
@@ -27,12 +30,28 @@ class OperatorList:
         """Holds these and nothing else.
 
         Raises:
-            TypeError: one is not JSON; the state is named.
+            JobRejected: one is not JSON, or would come back as another type; the state is named.
         """
+        held = list(values)
+        _check_keys(self._name, held)
+        check_storable(self._name, held)
         try:
-            self._stored = json.dumps(list(values), allow_nan=False)  # strict, where msgspec makes text of bytes
+            self._stored = json.dumps(held, allow_nan=False)  # strict, where msgspec makes text of bytes
         except (TypeError, ValueError) as error:
-            raise TypeError(f"state {self._name!r} holds JSON values only: {error}") from error
+            raise JobRejected("bad-state-value", self._name, f"list state holds JSON values only: {error}") from error
 
     def capture(self) -> tuple[Any, ...]:
         return tuple(msgspec.json.decode(self._stored))
+
+
+def _check_keys(state: str, value: Any) -> None:
+    """JSON makes a text of any other key."""
+    if isinstance(value, list):
+        for element in value:
+            _check_keys(state, element)
+    elif isinstance(value, dict):
+        for key, element in value.items():
+            if type(key) is not str:
+                problem = f"a key of a dictionary in list state is text, not {type(key).__name__}"
+                raise JobRejected("bad-state-value", state, problem)
+            _check_keys(state, element)

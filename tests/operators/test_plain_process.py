@@ -8,7 +8,7 @@ import pytest
 
 from runtime.core.commit import permit_from_master
 from runtime.core.ids import CheckpointId, Token
-from runtime.errors import WeirError
+from runtime.errors import JobRejected, WeirError
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.operators import plain_process
 from runtime.operators.functions import RowCollector
@@ -384,3 +384,14 @@ def test_a_keyed_function_has_rules_beside_its_keyed_state() -> None:
     snapshot = before.snapshot("chk-1")
     again = Harness(KeyedProcess(Counting(), ["v"], SCHEMA), store=store, snapshots=[snapshot], broadcast=snapshot)
     assert [(row["v"], row["text"]) for row in again.process(batch(1, 2))] == [(1, "4"), (2, "2")]
+
+
+class Returning(ProcessFunction):
+    def process(self, row: dict[str, Any], context: Any, out: Any) -> Any:
+        return [row]
+
+
+def test_rows_that_are_returned_are_refused() -> None:
+    """They would be lost, as those of a function that yields."""
+    with pytest.raises(JobRejected, match=r"returned list.*out\.emit"):
+        Harness(Process(Returning(), pa.schema([("x", pa.int64())]))).process(pa.record_batch({"x": [1]}))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.errors import JobRejected
 from runtime.operators.row_values import batch_of, rows_of
 
 COLUMNS: dict[str, Any] = {
@@ -108,8 +109,31 @@ def test_rows_are_dicts_of_their_own_that_may_be_changed() -> None:
 SCHEMA = pa.schema([("key", pa.string()), ("total", pa.int64())])
 
 
-def test_columns_that_a_row_lacks_are_null_and_others_are_left_out() -> None:
-    batch = batch_of([{"total": 1, "other": object()}, {"key": "b"}, {}], SCHEMA)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"key": "a", "total": 1, "totals": 2}],
+        [{"key": "a", "totals": 1}],
+        [{"key": "a", "total": 1}, {"totals": 1}],
+        [{}, {"key": None, "totals": 1}],
+    ],
+)
+def test_a_column_that_the_schema_lacks_is_refused_by_name(rows: list[dict[str, Any]]) -> None:
+    """Misspelt or too many: its values were dropped."""
+    with pytest.raises(JobRejected, match=r"totals: .*it has key, total") as refused:
+        batch_of(rows, SCHEMA)
+    assert refused.value.code == "unknown-column"
+
+
+def test_a_column_that_may_not_be_null_is_refused_by_name() -> None:
+    schema = pa.schema([pa.field("key", pa.string(), nullable=False), ("total", pa.int64())])
+    assert batch_of([{"key": "a"}], schema).num_rows == 1
+    with pytest.raises(JobRejected, match="key: a row has no value"):
+        batch_of([{"key": "a", "total": 1}, {"total": 1}], schema)
+
+
+def test_columns_that_a_row_lacks_are_null() -> None:
+    batch = batch_of([{"total": 1}, {"key": "b"}, {}], SCHEMA)
     assert batch.schema == SCHEMA
     assert batch.to_pylist() == [{"key": None, "total": 1}, {"key": "b", "total": None}, {"key": None, "total": None}]
 

@@ -222,9 +222,9 @@ def test_a_window_over_many_panes_and_keys_has_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("size", "slide", "message"),
     [
-        (0, None, "w: the window size must be at least 1 ms"),
-        (10, 0, "w: the slide must be at least 1 ms"),
-        (10, -5, "w: the slide must be at least 1 ms"),
+        (0, None, "w: size must be at least 1 ms"),
+        (10, 0, "w: slide must be at least 1 ms"),
+        (10, -5, "w: slide must be at least 1 ms"),
         (10, 11, "w: the slide of 11 ms is longer than the window of 10 ms"),
         (60_000, 7, "w: a slide of 7 ms cuts a window of 60000 ms into 60000 panes"),
     ],

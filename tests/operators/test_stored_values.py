@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.errors import JobRejected
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from tests.operators.harness import Harness
 from tests.operators.test_process import Kept, batch, operator, texts
@@ -54,7 +55,7 @@ def test_what_has_no_stored_form_is_refused_when_it_is_put(value: Any) -> None:
     def each(state: Any, row: dict[str, Any]) -> Any:
         try:
             state.update(value)
-        except TypeError:
+        except JobRejected:
             return "refused"
         return state.get()
 

@@ -492,20 +492,20 @@ def test_list_state_is_copied_at_the_barrier_and_given_back() -> None:
 def test_a_list_holds_from_the_first_what_comes_back_after_a_restore() -> None:
     """S3-27: an author sees at once what becomes of the values, and a change to them is none of the state."""
     values = SubtaskState(range(GROUPS), GROUPS, None).list_state("offsets")
-    entry = {"rows": (1, 2)}
+    entry = {"rows": [1, 2]}
     values.replace([entry])
-    entry["rows"] = (3, 4)
+    entry["rows"] = [3, 4]
     assert values.get() == [{"rows": [1, 2]}]
     values.get()[0]["rows"].append(3)
     assert values.get() == [{"rows": [1, 2]}]
 
 
-@pytest.mark.parametrize("value", [b"x", float("nan"), {1, 2}, date(2024, 2, 29)], ids=repr)
+@pytest.mark.parametrize("value", [b"x", float("nan"), {1, 2}, (1, 2), date(2024, 2, 29)], ids=repr)
 @pytest.mark.parametrize("kind", ["list_state", "union_list_state"])
 def test_a_list_refuses_what_would_come_back_as_something_else(kind: str, value: Any) -> None:
     """S3-27, S3-28: bytes came back as text, and what is not a number as nothing."""
     values = getattr(SubtaskState(range(GROUPS), GROUPS, None), kind)("offsets")
-    with pytest.raises(TypeError, match="state 'offsets' holds JSON values only: "):
+    with pytest.raises(JobRejected, match=r"offsets: (list )?state holds"):
         values.replace([value])
 
 

@@ -80,6 +80,10 @@ class DirectorySource:
         self.format.check()
         self._check_event_time()
 
+    @property
+    def has_event_time(self) -> bool:
+        return self.event_time is not None
+
     def folders(self) -> Mapping[str, str]:
         letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
         return {"path": self.path, **letters}
@@ -226,6 +230,8 @@ class DirectoryReader(SourceReader):
             if self._source.bounded:
                 raise EnvironmentFailure(f"there is no folder {self._folder}") from None
             return []
+        except NotADirectoryError:
+            raise JobRejected("bad-path", "path", f"{self._folder} is a file: name the folder that holds it") from None
 
     def _text(self, name: str) -> str:
         """Positions are kept by name, as text."""

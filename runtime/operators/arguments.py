@@ -1,0 +1,127 @@
+"""Checks of the arguments that a job author passes to the builder. Each error names the operator and the argument.
+
+What a check cannot see before the start, such as the function that a factory makes, is checked where it appears.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_HOOKS: Final = (
+    "open", "start", "process", "process_broadcast", "on_timer", "snapshot", "checkpoint_completed",
+    "checkpoint_aborted", "settle", "end_input", "finish", "close",
+)  # fmt: skip
+
+
+def rejected(uid: str, argument: str, problem: str) -> JobRejected:
+    """The error for one argument of one operator."""
+    return JobRejected(f"bad-{argument.replace('_', '-')}", uid, f"{argument} {problem}")
+
+
+def check_schema(uid: str, schema: object) -> None:
+    """Raises JobRejected: it is no schema, or two columns have one name."""
+    if not isinstance(schema, pa.Schema):
+        raise rejected(uid, "schema", f"must be a pyarrow.Schema, not {_type_name(schema)}")
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise rejected(uid, "schema", f"names the column {name!r} twice")
+
+
+def check_column(uid: str, argument: str, name: object) -> None:
+    """Raises JobRejected: it is no name of a column."""
+    if not isinstance(name, str) or not name:
+        raise rejected(uid, argument, f"must be the name of a column, not {name!r} ({_type_name(name)})")
+
+
+def check_columns(uid: str, argument: str, names: object) -> None:
+    """Raises JobRejected: it is no list of names. A text would be taken for a list of its letters."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise rejected(uid, argument, f"must be a list of column names, not {names!r}")
+    for name in names:
+        check_column(uid, argument, name)
+
+
+def check_aggregates(uid: str, aggregates: object) -> None:
+    """Raises JobRejected: they are not aggregates by output column."""
+    if not isinstance(aggregates, Mapping):
+        raise rejected(uid, "aggregates", f"must be aggregates by output column, not {_type_name(aggregates)}")
+    for name, aggregate in aggregates.items():
+        check_column(uid, "aggregates", name)
+        if not isinstance(aggregate, Aggregate):
+            raise rejected(uid, "aggregates", f"must hold aggregates such as Count(), but {name!r} is {aggregate!r}")
+
+
+def check_parallelism(uid: str, parallelism: object) -> None:
+    """Raises JobRejected: there cannot be so many subtasks."""
+    if parallelism is not None and (type(parallelism) is not int or parallelism < 1):
+        raise rejected(uid, "parallelism", f"must be a whole number, at least 1, not {parallelism!r}")
+
+
+def check_folder(uid: str, argument: str, path: object) -> None:
+    """Raises JobRejected: it is a URL. As a path it would name a local folder, such as one called "s3:"."""
+    if _URL.match(str(path)):
+        problem = f"{path} is a URL: connectors read and write folders of a file system that every host mounts"
+        raise rejected(uid, argument, problem)
+
+
+def check_function(uid: str, function: object, *, asynchronous: bool = False, rows: bool = False) -> None:
+    """Raises JobRejected: it cannot be called, or its calls cannot return what the operator needs.
+
+    Args:
+        asynchronous: the operator awaits it.
+        rows: it may yield.
+    """
+    if not callable(function):
+        raise rejected(uid, "function", f"must be callable, not {_type_name(function)}")
+    code = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(code) and not asynchronous:
+        raise rejected(uid, "function", f"{_name(function)} is async: use async_map for requests")
+    if inspect.isasyncgenfunction(code) or (inspect.isgeneratorfunction(code) and not rows):
+        raise rejected(uid, "function", f"{_name(function)} uses yield: return the result instead")
+
+
+def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> None:
+    """Raises JobRejected: it does not make functions of the class `wanted`; only a class can be looked into.
+
+    Args:
+        advice: for a function of another class.
+    """
+    if not callable(factory) or isinstance(factory, wanted):
+        problem = f"must be the class of the function, or make one for each subtask, not an instance: {factory!r}"
+        raise rejected(uid, "function_factory", problem)
+    if isinstance(factory, type):
+        if not issubclass(factory, wanted):
+            raise rejected(uid, "function_factory", f"{factory.__name__} is no {wanted.__name__}{advice}")
+        check_hooks(uid, factory)
+
+
+def check_hooks(uid: str, function: type) -> None:
+    """Raises JobRejected: a hook is missing, or never runs when it is called.
+
+    The body of a hook with `yield` or `async` runs only if its result is iterated or awaited, which no caller does.
+    """
+    missing = ", ".join(sorted(getattr(function, "__abstractmethods__", ())))
+    if missing:
+        raise rejected(uid, "function_factory", f"{function.__name__} lacks {missing}")
+    for name in _HOOKS:
+        hook: Callable[..., Any] | None = getattr(function, name, None)
+        where = f"{function.__name__}.{name}"
+        if inspect.isgeneratorfunction(hook):
+            raise rejected(uid, "function_factory", f"{where} uses yield: its rows would be lost; emit with out.emit")
+        if inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook):
+            raise rejected(uid, "function_factory", f"{where} is async: it would never run; use async_map for requests")
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", repr(function))

@@ -267,6 +267,10 @@ class SinkCommitter(ABC):
             EnvironmentFailure: a committable is neither pending nor committed, or storage failed.
         """
 
+    def missing(self, committables: Sequence[Any]) -> list[str]:
+        """Files of these committables that are neither pending nor committed, as seen from this host."""
+        return []
+
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Remove what attempts of `job` older than `token` left of the sink `uid`. Returns how many.
 

@@ -18,7 +18,8 @@ from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
 from runtime.core.lifecycle import TERMINAL, RunEvent, RunState, after
 
 LIVE = (
-    RunState.STARTING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING, RunState.CANCELLING,
+    RunState.STARTING, RunState.WAITING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING,
+    RunState.CANCELLING,
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class Exit(IntEnum):
     RECORDED = 0  #: it recorded the end of the run itself
     SUPERSEDED = 4  #: another attempt has taken over
     RELEASED = 5  #: it suspended, as it was asked to
+    BROKEN = 6  #: its Spark context is gone or useless: a fresh master must go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,4 +216,4 @@ def _settings_of(run_id: int) -> JobSettings:
 def _how(code: int, why: Left | Hung | None) -> str:
     if isinstance(why, Hung) and code == -signal.SIGKILL:
         return f"gave no sign for {why.silent_s:.0f} s and was killed"
-    return f"ended with {describe_exit(code)}"
+    return "lost its Spark application" if code == Exit.BROKEN else f"ended with {describe_exit(code)}"

@@ -25,6 +25,7 @@ _PHASES: Mapping[RunState, str] = {
     RunState.PREPARING: "preparing inputs",
     RunState.QUEUED: "waiting for a worker",
     RunState.STARTING: "starting",
+    RunState.WAITING: "waiting for slots",
     RunState.RESTARTING: "restarting",
     RunState.CANCELLING: "cancelling",
 }

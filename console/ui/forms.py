@@ -34,6 +34,9 @@ _SETTINGS_HELP = {
     "on_corrupt_checkpoint": "When the newest checkpoint cannot be read: fail and name the one before, or restore that "
     "one. Then output committed since is repeated: no longer exactly once.",
     "heartbeat_timeout_ms": "A slot that is silent for so long is taken for dead.",
+    "slot_request_timeout_ms": "A new run waits so long for free slots, then it fails.",
+    "slot_replacement_timeout_ms": "A run that has lost slots waits so long for others. Empty: without end.",
+    "slot_start_timeout_ms": "From the start of the Spark tasks until every slot has connected.",
 }
 
 

@@ -52,6 +52,14 @@ class CheckpointLive(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "checkpoint"
 
 
+class WaitingLive(msgspec.Struct, frozen=True):
+    """Slots that a run waits for. `held_by`: who has the others, or why there are none, as far as is known."""
+
+    wanted: int
+    there: int
+    held_by: str = ""
+
+
 class Live(msgspec.Struct, frozen=True, kw_only=True):
     """`at` is when the master wrote it, a column of its own; `flowing` is false where no records flow now."""
 
@@ -60,6 +68,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointLive | None = None
     counters: dict[str, int] = {}
     restarts: int = 0
+    waiting: WaitingLive | None = None
     parallelism: int | None = None
     at: datetime | None = None
     flowing: bool = True

@@ -41,6 +41,7 @@ RUN: Mapping[str, Status] = MappingProxyType(
         _R.PREPARING: _status("half", "Preparing inputs", Meaning.BUSY),
         _R.QUEUED: _status("half", "Waiting for a worker", Meaning.BUSY),
         _R.STARTING: _status("half", "Starting", Meaning.BUSY),
+        _R.WAITING: _status("triangle", "Waiting for slots", Meaning.ATTENTION),
         _R.RUNNING: _status("disc", "Running", Meaning.OK),
         _R.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
         _R.STOPPING: _status("half", "Stopping with savepoint", Meaning.BUSY),

@@ -15,6 +15,7 @@ class RunState(StrEnum):
     PREPARING = "preparing"  #: bounded inputs are being materialised by a stage
     QUEUED = "queued"  #: may be claimed by a worker
     STARTING = "starting"  #: claimed; slots and subtasks are being deployed
+    WAITING = "waiting"  #: fewer slots are available than the run needs; it starts by itself
     RUNNING = "running"  #: every subtask runs (or has finished)
     RESTARTING = "restarting"  #: an attempt failed, the next one is on its way
     STOPPING = "stopping"  #: stop with savepoint under way
@@ -35,6 +36,8 @@ class RunEvent(StrEnum):
 
     PREPARED = "prepared"
     CLAIMED = "claimed"
+    SLOTS_MISSING = "slots missing"
+    SLOTS_AVAILABLE = "slots available"  #: after SLOTS_MISSING
     DEPLOYED = "deployed"
     ATTEMPT_FAILED = "attempt failed"  #: and the restart strategy allows another
     GAVE_UP = "gave up"  #: and the restart strategy does not
@@ -49,7 +52,7 @@ class RunEvent(StrEnum):
 TERMINAL = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.CANCELED, RunState.FAILED})
 
 _S, _E = RunState, RunEvent
-_LIVE = (_S.STARTING, _S.RUNNING, _S.RESTARTING, _S.STOPPING, _S.DRAINING)
+_LIVE = (_S.STARTING, _S.WAITING, _S.RUNNING, _S.RESTARTING, _S.STOPPING, _S.DRAINING)
 
 TRANSITIONS: Mapping[tuple[RunState, RunEvent], RunState] = MappingProxyType(
     {
@@ -58,6 +61,9 @@ TRANSITIONS: Mapping[tuple[RunState, RunEvent], RunState] = MappingProxyType(
         (_S.PREPARING, _E.GAVE_UP): _S.FAILED,
         (_S.QUEUED, _E.CLAIMED): _S.STARTING,
         (_S.QUEUED, _E.CANCEL_REQUESTED): _S.CANCELED,
+        (_S.STARTING, _E.SLOTS_MISSING): _S.WAITING,
+        (_S.RESTARTING, _E.SLOTS_MISSING): _S.WAITING,
+        (_S.WAITING, _E.SLOTS_AVAILABLE): _S.STARTING,
         (_S.STARTING, _E.DEPLOYED): _S.RUNNING,
         (_S.RESTARTING, _E.DEPLOYED): _S.RUNNING,
         (_S.RUNNING, _E.STOP_REQUESTED): _S.STOPPING,

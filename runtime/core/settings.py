@@ -14,6 +14,14 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 
 
+class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a run waits for slots (Flink: `slot.request.timeout`). None: without end."""
+
+    request_ms: int | None = 300_000  #: before the run had slots for the first time
+    replacement_ms: int | None = None  #: after it had them
+    start_ms: int = 120_000  #: from the start of the slots' tasks until every slot has connected
+
+
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Defaults are those of a job that nobody has tuned."""
 
@@ -34,6 +42,9 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     restart_jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
     heartbeat_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 10_000
+    slot_request_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] = 300_000
+    slot_replacement_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] | None = None  #: None: without end
+    slot_start_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 120_000
 
     def __post_init__(self) -> None:
         """Raises ValueError where settings contradict each other."""
@@ -49,6 +60,14 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             max_concurrent=self.max_concurrent_checkpoints,
             mode=self.checkpoint_mode,
             tolerable_failures=self.tolerable_failed_checkpoints,
+        )
+
+    @property
+    def slots(self) -> SlotTimeouts:
+        return SlotTimeouts(
+            request_ms=self.slot_request_timeout_ms,
+            replacement_ms=self.slot_replacement_timeout_ms,
+            start_ms=self.slot_start_timeout_ms,
         )
 
     @property

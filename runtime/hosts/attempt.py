@@ -54,6 +54,7 @@ from runtime.errors import EnvironmentFailure
 from runtime.hosts.completion import Timings, complete
 from runtime.hosts.logs import trace
 from runtime.hosts.monitor import Monitor
+from runtime.hosts.prepared_output import PreparedOutput
 from runtime.hosts.protocol import (
     Aborted,
     Ack,
@@ -72,13 +73,13 @@ from runtime.hosts.protocol import (
 )
 from runtime.hosts.reports import LIVE_MS, Reports
 from runtime.hosts.scribe import Scribe
+from runtime.hosts.shared_folders import remove_markers
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind, failed_by
 from runtime.io.control import ControlServer, Hello
 from runtime.ports import Clock, SnapshotStore
 from runtime.records import OperationRequest, RunRecords
 
 TICK_S: Final = 0.25
-HELLO_TIMEOUT_MS: Final = 120_000  #: for Spark to start every slot; what a slot restores may take as long as it takes
 
 log = structlog.get_logger()
 
@@ -105,6 +106,7 @@ class Attempt:
         own = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
         facts = ChainMap(own, cast("dict[str, Any]", config.facts))
         self._reports = Reports(self._monitor, self._coordinator, self._scribe, self.records, facts)
+        self._output = PreparedOutput(config.job.sinks, config.restored.values())
         self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
@@ -181,8 +183,9 @@ class Attempt:
         if silent is not None:
             self._fail(f"slot {silent} was not heard of for {self.config.heartbeat_timeout_ms} ms")
         missing = sorted(set(range(self._graph.parallelism)) - self._addresses.keys())
-        if missing and now - self._started_at > HELLO_TIMEOUT_MS:
-            self._fail(f"slots {missing} were not started within {HELLO_TIMEOUT_MS} ms")
+        timeout_ms = self.config.slot_start_timeout_ms
+        if missing and now - self._started_at > timeout_ms:
+            self._fail(f"slots {missing} did not connect within {timeout_ms} ms")
         self._reports.write_if_due(now)
 
     def _tick(self, at: int) -> None:
@@ -205,6 +208,7 @@ class Attempt:
         self.launcher.rest() if outcome.intact else self.launcher.stop()
         self._reports.write_last(self.clock.monotonic_ms(), outcome)
         self._scribe.close(timeout_s=10.0 if outcome.kind is OutcomeKind.RELEASED else 60.0)
+        self._remove_markers()
         while not self._mail.empty():  # a manifest that was on its way may have been recorded
             self._mail.get()()
         savepoint = self._coordinator.savepoint
@@ -235,7 +239,15 @@ class Attempt:
             log.info("every slot is there", token=config.token)
             for each in self._addresses:
                 restored = [r for subtask, r in config.restored.items() if subtask.index == each]
-                deploy = Deploy(config.job_id, config.storage, self._addresses, restored, config.settings.mode)
+                deploy = Deploy(
+                    config.job_id,
+                    config.storage,
+                    self._addresses,
+                    restored,
+                    config.settings.mode,
+                    list(config.markers),
+                    config.first,
+                )
                 self._control.send(each, deploy)
 
     def _heard(self, slot: int, message: ToMaster) -> None:
@@ -262,11 +274,15 @@ class Attempt:
             return
         self._running_since = self.clock.monotonic_ms()
         log.info("every slot is deployed", token=self.config.token)
+        self._scribe.submit(self._remove_markers, once=True)
         for each in self._deployed:
             self._control.send(each, Go())
         self._decide(JobStarted(at, resumed=any(restored.snapshots for restored in self.config.restored.values())))
         self._change_state(RunEvent.DEPLOYED)
         self._take_operations()
+
+    def _remove_markers(self) -> None:
+        remove_markers(self.config.markers, self.config.job_id, self.config.token)
 
     def _lost(self, slot: int, reason: str) -> None:
         self._fail(f"slot {slot} is gone: {reason}")
@@ -328,6 +344,9 @@ class Attempt:
 
     def _complete(self, manifest: Manifest, timings: Timings) -> bool | str:
         """On the scribe's thread."""
+        lost = self._output.missing(manifest)
+        if lost:
+            return f"output that was prepared cannot be seen from the job master, beginning with {lost[0]}"
         return complete(self.store, self.records, manifest, timings, self._now())
 
     def _stored(self, manifest: Manifest, recorded: bool | str) -> None:
@@ -335,6 +354,7 @@ class Attempt:
         if isinstance(recorded, str):
             self._post(partial(self._decide, ManifestFailed(self._now(), checkpoint, recorded)))
         elif recorded:
+            self._output.on_recorded(manifest)
             self._post(partial(self._recorded, checkpoint))
             self._scribe.submit(partial(self.completed, manifest))
         else:

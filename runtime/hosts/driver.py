@@ -7,7 +7,8 @@ launcher starts slots, records hold the truth.
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -34,12 +35,15 @@ from runtime.core.restart import (
     RepeatedErrors,
     RestartStrategy,
 )
+from runtime.core.settings import SlotTimeouts
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
 from runtime.hosts.attempt import Attempt
 from runtime.hosts.damage import assess
 from runtime.hosts.outages import is_outage
 from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.shared_folders import Marker, leave_markers
+from runtime.hosts.slot_wait import SlotWait
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
 from runtime.io.savepoints import bring_home, manifest_at, note_committed
@@ -70,6 +74,8 @@ class MasterConfig:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     restart: RestartStrategy = field(default_factory=FixedDelay)
     heartbeat_timeout_ms: int = 10_000
+    slots: SlotTimeouts = field(default_factory=SlotTimeouts)
+    had_slots: bool = False  #: an earlier master of this run has run it
     retained_checkpoints: int = 5
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
     allow_unmapped: bool = False  #: state of operators that the job lacks may go
@@ -102,6 +108,7 @@ class JobMaster:
         self._cancelled_by: list[str] = []
         self._restarts = 0
         self._repeated_errors = RepeatedErrors()
+        self._had_slots = config.had_slots
         self._failures = 0
         self._outages = 0  #: in a row
         self._facts: dict[str, Any] = {}  #: for the live report
@@ -152,9 +159,46 @@ class JobMaster:
             return Outcome(OutcomeKind.FAILED, str(error), damaged=error.file)
         except (WeirError, OSError) as error:
             return Outcome(OutcomeKind.FAILED, str(error), outage=is_outage(error))
+        first = not self._had_slots
+        missing = self._await_slots()
+        if missing is not None:
+            return missing
+        try:
+            markers = self._markers()
+        except OSError as error:
+            return Outcome(OutcomeKind.FAILED, str(error), outage=is_outage(error))
+        return self._attempt_with(restored, markers, first=first)
+
+    def _markers(self) -> list[Marker]:
+        config = self._config
+        if not self._launcher.spans_hosts:
+            return []
+        return leave_markers(config.job, config.job_id, self._token, config.storage)
+
+    def _await_slots(self) -> Outcome | None:
+        """Waits for slots, before anything of the attempt is used up. Returns why there is no attempt, or None."""
+        self._launcher.prepare(self._config.job, self._token)
+        timeouts = self._config.slots
+        patience_ms = timeouts.replacement_ms if self._had_slots else timeouts.request_ms
+        wait = SlotWait(self._launcher, self._clock, self._report_slots, patience_ms, timeouts.start_ms)
+        asked_at = self._clock.monotonic_ms()
+        while (outcome := wait.turn()) is None and not wait.is_over:
+            self._alive()
+            self._released.wait(wait.slice_s)
+            if self._clock.monotonic_ms() - asked_at > PAUSE_SLICE_S * 1000:
+                outcome, asked_at = self._told_meanwhile(), self._clock.monotonic_ms()
+            if outcome is not None or self._released.is_set():
+                break
         if self._released.is_set():
             return Outcome(OutcomeKind.RELEASED)
-        return self._attempt_with(restored)
+        self._had_slots = self._had_slots or outcome is None
+        return outcome
+
+    def _report_slots(self, event: RunEvent | None, live: Mapping[str, Any]) -> None:
+        if event is not None:
+            self._patiently(partial(self._records.change_state, event))
+        with suppress(EnvironmentFailure):  # the next report comes within seconds
+            self._records.write_live({**live, "restarts": self._restarts})
 
     def _ended_by(self, folder: str) -> Outcome:
         """A stop or drain is recorded: nothing is restarted, not even from the checkpoint before."""
@@ -164,7 +208,9 @@ class JobMaster:
         except CorruptState as error:
             return Outcome(OutcomeKind.FAILED, str(error), final=True, damaged=error.file)
 
-    def _attempt_with(self, restored: Mapping[SubtaskId, Restored]) -> Outcome:
+    def _attempt_with(
+        self, restored: Mapping[SubtaskId, Restored], markers: Sequence[Marker], *, first: bool
+    ) -> Outcome:
         config = AttemptConfig(
             job_id=self._config.job_id,
             token=self._token,
@@ -173,9 +219,12 @@ class JobMaster:
             host=self._config.host,
             settings=self._config.coordinator,
             heartbeat_timeout_ms=self._config.heartbeat_timeout_ms,
+            slot_start_timeout_ms=self._config.slots.start_ms,
             restored=restored,
             restarts=self._restarts,
             facts=self._facts,
+            markers=markers,
+            first=first,
         )
         attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed, self._alive)
         self._attempt = attempt
@@ -278,6 +327,9 @@ class JobMaster:
                 return self._end_cancelled()
             case OutcomeKind.RELEASED:
                 return self._end_released()
+            case OutcomeKind.BROKEN:
+                log.error("no slots can be started from this process any more", detail=outcome.detail)
+                return Exit.BROKEN
         return self._after_damage(outcome) if outcome.damaged else self._try_again(outcome)
 
     def _end(
@@ -360,7 +412,7 @@ class JobMaster:
             return self._wait_out(outcome)
         delay_ms = None if outcome.final else self._next_delay_ms(outcome)
         failure = {
-            "code": "final" if outcome.final else "attempt-failed",
+            "code": outcome.code or ("final" if outcome.final else "attempt-failed"),
             "message": outcome.detail,
             "operator": outcome.operator,
             "story": list(outcome.story),

@@ -56,6 +56,7 @@ class LocalLauncher(StandingLauncher):
             threading.Thread(target=self._place, args=(stage, index, job), name=f"slot-{index}", daemon=True)
             for index in range(job.graph.parallelism)
         ]
+        stage.on_start()
         for thread in self._threads:
             thread.start()
         threading.Thread(target=_watch, args=(stage, self._threads), name="slots-ended", daemon=True).start()

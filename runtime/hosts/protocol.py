@@ -9,6 +9,7 @@ from runtime.core.checkpoint import CheckpointMode, FailureReason, SnapshotTimin
 from runtime.core.ids import SubtaskId
 from runtime.core.messages import Barrier
 from runtime.core.recovery import Restored
+from runtime.hosts.shared_folders import Marker
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
@@ -26,6 +27,8 @@ class Deploy(_Message, frozen=True):
     peers: dict[int, str]
     restored: list[Restored]
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
+    markers: list[Marker] = []
+    first: bool = False  #: the run has not run yet: a folder that is not shared refuses its start
 
 
 class Go(_Message, frozen=True):

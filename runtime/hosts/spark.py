@@ -7,6 +7,7 @@ the code and notices lost ones; rendezvous, barriers and heartbeats go over our 
 """
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -33,6 +34,7 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.standalone import StandaloneMaster
 from runtime.hosts.standing import Stage, Stand, StandingLauncher
 from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener
 
 STOP_S: Final = 15.0
+POLL_S: Final = 0.5  #: between two looks at the slots of the cluster
 SPARE_SLOTS: Final = 2  #: driver-side jobs and tasks that are still being killed need room beside the slots
 LOOPBACK: Final = "127.0.0.1"
 ORPHANED: Final = 7  #: exit code when the supervisor has gone
@@ -65,6 +68,13 @@ class SparkLauncher(StandingLauncher):
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
         self._group = ""
+        self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
+        self._leaving = threading.Event()
+        self._submitted = False
+
+    @property
+    def spans_hosts(self) -> bool:
+        return bool(self._spark_master) and not self._spark_master.startswith("local[")
 
     @property
     def host(self) -> str:
@@ -73,7 +83,7 @@ class SparkLauncher(StandingLauncher):
         return os.environ.get("SPARK_LOCAL_IP") or self._towards_master()
 
     def _towards_master(self) -> str:
-        url = urlsplit(self._spark_master)
+        url = urlsplit(self._spark_master.split(",")[0])
         if url.scheme != "spark" or url.hostname is None:
             problem = f"{self._spark_master!r} does not say from where slots reach this machine: set SPARK_LOCAL_IP"
             raise JobRejected("bad-environment", "SPARK_MASTER", problem)
@@ -84,9 +94,14 @@ class SparkLauncher(StandingLauncher):
 
     @property
     def usable(self) -> bool:
-        """Whether the context, once there, still lives: a JVM that was killed does not come back in this process."""
+        """Whether the context, once there, still gets executors.
+
+        A JVM that was killed does not come back in this process. A standalone master that restarted has forgotten us.
+        """
         if self._context is None:
             return True
+        if self._standalone is not None and self._standalone.has_forgotten_us:
+            return False
         try:
             return not self._context._jsc.sc().isStopped()
         except Exception:
@@ -109,13 +124,16 @@ class SparkLauncher(StandingLauncher):
 
     def _start(self, stage: Stage, job: CompiledJob) -> None:
         self._group = f"{self._name}-{stage.stand.token}"
-        self._thread = threading.Thread(target=self._run, args=(stage, job, self._group), name="stage", daemon=True)
+        self._leaving, self._submitted = threading.Event(), False
+        arguments = (stage, job, self._group, self._leaving)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="stage", daemon=True)
         self._thread.start()
 
     def _end(self) -> None:
         """Cancels the stage; Spark kills Python workers that do not end by themselves, stopped ones too."""
         if self._thread is None:
             return
+        self._leaving.set()
         self._thread.join(1.0)  # places that were dismissed end by themselves
         if self._thread.is_alive() and self._context is not None:
             self._context.cancelJobGroup(self._group)
@@ -123,33 +141,130 @@ class SparkLauncher(StandingLauncher):
             if self._thread.is_alive():
                 log.error("a Spark stage does not end, and keeps the tasks that it has", group=self._group)
 
-    def _run(self, stage: Stage, job: CompiledJob, group: str) -> None:
+    def _run(self, stage: Stage, job: CompiledJob, group: str, leaving: threading.Event) -> None:
         slots = job.graph.parallelism
         try:
-            context = self._open(slots)
-            context.setJobGroup(group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True)
+            context = self._open_when_reachable(stage, slots, leaving)
             place = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
-            context.parallelize(range(slots), slots).barrier().mapPartitions(place).collect()
+            while context is not None and self._await_slots(context, stage, slots, leaving):
+                context.setJobGroup(group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True)
+                if self._run_stage(context, stage, slots, place, leaving):
+                    break
             stage.over(None)
         except Exception as error:
-            stage.over(gist(error))
+            stage.over(gist(error), slots_lost=_EXECUTOR_LOST in str(error))
+
+    def _run_stage(
+        self,
+        context: SparkContext,
+        stage: Stage,
+        slots: int,
+        place: Callable[[Iterable[int]], Iterable[int]],
+        leaving: threading.Event,
+    ) -> bool:
+        """Blocks as long as the places stand. False: slots were lost between their count and the stage."""
+        self._submitted = True
+        over = threading.Event()
+        threading.Thread(target=self._watch_start, args=(context, stage, slots, over), daemon=True).start()
+        try:
+            context.parallelize(range(slots), slots).barrier().mapPartitions(place).collect()
+            return True
+        except Exception as error:
+            if _TOO_FEW_SLOTS not in str(error) or leaving.is_set():
+                raise
+            return False
+        finally:
+            over.set()
+
+    def _watch_start(self, context: SparkContext, stage: Stage, slots: int, over: threading.Event) -> None:
+        """The tasks of a barrier stage start together, once every one has a slot. Until then the stage waits."""
+        while not over.wait(POLL_S):
+            try:
+                if self._runs_tasks(context):
+                    stage.on_start()
+                    return
+                stage.on_shortage(self._slots_of(context), "Spark has not started the tasks yet")
+            except Exception as error:
+                log.debug("no news of the stage", error=gist(error))
+
+    def _runs_tasks(self, context: SparkContext) -> bool:
+        tracker = context.statusTracker()
+        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group))
+        stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
+        return any(found is not None and found.numActiveTasks > 0 for found in stages)
+
+    def _open_when_reachable(self, stage: Stage, slots: int, leaving: threading.Event) -> SparkContext | None:
+        """Spark gives a context up, and a JVM with it, if the master is away for a minute. Waiting is ours to do."""
+        while self._standalone is not None and self._context is None and not self._standalone.is_reachable:
+            stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
+            if leaving.wait(POLL_S):
+                return None
+        return self._open(slots)
+
+    def _await_slots(self, context: SparkContext, stage: Stage, slots: int, leaving: threading.Event) -> bool:
+        """Blocks until the cluster has a slot for each subtask. False: they are not wanted any more."""
+        while not leaving.is_set():
+            there = self._slots_of(context)
+            if there >= slots:
+                return True
+            if self._spark_master.startswith("local[") or not self._spark_master:
+                raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has {there} for ever")
+            stage.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
+            leaving.wait(POLL_S)
+        return False
+
+    @staticmethod
+    def _slots_of(context: SparkContext) -> int:
+        """Tasks that the executors of this application run at once, as Spark's own check of barrier stages counts."""
+        spark = context._jsc.sc()
+        return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
     def _open(self, slots: int) -> SparkContext:
         """A context of its own: one that is there already has other settings, and maybe too few slots to wait for."""
         with self._opening:
             if self._context is None:
-                settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
-                settings.setExecutorEnv(
-                    pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ]
-                )
-                settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
-                if is_local(settings.get("spark.master", "")):
-                    settings.set("spark.authenticate", "true")
-                self._context = SparkContext(conf=settings)
+                self._context = SparkContext(conf=self._conf(slots))
                 self._context.setLogLevel("ERROR")
             return self._context
 
+    def _conf(self, slots: int) -> SparkConf:
+        settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
+        settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ])
+        settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+        if is_local(settings.get("spark.master", "")):
+            settings.set("spark.authenticate", "true")
+        if self._spark_master.startswith("spark://"):
+            SparkContext._ensure_initialized(conf=settings)  # from here on a SparkConf has what an operator has set
+            operators = SparkConf()
+            for name, value in {**_CLUSTER_SETTINGS, **_addresses(self.host)}.items():
+                if not operators.contains(name):
+                    settings.set(name, value)
+            settings.set("spark.cores.max", str(cores_for(slots, operators)))
+        return settings
 
+
+def cores_for(slots: int, conf: SparkConf) -> int:
+    """Cores of a standalone cluster that make `slots` slots. Executors of a fixed size come whole."""
+    per_slot = int(conf.get("spark.task.cpus", "1") or 1)
+    per_executor = int(conf.get("spark.executor.cores", "0") or 0)
+    if per_executor < per_slot:
+        return slots * per_slot
+    return math.ceil(slots / (per_executor // per_slot)) * per_executor
+
+
+def _addresses(host: str) -> dict[str, str]:
+    return {"spark.driver.host": host, "spark.driver.bindAddress": host}
+
+
+_EXECUTOR_LOST: Final = "ExecutorLostFailure"
+_TOO_FEW_SLOTS: Final = "SPARK-24819"  #: Spark's mark of a barrier stage that needs more slots than there are
+#: On a cluster, where an operator has not set them otherwise. A host that falls silent keeps its slots, as Spark counts
+#: them, until its executors have missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
+_CLUSTER_SETTINGS: Final = {
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
 _SPARK_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.stage.maxConsecutiveAttempts": "1",  # restarts are ours: from the last checkpoint
@@ -254,6 +369,8 @@ def _master(
         coordinator=settings.coordinator,
         restart=settings.restart,
         heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
+        slots=settings.slots,
+        had_slots=row.has_checkpoint,
         retained_checkpoints=settings.retained_checkpoints,
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
         allow_unmapped=row.allow_unmapped,

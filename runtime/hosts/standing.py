@@ -13,7 +13,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -21,9 +21,11 @@ import structlog
 
 from runtime.blueprint import CompiledJob
 from runtime.core.ids import Token
+from runtime.hosts.terms import SlotPhase, SlotStatus
 from runtime.io.control import ControlClient, ControlServer, Hello
 
 _DETAIL_CHARACTERS: Final = 1_000
+RELAUNCH_S: Final = 1.0  #: between launches that lose a place before any slot runs
 EMPTY_S: Final = 5.0  #: how long slots that were told to end have for it; then their stage is given up
 
 log = structlog.get_logger()
@@ -92,6 +94,8 @@ class Stage:
         self._vacant: set[int] = set()
         self._broken = False
         self._over = False
+        self._slots_lost = False
+        self._status = SlotStatus(phase=SlotPhase.OPENING, wanted=places)
         self._error: str | None = None
         secret = secrets.token_hex(16)
         self._server = ControlServer(
@@ -103,6 +107,29 @@ class Stage:
     def stands(self) -> bool:
         """Whether no place was lost."""
         return not self._broken and not self._over
+
+    @property
+    def lost_its_slots(self) -> bool:
+        """Whether the cluster took a place away before any slot ran: not a failure of the job."""
+        return self._slots_lost and not self.stands
+
+    @property
+    def status(self) -> SlotStatus:
+        with self._changed:
+            if not self.stands or len(self._there) == self._places:
+                return SlotStatus(phase=SlotPhase.READY, wanted=self._places, there=self._places)
+            missing = tuple(sorted(set(range(self._places)) - self._there))
+            return replace(self._status, missing=missing)
+
+    def on_shortage(self, there: int, held_by: str) -> None:
+        """Called by the launcher: the cluster has fewer slots than places, or does not run them yet."""
+        with self._changed:
+            self._status = SlotStatus(phase=SlotPhase.WAITING, wanted=self._places, there=there, held_by=held_by)
+
+    def on_start(self) -> None:
+        """Called by the launcher: the processes of all places are being started."""
+        with self._changed:
+            self._status = SlotStatus(phase=SlotPhase.STARTING, wanted=self._places, there=self._places)
 
     def assign(self, assignment: Assignment, ended: Ended) -> None:
         """Every place, also one still to come, runs a slot of this attempt.
@@ -128,10 +155,11 @@ class Stage:
         """No place is wanted any more; each sees its connection end."""
         self._server.close()
 
-    def over(self, error: str | None) -> None:
-        """Said by whoever launched it: every place is gone."""
+    def over(self, error: str | None, *, slots_lost: bool = False) -> None:
+        """Called by the launcher: every place is gone. `slots_lost`: because the cluster lost what they ran in."""
         with self._changed:
             self._over, self._error = True, error
+            self._slots_lost = self._slots_lost or (slots_lost and self._assignment is None)
             ended = self._ended
             self._changed.notify_all()
         ended(error)
@@ -144,7 +172,7 @@ class Stage:
 
     def _heard(self, place: int, message: Vacant | Broken) -> None:
         if isinstance(message, Broken):
-            self.lost(place, message.detail)
+            self._lose(place, message.detail)
         else:
             self._emptied(place, message.token)
 
@@ -159,6 +187,11 @@ class Stage:
 
     def lost(self, place: int, reason: str) -> None:
         """A place is gone without being told to go; whoever launched it may know of one that never said hello."""
+        with self._changed:
+            self._slots_lost = self._slots_lost or (self._assignment is None and self.stands)
+        self._lose(place, reason)
+
+    def _lose(self, place: int, reason: str) -> None:
         with self._changed:
             self._broken = True
             ended = self._ended
@@ -178,6 +211,11 @@ class StandingLauncher(ABC):
         """False when this process can start no slots any more, and only a fresh one could."""
 
     @property
+    def spans_hosts(self) -> bool:
+        """Whether slots may run on other hosts than this process."""
+        return False
+
+    @property
     @abstractmethod
     def host(self) -> str:
         """The address at which slots reach this process."""
@@ -191,16 +229,28 @@ class StandingLauncher(ABC):
         """Returns when the places, which were dismissed, are gone or cannot be waited for."""
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
+        if self._stage is not None and not self._stage.stands:
+            self.stop()
         self._standing(job, token)
+
+    def status(self) -> SlotStatus:
+        assert self._stage is not None, "prepare comes first"
+        if not self._stage.lost_its_slots:
+            return self._stage.status
+        token = self._stage.stand.token
+        self.stop()
+        threading.Event().wait(RELAUNCH_S)
+        self._standing(self._job, token)
+        places = self._job.graph.parallelism
+        return SlotStatus(phase=SlotPhase.WAITING, wanted=places, held_by="a slot was lost before the job started")
 
     def launch(self, job: CompiledJob, token: Token, secret: str, master: str, ended: Ended) -> None:
         self._standing(job, token).assign(Assignment(token, secret, master), ended)
 
     def _standing(self, job: CompiledJob, token: Token) -> Stage:
-        """The stage that stands, or a new one."""
-        if self._stage is not None and not self._stage.stands:
-            self.stop()
+        """The stage that there is, or a new one."""
         if self._stage is None:
+            self._job = job
             self._stage = Stage(token, job.graph.parallelism, self.host)
             self._start(self._stage, job)
         return self._stage

@@ -1,6 +1,6 @@
 """What an attempt is told, what starts its slots, and how it can end: words shared by job master and attempt."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -11,6 +11,30 @@ from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.recovery import Restored
 from runtime.hosts.protocol import Failed
+from runtime.hosts.shared_folders import Marker
+
+
+class SlotPhase(StrEnum):
+    """How far a launcher has come with the slots that it was asked for."""
+
+    OPENING = "opening"  #: the connection to the cluster is being made
+    WAITING = "waiting"  #: the cluster has fewer slots than the job needs
+    STARTING = "starting"  #: the slots' processes are being started
+    READY = "ready"  #: every process stands, or cannot be started: `launch` reports the error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """`held_by` names who holds the cluster's other slots or why they are missing; "" where it is not known."""
+
+    phase: SlotPhase
+    wanted: int = 0
+    there: int = 0
+    held_by: str = ""
+    missing: tuple[int, ...] = ()  #: slots whose process has not connected
+
+    def __str__(self) -> str:
+        return f"{self.wanted} wanted, {self.there} there" + (f", {self.held_by}" if self.held_by else "")
 
 
 class Launcher(Protocol):
@@ -20,11 +44,18 @@ class Launcher(Protocol):
     def usable(self) -> bool:
         """False when this process can start no slots any more, and only a fresh one could."""
 
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether slots may run on other hosts than this process, which may have other folders."""
+
     def prepare(self, job: CompiledJob, token: Token) -> None:
         """Begins to start what slots of this attempt will run in, unless it rests; returns at once.
 
         To start processes takes seconds, which need not be waited for where something else is waited for anyway.
         """
+
+    def status(self) -> SlotStatus:
+        """How far the slots of the last `prepare` have come. Never blocks for long; asked several times a second."""
 
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
@@ -50,6 +81,7 @@ class OutcomeKind(StrEnum):
     CANCELED = "canceled"
     RELEASED = "released"
     SUPERSEDED = "superseded"
+    BROKEN = "broken"  #: this process can start no slots any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +99,7 @@ class Outcome:
     damaged: str = ""  #: a file of the checkpoint that was to be restored is missing or altered
     error: str = ""  #: of a programming error: equal for the same code at the same record
     outage: bool = False  #: storage or a service is away: it is waited for, and no restart is counted
+    code: str = ""  #: a stable word for why it failed, where there is one
     intact: bool = False  #: no slot was lost or hangs, as far as is known
 
 
@@ -94,6 +127,9 @@ class AttemptConfig:
     host: str
     settings: CoordinatorSettings
     heartbeat_timeout_ms: int
+    slot_start_timeout_ms: int
     restored: Mapping[SubtaskId, Restored]
     restarts: int
     facts: Mapping[str, Any] = field(default_factory=dict)  #: of the run, for each live report; they may change
+    markers: Sequence[Marker] = ()  #: left for slots on other hosts, removed once every slot is deployed
+    first: bool = False  #: the run has not run yet

@@ -5,6 +5,7 @@ downstream first. Nothing on the loop ever waits for credit; a subtask without c
 exist only at the edge: the exchange, the control connection, the heartbeat, the snapshot writer.
 """
 
+import errno
 import os
 import queue
 import socket
@@ -49,6 +50,7 @@ from runtime.hosts.protocol import (
     ToSlot,
     Trigger,
 )
+from runtime.hosts.shared_folders import unshared
 from runtime.hosts.sources import SourceOperator
 from runtime.hosts.task import Task
 from runtime.io.clock import SystemClock
@@ -229,6 +231,7 @@ class Slot:
 
     def _deploy(self, deploy: Deploy) -> None:
         self._job_id = deploy.job
+        self._check_folders(deploy)
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
         store = self._open_store(deploy.storage)
         for restored in deploy.restored:
@@ -240,6 +243,19 @@ class Slot:
         for task in self._tasks.values():
             task.open()
         self._control.send(Deployed())
+
+    def _check_folders(self, deploy: Deploy) -> None:
+        """Raises JobRejected at the first start of a run; later EnvironmentFailure: the mount may come back."""
+        folder = unshared(deploy.markers)
+        if folder is None:
+            return
+        detail = (
+            f"host {socket.gethostname()!r} (slot {self._config.index}) has another folder there than the job master: "
+            "is a mount missing on this host?"
+        )
+        if deploy.first:
+            raise JobRejected("folder-not-shared", folder, detail)
+        raise EnvironmentFailure(f"{folder}: {detail}") from OSError(errno.ENODEV, "not mounted")  # it is waited for
 
     def _make(self, restored: Restored, mode: CheckpointMode, store: SnapshotStore) -> Task:
         job, subtask = self._config.job, restored.subtask

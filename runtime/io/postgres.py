@@ -54,6 +54,7 @@ class RunRow:
     state: str
     token: int
     allow_unmapped: bool
+    has_checkpoint: bool  #: of its own: it has run already
 
 
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":

@@ -1,7 +1,8 @@
 -- load_run --
 -- Everything a job master must know of its run.
 SELECT r.job_id, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
-       v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token, r.allow_unmapped
+       v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token, r.allow_unmapped,
+       EXISTS (SELECT 1 FROM weir_checkpoint c WHERE c.run_id = r.id AND c.status = 'completed') AS has_checkpoint
 FROM weir_run r
 JOIN weir_job j ON j.id = r.job_id
 JOIN weir_job_version v ON v.id = r.version_id

@@ -18,7 +18,7 @@ WORDS: Final = ("weir", "barrier", "stream", "checkpoint", "savepoint", "drain",
 class WordCount:
     """The running job, what was fed to it and what it has committed."""
 
-    def __init__(self, checkout: Checkout, folder: Path) -> None:
+    def __init__(self, checkout: Checkout, folder: Path, name: str = "words", parallelism: int = 2) -> None:
         self.checkout = checkout
         self.input, self.output = folder / "in", folder / "out"
         self.input.mkdir(parents=True)
@@ -28,10 +28,13 @@ class WordCount:
         password = (checkout.var / "run/password").read_text().strip()
         self.api = Api.login(checkout.status()["url"].rstrip("/"), "operator", password)
         self.feed(20)
-        self.job = int(self.api.post("jobs/", {"name": "words", "pipeline": "wordcount"})["id"])
+        self.job = int(self.api.post("jobs/", {"name": name, "pipeline": "wordcount"})["id"])
         params = {"lines_dir": str(self.input), "output_dir": str(self.output)}
-        body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
+        body = {"parallelism": parallelism, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
         self.api.ready_version(self.job, body, PATIENCE_S)
+        self._start()
+
+    def _start(self) -> None:
         self.api.operate(self.job, "start", {}, PATIENCE_S)
 
     def feed(self, files: int) -> None:

@@ -44,6 +44,7 @@ from runtime.hosts.protocol import (
     ToSlot,
     Trigger,
 )
+from runtime.hosts.terms import SlotPhase, SlotStatus
 from runtime.io.clock import SystemClock
 from runtime.io.control import ControlClient, Hello
 from runtime.io.filesystem import FileStore
@@ -81,12 +82,16 @@ class Played:
     """Implements `terms.Launcher` with slots that do what the test says."""
 
     usable = True
+    spans_hosts = False
 
     def __init__(self) -> None:
         self.attempts: list[list[PlayedSlot]] = []
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
         """Slots that are played need nothing to run in."""
+
+    def status(self) -> SlotStatus:
+        return SlotStatus(phase=SlotPhase.READY)
 
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]

@@ -25,6 +25,7 @@ def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
         state="starting",
         token=1,
         allow_unmapped=False,
+        has_checkpoint=False,
     )
 
 

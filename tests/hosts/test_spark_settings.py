@@ -60,3 +60,24 @@ def test_a_local_spark_makes_its_secret_itself(master: str) -> None:
 @pytest.mark.parametrize("master", ["", "spark://host:7077", "local-cluster[2,1,1024]", "yarn"])
 def test_a_cluster_has_one_secret_that_its_administrator_sets(master: str) -> None:
     assert not is_local(master)
+
+
+#: What a run asks of a standalone cluster; none is there, and none is needed for it.
+ASK = """
+from runtime.hosts.spark import SparkLauncher
+
+conf = SparkLauncher("settings", "spark://127.0.0.1:1")._conf(3)
+names = "cores.max", "executor.heartbeatInterval", "network.timeoutInterval", "driver.host", "driver.bindAddress"
+print(*(conf.get(f"spark.{name}") for name in names))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_takes_the_cores_that_it_needs_and_keeps_what_an_operator_has_set(tmp_path: Path) -> None:
+    """Executors of two cores come whole, so three slots take four cores."""
+    chosen = "spark.executor.cores 2\nspark.executor.heartbeatInterval 9s\nspark.cores.max 100\n"
+    (tmp_path / "spark-defaults.conf").write_text(chosen)
+    environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path)}
+    environment.pop("SPARK_LOCAL_IP", None)
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "None", "5s", "127.0.0.1", "127.0.0.1"]

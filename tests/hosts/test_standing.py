@@ -16,7 +16,6 @@ from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
 from runtime.core.restart import FixedDelay, NoRestart
 from runtime.hosts import local, standing
-from runtime.hosts.attempt import HELLO_TIMEOUT_MS
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.local import LocalLauncher
 from runtime.hosts.standing import Assignment, Stage, stand_ready
@@ -242,7 +241,7 @@ def test_a_place_that_raises_before_its_hello_is_not_waited_for(tmp_path: Path) 
     master = JobMaster(config, records, FileStore(storage), NoExchange(), SystemClock())
     thread = threading.Thread(target=master.run, daemon=True)
     thread.start()
-    thread.join(HELLO_TIMEOUT_MS / 1000 / 2)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), "it waits for a hello"
     assert records.failure is not None
     assert "no exchange for slot 1" in str(records.failure["message"])

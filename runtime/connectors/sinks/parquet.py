@@ -181,6 +181,10 @@ class ParquetCommitter(SinkCommitter):
         self._clean_marks(owner, token, {found["owner"] for name in kept if (found := _PENDING.fullmatch(name))})
         return removed
 
+    def missing(self, committables: Sequence[Any]) -> list[str]:
+        pairs = [(self._folder / one["pending"], self._folder / one["final"]) for one in committables]
+        return [str(pending) for pending, final in pairs if not pending.exists() and not final.exists()]
+
     # ------------------------------------------------------------ what is due
 
     def _is_due(self, file: Mapping[str, Any]) -> bool:

@@ -203,6 +203,15 @@ def test_a_rejected_version_says_what_is_wrong_and_where(at_console: Client) -> 
     assert "Version 1 was rejected, window: parallelism must lie between 1 and 128" in said
 
 
+def test_a_run_that_waits_for_slots_says_for_what(at_console: Client) -> None:
+    slots = {"wanted": 3, "there": 1, "held_by": "held by flights (4); the cluster has 6 cores on 3 workers"}
+    run = rows.run(rows.job(), "waiting", live={"waiting": slots, "restarts": 0}, live_at=timezone.now())
+    said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "Waiting for slots: 3 wanted, 1 there, held by flights (4); the cluster has 6 cores on 3 workers." in said
+    assert "Cancel" in said
+    assert "Waiting for slots" in blocks.text(at_console.get("/jobs/"))
+
+
 def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     story = ["BarrierArrived(41)", "Aligned(41)"]
     failure = {"code": "final", "message": "division by zero", "operator": "window", "story": story, "subtask": 1}

@@ -1,0 +1,108 @@
+"""The master of a standalone Spark cluster, asked over Spark's own RPC: who holds its cores, and whether it knows us.
+
+A shortage of slots is explained by it, and a context that the master has forgotten is found out. Such a context lives
+on and gets no executor for ever: a master that restarts without recovery kills the executors of applications that it
+does not know, and tells no driver. It starts and stops nothing.
+"""
+
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+from pyspark import SparkContext
+
+ASK_S: Final = 3
+CONNECT_S: Final = 2.0
+FORGOTTEN_AFTER: Final = 3  #: answers in a row without our application
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """An application of the cluster and the cores that it has."""
+
+    name: str
+    cores: int
+
+
+class StandaloneMaster:
+    """Used by one thread. `url` is that of a standalone cluster: `spark://HOST:PORT`, or several for high availability.
+
+    Args:
+        url: as in SPARK_MASTER.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._addresses = _addresses(url)
+        self._unknown = 0
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether a master listens. Blocks for seconds at most."""
+        return any(map(_listens, self._addresses))
+
+    @property
+    def has_forgotten_us(self) -> bool:
+        """Whether the master answered again and again without knowing our application."""
+        return self._unknown >= FORGOTTEN_AFTER
+
+    def shortage(self, context: SparkContext) -> str:
+        """Why there are no more slots, in words; "" where it is not known."""
+        state = self._state(context)
+        if state is None:
+            return "the Spark master does not answer"
+        own, applications = context.applicationId, list(state.activeApps())
+        self._unknown = 0 if any(one.id() == own for one in applications) else self._unknown + 1
+        workers = [worker for worker in state.workers() if worker.isAlive()]
+        others = [Holder(one.desc().name(), one.coresGranted()) for one in applications if one.id() != own]
+        return describe(sum(worker.cores() for worker in workers), len(workers), others)
+
+    def _state(self, context: SparkContext) -> Any:
+        """The answer of the leading master, or None."""
+        for host, port in self._addresses:
+            if not _listens((host, port)):
+                continue
+            try:
+                state = _ask(context, host, port)
+            except Exception as error:
+                log.debug("the Spark master gave no answer", host=host, error=str(error)[:500])
+                continue
+            if state.status().toString() == "ALIVE":
+                return state
+        return None
+
+
+def describe(cores: int, workers: int, others: list[Holder]) -> str:
+    """What a cluster has and who holds it, in words."""
+    hosts = "1 worker" if workers == 1 else f"{workers} workers"
+    has = f"the cluster has {cores} cores on {hosts}"
+    holding = sorted((one for one in others if one.cores), key=lambda one: -one.cores)
+    return f"held by {', '.join(f'{one.name} ({one.cores})' for one in holding)}; {has}" if holding else has
+
+
+def _ask(context: SparkContext, host: str, port: int) -> Any:
+    jvm: Any = context._jvm
+    messages = jvm.java.lang.Class.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$")
+    request = messages.getField("MODULE$").get(None)
+    kind = jvm.java.lang.Class.forName("org.apache.spark.deploy.DeployMessages$MasterStateResponse")
+    tag = jvm.java.lang.Class.forName("scala.reflect.ClassTag$").getField("MODULE$").get(None).apply(kind)
+    patience = jvm.scala.concurrent.duration.FiniteDuration(ASK_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    rpc = context._jsc.sc().schedulerBackend().rpcEnv()  # SparkEnv needs classes that PySpark's jars lack
+    master = rpc.setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(host, port), "Master")
+    return master.askSync(request, jvm.org.apache.spark.rpc.RpcTimeout(patience, "weir.master.ask"), tag)
+
+
+def _addresses(url: str) -> list[tuple[str, int]]:
+    found = [urlsplit(f"//{part}") for part in url.removeprefix("spark://").split(",")]
+    return [(one.hostname, one.port or 7077) for one in found if one.hostname]
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=CONNECT_S):
+            return True
+    except OSError:
+        return False

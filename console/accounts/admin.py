@@ -1,9 +1,29 @@
+"""People and their tokens in the admin. Tokens are issued by the API alone; here they are seen by hint and revoked."""
+
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
+from django.db.models import Model
+from django.http import HttpRequest
 
-from console.accounts.models import User
+from console.accounts.models import ApiToken, User
 from console.accounts.throttling import throttled
 
 admin.site.site_header = admin.site.site_title = "Weir administration"
 admin.site.login = throttled(admin.site.login)  # type: ignore[method-assign]
 admin.site.register(User, UserAdmin)
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Deleting a row revokes its token."""
+
+    list_display = ("hint", "user", "created_at", "used_at")
+    list_select_related = ("user",)
+    search_fields = ("user__username", "hint")
+    fields = readonly_fields = ("hint", "user", "created_at", "used_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False

@@ -1,6 +1,8 @@
-"""The user. A model of our own from the first migration, since it cannot be replaced later."""
+"""The user, a model of our own from the first migration, since it cannot be replaced later; and tokens of the API."""
 
 from django.contrib.auth.models import AbstractUser
+from django.db import models
+from django.db.models.functions import Now
 
 
 class User(AbstractUser):
@@ -8,3 +10,22 @@ class User(AbstractUser):
 
     class Meta:
         db_table = "weir_user"
+
+
+class ApiToken(models.Model):
+    """A token of the API, as its SHA-256. `hint` is its beginning, by which people tell tokens apart."""
+
+    id = models.BigAutoField(primary_key=True)
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    digest = models.TextField(unique=True)
+    hint = models.TextField()
+    created_at = models.DateTimeField(db_default=Now())
+    used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "weir_api_token"
+        ordering = ("-created_at",)
+        verbose_name = "API token"
+
+    def __str__(self) -> str:
+        return f"{self.hint}…"

@@ -13,7 +13,7 @@ from rest_framework.reverse import reverse
 
 from console.accounts.middleware import request_id_of
 from console.api import serializers
-from console.api.base import OfJob, Strict
+from console.api.base import IF_MATCH, OfJob, Strict
 from console.api.filters import CheckpointFilter, OperationFilter, RunFilter
 from console.api.pagination import NewestNumberFirst, NewestOperationFirst
 from console.api.parsing import whole_number
@@ -75,6 +75,7 @@ class CheckpointDetail(Strict, generics.RetrieveAPIView[Checkpoint]):
 class Operations(OfJob, generics.ListAPIView[Operation]):
     """The operations of a job, newest first."""
 
+    conditional = True
     queryset = Operation.objects.all()
     serializer_class = serializers.OperationSerializer
     filterset_class = OperationFilter
@@ -82,10 +83,10 @@ class Operations(OfJob, generics.ListAPIView[Operation]):
 
     @extend_schema(
         request=serializers.OperationRequest,
-        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, required=False)],
+        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER, required=False), IF_MATCH],
         responses={
             202: serializers.OperationSerializer, 403: serializers.Problem, 409: serializers.Problem,
-            422: serializers.Problem,
+            412: serializers.Problem, 422: serializers.Problem,
         },
     )  # fmt: skip
     def post(self, request: Request, job: int) -> Response:
@@ -96,6 +97,7 @@ class Operations(OfJob, generics.ListAPIView[Operation]):
             reason=given["reason"],
             request_id=request_id_of(request._request),
             idempotency_key=request.headers.get("Idempotency-Key"),
+            if_match=request.headers.get("If-Match"),
         )
         accepted = services.request(asked, self.job(), given["kind"], given.get("params"))
         return _accepted(accepted)

@@ -4,12 +4,23 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import TokenAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+
+from console.accounts import tokens
+from console.accounts.models import ApiToken, User
 
 
 class BearerAuthentication(TokenAuthentication):
     """A token from `POST auth/token/`."""
 
     keyword = "Bearer"
+    model = ApiToken
+
+    def authenticate_credentials(self, key: str) -> tuple[User, ApiToken]:
+        found = tokens.find(key)
+        if found is None or not found.user.is_active:
+            raise AuthenticationFailed("This token is not valid: it was revoked, or never issued.")
+        return found.user, found
 
 
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

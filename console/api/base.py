@@ -1,22 +1,33 @@
 """What every view of the API has in common: a query parameter that means nothing is an error, not silence."""
 
+from http import HTTPStatus
 from typing import Any, cast
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import generics, serializers
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from console.accounts.models import User
+from console.accounts.refusals import Refused
 from console.jobs.models import Job
 
+IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, required=False, description="The ETag of the job; 412 if it has changed"
+)
 _PAGING = {"limit", "cursor"}
 
 
 class Strict(generics.GenericAPIView[Any]):
-    """Refuses unknown query parameters. `query` names those that a view reads itself."""
+    """Refuses unknown query parameters. `query` names those that a view reads itself.
+
+    `If-Match` is refused where nothing has an entity tag: to ignore it would do what the caller forbade.
+    """
 
     query: frozenset[str] = frozenset()
+    conditional = False  #: a POST obeys `If-Match`
     filterset_class: Any = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -25,6 +36,10 @@ class Strict(generics.GenericAPIView[Any]):
         if unknown := sorted(set(request.query_params) - filtered - self.query):
             known = ", ".join(sorted(filtered | self.query)) or "none"
             raise serializers.ValidationError(dict.fromkeys(unknown, f"This parameter is unknown; known: {known}."))
+
+        if "If-Match" in request.headers and request.method not in SAFE_METHODS and not self.conditional:
+            detail = "If-Match: there is no entity tag here to compare with. Nothing was done."
+            raise Refused("stale", detail, "If-Match", HTTPStatus.PRECONDITION_FAILED)
 
     @property
     def user(self) -> User:

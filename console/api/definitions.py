@@ -7,24 +7,25 @@ from django.contrib.auth import authenticate
 from django.db.models import OuterRef, QuerySet, Subquery
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics, status
-from rest_framework.authtoken.models import Token
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
 
+from console.accounts import tokens
 from console.accounts.refusals import Refused
 from console.accounts.throttling import LoginThrottle
 from console.api import serializers
-from console.api.base import OfJob, Strict
+from console.api.base import IF_MATCH, OfJob, Strict
 from console.api.filters import JobFilter, VersionFilter
 from console.api.pagination import ByName
 from console.jobs import services
 from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.jobs.tags import is_named, tag_of
 
 
 class Login(Strict):
-    """A token for a name and a password."""
+    """A new token for a name and a password. It is shown in this answer only: the console keeps a hash of it."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -37,8 +38,7 @@ class Login(Strict):
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
             raise Refused("wrong-credentials", "Name and password do not fit together.", status=HTTPStatus.UNAUTHORIZED)
-        token, _ = Token.objects.get_or_create(user=user)
-        return Response({"token": token.key})
+        return Response({"token": tokens.issue(user)})
 
 
 class Pipelines(Strict, generics.ListAPIView[Pipeline]):
@@ -75,25 +75,37 @@ class Jobs(Strict, generics.ListAPIView[Job]):
 
 
 class JobDetail(Strict, generics.RetrieveAPIView[Job]):
-    """One job."""
+    """One job. Its `ETag` changes with its definition and with the state of its runs."""
 
     queryset = jobs_with_latest()
     serializer_class = serializers.JobSerializer
+
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        job = self.get_object()
+        tag = tag_of(job)
+        if is_named(tag, request.headers.get("If-None-Match", "")):
+            return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
+        return Response(self.get_serializer(job).data, headers={"ETag": tag})
 
 
 class Versions(OfJob, generics.ListAPIView[JobVersion]):
     """The versions of a job, newest first."""
 
-    queryset = JobVersion.objects.all()
+    conditional = True
+
+    queryset = JobVersion.objects.select_related("job")
     serializer_class = serializers.VersionSerializer
     filterset_class = VersionFilter
 
     @extend_schema(
-        request=serializers.VersionRequest, responses={202: serializers.VersionSerializer, 422: serializers.Problem}
+        request=serializers.VersionRequest,
+        parameters=[IF_MATCH],
+        responses={202: serializers.VersionSerializer, 412: serializers.Problem, 422: serializers.Problem},
     )
     def post(self, request: Request, job: int) -> Response:
         """Add a version. It is compiled in the background: poll Location until its state is ready or rejected."""
-        version = services.create_version(self.user, self.job(), **self.body(serializers.VersionRequest))
+        given, if_match = self.body(serializers.VersionRequest), request.headers.get("If-Match")
+        version = services.create_version(self.user, self.job(), **given, if_match=if_match)
         body = serializers.VersionSerializer(version).data
         accepted = _created(request, "api:version", version.pk, body, status.HTTP_202_ACCEPTED)
         accepted["Retry-After"] = "1"
@@ -104,7 +116,7 @@ class Versions(OfJob, generics.ListAPIView[JobVersion]):
 class VersionDetail(Strict, generics.RetrieveAPIView[JobVersion]):
     """One version, with its graph once it is ready."""
 
-    queryset = JobVersion.objects.all()
+    queryset = JobVersion.objects.select_related("job")
     serializer_class = serializers.VersionSerializer
 
 

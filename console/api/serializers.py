@@ -1,11 +1,13 @@
 """Rows as JSON: snake_case, UTC, durations in `_ms`, sizes in `_bytes`. Requests with unknown members are refused."""
 
-from typing import Any
+from typing import Any, cast
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from console.checkpoints.models import ABORTED, Checkpoint, Status
+from console.jobs import services
+from console.jobs.masking import masked, redacted_within
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.jobs.promises import promise_of
 from console.operations.models import OF_JOB, Operation
@@ -70,9 +72,24 @@ class PromiseSerializer(serializers.Serializer[Any]):
     reasons = serializers.ListField(child=serializers.CharField())
 
 
+def _schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion) -> Any:
+    """The schema of the parameters of `version`, read once for a list: its rows are of one job."""
+    schemas = cast(dict[str, Any], serializer.context).setdefault("schemas", {})
+    if version.job_id not in schemas:
+        schemas[version.job_id] = services.schema_of(version)
+    return schemas[version.job_id]
+
+
 class VersionSerializer(serializers.ModelSerializer[JobVersion]):
     settings = serializers.JSONField(read_only=True)
+    params = serializers.SerializerMethodField(
+        help_text="Secrets are masked; a mask that is sent back keeps the secret."
+    )
     promise = serializers.SerializerMethodField()
+
+    @extend_schema_field(serializers.DictField())
+    def get_params(self, version: JobVersion) -> Any:
+        return masked(version.params, _schema_of(self, version))
 
     @extend_schema_field(PromiseSerializer(allow_null=True))
     def get_promise(self, version: JobVersion) -> Any:
@@ -103,6 +120,11 @@ class RunSerializer(serializers.ModelSerializer[Run]):
     """A run as a list shows it: without its live numbers."""
 
     version_number = serializers.IntegerField(source="version.number", read_only=True)
+    failure = serializers.SerializerMethodField()
+
+    @extend_schema_field(serializers.JSONField(allow_null=True))
+    def get_failure(self, run: Run) -> Any:
+        return run.failure and redacted_within(run.failure, run.version.params, _schema_of(self, run.version))
 
     class Meta:
         model = Run

@@ -1,5 +1,7 @@
 """Definitions and runs in the admin. A job's description may be edited; everything else was decided elsewhere."""
 
+import json
+
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.widgets import AdminTextareaWidget
@@ -7,8 +9,9 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from console.accounts.read_only import ReadOnlyAdmin
+from console.jobs.masking import masked
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
-from console.jobs.services import DESCRIPTION_LENGTH_MAX
+from console.jobs.services import DESCRIPTION_LENGTH_MAX, schema_of
 
 
 @admin.register(Pipeline)
@@ -45,12 +48,22 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(JobVersion)
 class JobVersionAdmin(ReadOnlyAdmin):
+    fields = (
+        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "settings", "graph", "inputs",
+        "error", "created_at", "created_by", "prepared_at",
+    )  # fmt: skip
+    readonly_fields = ("parameters",)
     list_display = ("job", "number", "state", "parallelism", "max_parallelism", "created_at", "created_by")
     list_display_links = ("number",)
     list_filter = ("state", "job__pipeline")
     list_select_related = ("job", "created_by")
     search_fields = ("job__name", "=number")
     date_hierarchy = "created_at"
+
+    @admin.display
+    def parameters(self, version: JobVersion) -> str:
+        """As JSON, without secrets."""
+        return json.dumps(masked(version.params, schema_of(version)), ensure_ascii=False)
 
 
 class AttemptInline(admin.TabularInline):  # type: ignore[type-arg]

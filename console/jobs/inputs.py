@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 
 import msgspec
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import SchemaError, ValidationError, best_match
 
 from console.accounts.refusals import Refused
+from console.jobs.masking import MASK, is_secret, redacted
 
 T = TypeVar("T")
 
@@ -50,4 +51,12 @@ def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
     worst = best_match(Draft202012Validator(schema).iter_errors(params))
     if worst is not None:
         field = ".".join(["params", *(str(part) for part in worst.absolute_path)])
-        raise Refused("invalid-field", f"{field}: {worst.message}.", field=field)
+        raise Refused("invalid-field", f"{field}: {_message(worst, params, schema)}.", field=field)
+
+
+def _message(worst: ValidationError, params: dict[str, Any], schema: dict[str, Any]) -> str:
+    """What is wrong, without the value where that is a secret."""
+    name = next((str(part) for part in reversed(worst.absolute_path) if isinstance(part, str)), "")
+    own = is_secret(name, worst.schema if isinstance(worst.schema, dict) else {})
+    message = worst.message.replace(repr(worst.instance), MASK) if own else worst.message
+    return redacted(message, params, schema)

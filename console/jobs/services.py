@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from django.conf import settings as django_settings
 from django.db import IntegrityError, transaction
-from django.db.models import Max
 from django.db.models.functions import Now
 
 from console.accounts.models import User
@@ -18,7 +17,9 @@ from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_define
 from console.jobs import job_settings, wake
 from console.jobs.inputs import check_params
+from console.jobs.masking import redacted, unmasked
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
+from console.jobs.tags import must_match
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 
 NAME_LENGTH_MAX = 100
@@ -54,22 +55,29 @@ def create_version(
     settings: dict[str, Any] | None = None,
     max_parallelism: int | None = None,
     request_key: str | None = None,
+    if_match: str | None = None,
 ) -> JobVersion:
-    """Add a version in state `compiling` and ask for its compilation. One `request_key` makes one version."""
+    """Add a version in state `compiling` and ask for its compilation. One `request_key` makes one version.
+
+    A secret may be sent as the mask under which the newest version shows it. `if_match` is the header of that name.
+    """
     must_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
     _check_parallelism(parallelism, groups)
     if len(msgspec.json.encode(params)) > PARAMS_BYTES_MAX:
         raise Refused("invalid-field", f"params: must have {PARAMS_BYTES_MAX} bytes at most.", field="params")
-    check_params(params, _known_pipeline(job.pipeline).schema)
+    schema = _known_pipeline(job.pipeline).schema
     checked = msgspec.to_builtins(job_settings.parse(settings or {}))
     with transaction.atomic():
         Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # numbers are handed out one at a time
         if earlier := version_of_request(user, request_key):
             return earlier
-        newest = JobVersion.objects.filter(job=job).aggregate(Max("number"))["number__max"] or 0
+        must_match(job, if_match)
+        newest = JobVersion.objects.filter(job=job).order_by("-number").first()
+        params = unmasked(params, newest.params if newest else {}, schema)
+        check_params(params, schema)
         version = JobVersion.objects.create(
-            job=job, number=newest + 1, parallelism=parallelism, max_parallelism=groups,
+            job=job, number=newest.number + 1 if newest else 1, parallelism=parallelism, max_parallelism=groups,
             params=params, settings=checked, created_by=user, request_key=request_key,
         )  # fmt: skip
         wake.after_commit(wake.COMPILE, version.pk)
@@ -92,6 +100,12 @@ def record_compiled(version_id: int, graph: dict[str, Any], inputs: list[str]) -
 def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
     """The compile stage refused. False when the version was not compiling any more."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
+    for version in compiling.select_related("job"):
+        schema = schema_of(version)
+        error = {
+            key: redacted(value, version.params, schema) if isinstance(value, str) else value
+            for key, value in error.items()
+        }
     return bool(compiling.update(state=VersionState.REJECTED, error=error))
 
 
@@ -103,6 +117,12 @@ def mark_prepared(version_id: int) -> None:
 def newest_ready(job: Job) -> JobVersion | None:
     """The version that a start takes when none is named."""
     return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
+
+
+def schema_of(version: JobVersion) -> dict[str, Any]:
+    """The schema of a version's parameters; {} when its pipeline is gone."""
+    found = Pipeline.objects.filter(pk=version.job.pipeline).first()
+    return found.schema if found else {}
 
 
 def inputs_folder(version: JobVersion) -> Path:

@@ -222,3 +222,30 @@ def _already_asked(kind: OperationKind, run: Run) -> str | None:
     }
     clash = Operation.objects.filter(run=run, kind__in=ends.get(kind, []), state__in=ACTIVE).first()
     return f"A {clash.kind} is {clash.state} already." if clash else None
+
+
+# ---------------------------------------------------------------- which rows a page is made of
+
+
+def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
+    """The rows behind a list of some of `jobs_found`, with the number of them."""
+    return [
+        (Run.objects.filter(pk__in=[job.run_pk for job in jobs]).order_by("pk"), len(jobs)),
+        (Checkpoint.objects.filter(pk__in=[job.checkpoint_pk for job in jobs]).order_by("pk"), len(jobs)),
+        (Operation.objects.filter(job__in=jobs, state__in=ACTIVE).order_by("pk"), 4 * len(jobs)),
+    ]
+
+
+def rows_of_page(job: Job, before: int | None) -> list[tuple[QuerySet[Any], int]]:
+    """The rows behind the page of a job, the newest of each kind, with the number of them."""
+    checkpoints = Checkpoint.objects.filter(job=job).order_by("-number")
+    older = checkpoints if before is None else checkpoints.filter(number__lt=before)
+    return [
+        (Job.objects.filter(pk=job.pk), 1),
+        (JobVersion.objects.filter(job=job).order_by("-number"), 2),
+        (Run.objects.filter(job=job).order_by("-pk"), 20),
+        (Attempt.objects.filter(run__job=job).order_by("-token"), 20),
+        (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), 20),
+        (checkpoints, 100),
+        (older, 10),
+    ]

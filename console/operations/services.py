@@ -20,6 +20,7 @@ from console.accounts.storable import unfit_text
 from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import check_slots, newest_ready
+from console.jobs.tags import must_match
 from console.operations import discard
 from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
 from console.operations.origin import Origin
@@ -39,6 +40,7 @@ class Asked:
     reason: str = ""
     request_id: str = ""
     idempotency_key: str | None = None
+    if_match: str | None = None  #: the header of that name; the job must not have changed since
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ def request(asked: Asked, job: Job, kind: str, params: dict[str, Any] | None = N
         return earlier
     try:
         with transaction.atomic():
+            if asked.if_match is not None:
+                Job.objects.select_for_update(no_key=True).get(pk=job.pk)
+                must_match(job, asked.if_match)
             return Accepted(_accept(row, typed))
     except (IntegrityError, Refused) as error:
         # Somebody was faster by a moment: with the same key, with another run, or with another stop or drain.

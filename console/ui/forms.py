@@ -6,6 +6,7 @@ import msgspec
 from django import forms
 
 from console.accounts.refusals import Refused
+from console.jobs.masking import masked
 from console.jobs.models import JobVersion
 from console.jobs.services import DESCRIPTION_LENGTH_MAX, NAME_LENGTH_MAX
 from console.ui import schema_fields
@@ -87,7 +88,7 @@ class VersionForms:
     def __init__(self, schema: Schema, data: Any = None, like: JobVersion | None = None) -> None:
         same = {"parallelism": like.parallelism, "max_parallelism": like.max_parallelism} if like else None
         self.parallelism = ParallelismForm(data, initial=same)
-        self.params = SchemaForm(schema, data, prefix="params", initial=like.params if like else None)
+        self.params = SchemaForm(schema, data, prefix="params", initial=masked(like.params, schema) if like else None)
         self.settings = SettingsForm(data, prefix="settings", initial=like.settings if like else None)
 
     def is_valid(self) -> bool:

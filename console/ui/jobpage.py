@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from console.checkpoints.models import Checkpoint, Status
+from console.jobs.masking import Schema, masked, redacted_within
 from console.jobs.models import JobVersion, Pipeline, Run, VersionState
 from console.jobs.promises import promise_of
 from console.operations import selectors
@@ -75,7 +76,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     numbers = _without_settled(numbers_of(run), columns)
     shown = by_number(table, before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
-    newest = selectors.continuable(page.job).first()
+    newest, schema = selectors.continuable(page.job).first(), _schema(page.job.pipeline)
     return JobView(
         page=page,
         run=run,
@@ -87,9 +88,9 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats, goes_on=_goes_on(run, newest)),
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
-        failure=failure_of(run),
+        failure=failure_of(run, schema),
         warnings=warnings(run, now),
-        params=_params(page.version, page.job.pipeline),
+        params=_params(page.version, schema),
         promise=promise_of(page.version) if page.version else None,
         settled=_settled(page),
     )
@@ -139,9 +140,13 @@ def _goes_on(run: Run | None, newest: Checkpoint | None) -> bool:
     return newest is not None and run is not None and run.run_state is not RunState.FINISHED
 
 
-def _params(version: JobVersion | None, pipeline: str) -> tuple[tuple[str, str], ...]:
+def _schema(pipeline: str) -> Schema:
     found = Pipeline.objects.filter(pk=pipeline).first()
-    return written(found.schema if found else {}, version.params) if version else ()
+    return found.schema if found else {}
+
+
+def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str], ...]:
+    return written(schema, masked(version.params, schema)) if version else ()
 
 
 def wanted(run: Run | None, active: tuple[Operation, ...]) -> str:
@@ -159,10 +164,11 @@ def _goal_of(state: RunState) -> str:
     return goals.get(state, "running")
 
 
-def failure_of(run: Run | None) -> Failure | None:
+def failure_of(run: Run | None, schema: Schema) -> Failure | None:
+    """Why the run failed, without the secrets of its version."""
     if run is None or run.state != RunState.FAILED:
         return None
-    recorded = run.failure or {}
+    recorded = redacted_within(run.failure or {}, run.version.params, schema)
     detail = recorded.get("detail")
     known = {**recorded, **detail} if isinstance(detail, dict) else recorded
     story = known.get("story") or ()

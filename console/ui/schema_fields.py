@@ -16,6 +16,7 @@ from django.core.validators import RegexValidator
 
 from console.accounts.refusals import Refused
 from console.accounts.storable import must_be_storable
+from console.jobs.masking import is_secret
 
 Schema = Mapping[str, Any]
 
@@ -85,6 +86,10 @@ def parameters(schema: Schema) -> tuple[Parameter, ...]:
 def field(parameter: Parameter) -> forms.Field:
     """The form field of one parameter."""
     made = _field(parameter)
+    if parameter.kind == "string" and "enum" not in parameter.schema and is_secret(parameter.name, parameter.schema):
+        made.widget = forms.PasswordInput(
+            render_value=True, attrs={**made.widget.attrs, "autocomplete": "new-password"}
+        )
     made.label = label(parameter)
     made.help_text = str(parameter.schema.get("description", ""))
     if "default" in parameter.schema:

@@ -10,9 +10,9 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 from pytest_django.fixtures import Settings
-from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
+from console.accounts import tokens
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Pipeline, Run
@@ -78,7 +78,7 @@ def definer(db: None) -> User:
 
 def api_as(user: User) -> APIClient:
     api = APIClient()
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {Token.objects.get_or_create(user=user)[0].key}")
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(user)}")
     return api
 
 

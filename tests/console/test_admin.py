@@ -35,7 +35,7 @@ def numbers(page: Any) -> list[int]:
     "path",
     [
         "jobs/pipeline", "jobs/job", "jobs/jobversion", "jobs/run", "operations/operation", "checkpoints/checkpoint",
-        "accounts/user",
+        "accounts/user", "accounts/apitoken",
     ],
 )  # fmt: skip
 def test_every_list_opens_and_can_be_searched(browser: Client, checkpoint: Checkpoint, path: str) -> None:

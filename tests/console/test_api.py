@@ -9,10 +9,9 @@ import pytest
 from django.db import connection
 from django.test import Client
 from pytest_django.fixtures import Settings
-from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from console.accounts.models import User
+from console.accounts.models import ApiToken, User
 from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import settlement
@@ -46,7 +45,7 @@ def test_a_token_is_given_for_name_and_password(operator: User) -> None:
 def test_a_wrong_password_gets_no_token(operator: User) -> None:
     wrong = APIClient().post("/api/v1/auth/token/", {"username": "operator", "password": "guess"})
     check_problem(wrong, 401, "wrong-credentials")
-    assert not Token.objects.exists()
+    assert not ApiToken.objects.exists()
 
 
 def test_guessing_passwords_is_slowed_down(operator: User) -> None:

@@ -4,6 +4,7 @@ Nothing here decides what is shown; it only writes it.
 """
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import blake2s
@@ -22,6 +23,7 @@ from console.ui.formats import Quantity
 register = template.Library()
 
 _STALE_AFTER_S = 6  #: three polls
+_TICKING = re.compile(r"(?<=>)[^<]*(?=</time>)")
 
 
 # ---------------------------------------------------------------- quantities
@@ -141,7 +143,10 @@ def here(context: Context, **changes: Any) -> str:
 
 
 class LiveNode(Node):
-    """A block that a poll may replace. Its digest tells the browser whether anything in it has changed."""
+    """A block that a poll may replace, unless the browser has it already, as its digest tells.
+
+    Relative times tick in the browser, so they are no part of the digest.
+    """
 
     def __init__(self, name: str, nodelist: NodeList) -> None:
         self.name = name
@@ -149,7 +154,9 @@ class LiveNode(Node):
 
     def render(self, context: Context) -> SafeString:
         content = self.nodelist.render(context).strip()
-        digest = blake2s(content.encode(), digest_size=8).hexdigest()
+        digest = blake2s(_TICKING.sub("", content).encode(), digest_size=8).hexdigest()
+        if (context.get("known_blocks") or {}).get(self.name) == digest:
+            return mark_safe("")
         swap = mark_safe(' hx-swap-oob="true"') if context.get("fragment") else ""
         return format_html(
             '<div id="live-{}" data-digest="{}"{}>{}</div>', self.name, digest, swap, mark_safe(content)  # noqa: S308

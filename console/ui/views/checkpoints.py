@@ -12,7 +12,7 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
-from console.jobs.models import Job, Run
+from console.jobs.models import Attempt, Job, Run
 from console.jobs.promises import promise_of
 from console.operations import discard as discarding
 from console.operations.models import OperationKind
@@ -22,13 +22,15 @@ from console.ui.acts import discard_confirmation
 from console.ui.formats import Quantity
 from console.ui.jobpage import numbers_of, show_progress
 from console.ui.paging import whole_number
+from console.ui.revision import revision
 from console.ui.views.acts import requested
-from console.ui.views.page import page, page_or_blocks, signed_in
+from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in
 from runtime.core.statistics import Spread, Summary
 
 _PHASES = ("start_delay", "alignment", "sync", "async")
 _WIDTH = 160.0
 _RUNS = 6  #: to choose from
+_RECENT = 100  #: checkpoints whose state may still change
 
 
 # ---------------------------------------------------------------- one checkpoint
@@ -55,17 +57,23 @@ class OperatorLine:
 def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Checkpoint.objects.select_related("job", "run", "run__version", "reviewer")
     found = get_object_or_404(rows, pk=pk)
-    show_progress(numbers_of(found.run), [found])
-    context = {
-        "section": "jobs",
-        "checkpoint": found,
-        "job": found.job,
-        "lines": operator_lines(found),
-        "newer": _beside(found, number__gt=found.number, order="number"),
-        "older": _beside(found, number__lt=found.number, order="-number"),
-    }
-    settled = found.status != Status.IN_PROGRESS
-    return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", context, settled=settled)
+
+    def shown() -> ShownPage:
+        show_progress(numbers_of(found.run), [found])
+        context = {
+            "section": "jobs",
+            "checkpoint": found,
+            "job": found.job,
+            "lines": operator_lines(found),
+            "newer": _beside(found, number__gt=found.number, order="number"),
+            "older": _beside(found, number__lt=found.number, order="-number"),
+        }
+        return ShownPage(context, settled=found.status != Status.IN_PROGRESS)
+
+    def written() -> str:
+        return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1)])
+
+    return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", shown, written)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -142,21 +150,29 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
     chosen = whole_number(request.GET.get("run"))
     run = None if chosen is None else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=job)
     runs = tuple(runs_of(job)[:_RUNS])
-    version = run.version if run else runs[0].version if runs else None
-    found = selectors.statistics(job, run)
-    context = {
-        "section": "jobs",
-        "job": job,
-        "run": run,
-        "runs": runs,
-        "version": version,
-        "tolerated": version.settings.get("tolerable_failed_checkpoints") if version else None,
-        "promise": promise_of(version) if version else None,
-        "statistics": found,
-        "spreads": spread_lines(found.summary) if found.summary else (),
-    }
-    settled = not runs or runs[0].is_terminal
-    return page_or_blocks(request, "checkpoints/history.html", "checkpoints/_history.html", context, settled=settled)
+
+    def shown() -> ShownPage:
+        version = run.version if run else runs[0].version if runs else None
+        found = selectors.statistics(job, run)
+        context = {
+            "section": "jobs",
+            "job": job,
+            "run": run,
+            "runs": runs,
+            "version": version,
+            "tolerated": version.settings.get("tolerable_failed_checkpoints") if version else None,
+            "promise": promise_of(version) if version else None,
+            "statistics": found,
+            "spreads": spread_lines(found.summary) if found.summary else (),
+        }
+        return ShownPage(context, settled=not runs or runs[0].is_terminal)
+
+    def written() -> str:
+        newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
+        attempts = (Attempt.objects.filter(run__job=job).order_by("-token"), 1)
+        return revision(request, [newest, attempts], [(one.pk, one.state) for one in runs])
+
+    return page_or_blocks(request, "checkpoints/history.html", "checkpoints/_history.html", shown, written)
 
 
 def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ...]:

@@ -20,7 +20,8 @@ from console.ui.forms import JobForm, VersionForms, put
 from console.ui.joblist import job_lines, states_of, tally
 from console.ui.jobpage import job_view
 from console.ui.paging import by_name, text, whole_number
-from console.ui.views.page import page, page_or_blocks, signed_in, user_of
+from console.ui.revision import revision
+from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in, user_of
 
 
 @require_safe
@@ -31,37 +32,53 @@ def job_list(request: HttpRequest) -> HttpResponse:
     counts = selectors.count_by_state(found)
     wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
     jobs = by_name(wanted.only("name", "pipeline", "created_at"), text(request.GET.get("after")))
-    context = {
-        "section": "jobs",
-        "now": timezone.now(),
-        "search": search,
-        "chosen": chosen,
-        "tally": tally(counts),
-        "total": sum(counts.values()),
-        "jobs": jobs,
-        "lines": job_lines(selectors.job_rows(jobs.rows)),
-        "may_define": not define_refusal(request.user),
-        "define_reason": define_refusal(request.user),
-    }
-    return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", context, settled=False)
+
+    def shown() -> ShownPage:
+        context = {
+            "section": "jobs",
+            "now": timezone.now(),
+            "search": search,
+            "chosen": chosen,
+            "tally": tally(counts),
+            "total": sum(counts.values()),
+            "jobs": jobs,
+            "lines": job_lines(selectors.job_rows(jobs.rows)),
+            "may_define": not define_refusal(request.user),
+            "define_reason": define_refusal(request.user),
+        }
+        return ShownPage(context, settled=False)
+
+    def written() -> str:
+        facts = [(job.pk, job.run_pk, job.checkpoint_pk) for job in jobs.rows]
+        return revision(request, selectors.rows_of_list(jobs.rows), facts, sorted(counts.items(), key=str))
+
+    return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", shown, written)
 
 
 @require_safe
 @signed_in
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
-    now = timezone.now()
-    view = job_view(selectors.job_page(job, request.user), now, whole_number(request.GET.get("before")))
-    context = {
-        "section": "jobs",
-        "now": now,
-        "job": job,
-        "view": view,
-        "picture": view.picture,
-        "picture_title": f"Job graph of {job.name}",
-        "define_reason": define_refusal(request.user),
-    }
-    return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", context, settled=view.settled)
+    before = whole_number(request.GET.get("before"))
+
+    def shown() -> ShownPage:
+        now = timezone.now()
+        view = job_view(selectors.job_page(job, request.user), now, before)
+        context = {
+            "section": "jobs",
+            "now": now,
+            "job": job,
+            "view": view,
+            "picture": view.picture,
+            "picture_title": f"Job graph of {job.name}",
+            "define_reason": define_refusal(request.user),
+        }
+        return ShownPage(context, view.settled)
+
+    def written() -> str:
+        return revision(request, selectors.rows_of_page(job, before))
+
+    return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", shown, written)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

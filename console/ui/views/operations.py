@@ -1,19 +1,23 @@
 """What was asked for, by whom, and what came of it."""
 
+from collections.abc import Sequence
 from statistics import median
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
 from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
 from console.operations.models import NEW_RUN, Operation, OperationState
 from console.operations.selectors import of_runs
 from console.ui.jobpage import numbers_of
 from console.ui.live import CheckpointLive
 from console.ui.paging import by_time, moment
-from console.ui.views.page import page_or_blocks, signed_in
+from console.ui.revision import revision
+from console.ui.views.page import ShownPage, page_or_blocks, signed_in
 
 _HISTORY = 20
 _RELATED = ("job", "run__version", "run__restore_checkpoint", "requested_by")
@@ -24,28 +28,50 @@ _SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids there; the run h
 @signed_in
 def operation_list(request: HttpRequest) -> HttpResponse:
     operations = by_time(of_runs(Operation.objects.all()), moment(request.GET.get("before")))
-    context = {"section": "operations", "operations": operations}
-    settled = not any(row.is_active for row in operations.rows)
-    return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", context, settled=settled)
+
+    def shown() -> ShownPage:
+        settled = not any(row.is_active for row in operations.rows)
+        return ShownPage({"section": "operations", "operations": operations}, settled)
+
+    def written() -> str:
+        return revision(request, [(_these(operations.rows), len(operations.rows) + 1)], _runs_of(operations.rows))
+
+    return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", shown, written)
 
 
 @require_safe
 @signed_in
 def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = get_object_or_404(Operation.objects.select_related(*_RELATED), pk=pk)
-    starts = found.run is not None and found.kind in NEW_RUN
-    context = {
-        "section": "operations",
-        "operation": found,
-        "job": found.job,
-        "starts": starts,
-        "asked": {name: value for name, value in found.params.items() if not (starts and name in _SAID_OF_RUN)},
-        "progress": _progress(found),
-        "expected_ms": _expected_ms(found),
-        "checkpoint": _checkpoint_of(found),
-    }
-    settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
-    return page_or_blocks(request, "operations/detail.html", "operations/_live.html", context, settled=settled)
+
+    def shown() -> ShownPage:
+        starts = found.run is not None and found.kind in NEW_RUN
+        context = {
+            "section": "operations",
+            "operation": found,
+            "job": found.job,
+            "starts": starts,
+            "asked": {name: value for name, value in found.params.items() if not (starts and name in _SAID_OF_RUN)},
+            "progress": _progress(found),
+            "expected_ms": _expected_ms(found),
+            "checkpoint": _checkpoint_of(found),
+        }
+        settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
+        return ShownPage(context, settled)
+
+    def written() -> str:
+        return revision(request, [(_these([found]), 1), (Run.objects.filter(operations=found), 1)])
+
+    return page_or_blocks(request, "operations/detail.html", "operations/_live.html", shown, written)
+
+
+def _these(rows: Sequence[Operation]) -> QuerySet[Operation]:
+    return Operation.objects.filter(pk__in=[row.pk for row in rows]).order_by("-created_at", "-pk")
+
+
+def _runs_of(rows: Sequence[Operation]) -> list[str]:
+    """The states of the runs that a list shows."""
+    return [row.run.state if row.run else "" for row in rows]
 
 
 def _progress(found: Operation) -> CheckpointLive | None:

@@ -1,7 +1,9 @@
 """What every page shares: sign-in, rendering of page or fragment, and an honest answer while the database is away."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
+from http import HTTPStatus
 from typing import Any, Concatenate, ParamSpec, cast
 from uuid import uuid4
 
@@ -11,9 +13,19 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
+from django.utils.http import parse_etags
 from django_htmx.http import HttpResponseStopPolling
 
 from console.accounts.models import User
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """What a page shows. `settled`: nothing will change by itself, so polling ends (286)."""
+
+    context: Mapping[str, Any]
+    settled: bool
+
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
@@ -61,14 +73,35 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
 
 
 def page_or_blocks(
-    request: HttpRequest, template: str, blocks: str, context: Mapping[str, Any], *, settled: bool
+    request: HttpRequest, template: str, blocks: str, shown: Callable[[], ShownPage], revision: Callable[[], str]
 ) -> HttpResponse:
-    """The page, or for a poll its live blocks. `settled`: nothing will change by itself, so polling ends (286)."""
+    """The page, or for a poll those of its live blocks that have changed.
+
+    Polls carry their revision (`If-None-Match`) and the digests of their blocks (`X-Blocks`). With the same revision
+    nothing is read or rendered (304); with the same blocks nothing is sent (204).
+    """
     if not request.headers.get("HX-Request"):
-        return page(request, template, {**context, "poll": not settled})
-    answer = page(request, blocks, {**context, "fragment": True})
-    if not settled:
-        return answer
-    stopped = HttpResponseStopPolling(answer.content)
-    patch_vary_headers(stopped, ["HX-Request"])
-    return stopped
+        found = shown()
+        return page(request, template, {**found.context, "poll": not found.settled})
+    tag = f'"{revision()}"'
+    if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
+        return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
+    found = shown()
+    answer = page(request, blocks, {**found.context, "fragment": True, "known_blocks": _known(request)})
+    if found.settled:
+        return _poll_answer(HttpResponseStopPolling(answer.content), tag)
+    return _poll_answer(answer if answer.content.strip() else HttpResponse(status=HTTPStatus.NO_CONTENT), tag)
+
+
+def _known(request: HttpRequest) -> dict[str, str]:
+    """The digests of the blocks that the browser shows, by name."""
+    pairs = (pair.partition("=") for pair in request.headers.get("X-Blocks", "").split())
+    return {name: digest for name, _, digest in pairs}
+
+
+def _poll_answer(response: HttpResponse, tag: str) -> HttpResponse:
+    """Never from a cache: going back in the browser must not show a fragment."""
+    response.headers["ETag"] = tag
+    response.headers["Cache-Control"] = "no-store"
+    patch_vary_headers(response, ["HX-Request"])
+    return response

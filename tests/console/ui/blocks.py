@@ -23,6 +23,11 @@ def live(response: Any) -> dict[str, str]:
     return found
 
 
+def digests(response: Any) -> dict[str, str]:
+    """The digest of each live block, by its name."""
+    return {match["name"]: match["digest"] for match in _BLOCK.finditer(response.content.decode())}
+
+
 def swapped(response: Any) -> set[str]:
     """Names of the blocks that would replace those in a page."""
     return {match["name"] for match in _BLOCK.finditer(response.content.decode()) if match["swap"]}

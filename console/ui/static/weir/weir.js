@@ -77,11 +77,18 @@ document.addEventListener("visibilitychange", () => {
   for (const element of document.querySelectorAll(POLL)) element.dispatchEvent(new Event("wake"));
 });
 
-// A block whose content is the same keeps its focus, selection and scroll.
-document.addEventListener("htmx:oobBeforeSwap", (event) => {
-  const { target, fragment } = event.detail;
-  const fresh = fragment.querySelector?.("[data-digest]");
-  if (fresh && fresh.dataset.digest === target.dataset.digest) event.detail.shouldSwap = false;
+// A poll says what the page has, so that only blocks that have changed are sent. The others keep focus and scroll.
+let revision = "";
+
+document.addEventListener("htmx:configRequest", (event) => {
+  if (!event.target.matches(POLL)) return;
+  const blocks = [...document.querySelectorAll("[data-digest]")];
+  event.detail.headers["X-Blocks"] = blocks.map((block) => `${block.id.slice("live-".length)}=${block.dataset.digest}`).join(" ");
+  if (revision) event.detail.headers["If-None-Match"] = revision;
+});
+
+document.addEventListener("htmx:afterRequest", (event) => {
+  if (event.target.matches(POLL) && event.detail.successful) revision = event.detail.xhr.getResponseHeader("ETag") ?? "";
 });
 
 document.addEventListener("htmx:oobAfterSwap", tick);

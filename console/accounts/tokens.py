@@ -1,0 +1,44 @@
+"""Tokens of the API. Only a hash of each is stored; the token itself is shown once, in the answer that issues it."""
+
+import hashlib
+import secrets
+from datetime import timedelta
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Coalesce, Now
+
+from console.accounts.models import ApiToken, User
+
+PREFIX: Final = "weir_"  #: so that scanners for leaked secrets can tell one
+TOKENS_MAX: Final = 100  #: of one user; beyond it the one that rested longest goes
+_ENTROPY_BYTES: Final = 32
+_HINT_CHARACTERS: Final = len(PREFIX) + 4
+_USE_NOTED_EVERY: Final = timedelta(minutes=1)  #: not at every request: that would be a write each
+
+
+def issue(user: User) -> str:
+    """A new token of `user`. It cannot be read again."""
+    token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
+    with transaction.atomic():
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # two at once must not pass the limit together
+        own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
+        kept = list(own.values_list("pk", flat=True)[: TOKENS_MAX - 1])
+        ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
+        ApiToken.objects.create(user=user, digest=digest_of(token), hint=token[:_HINT_CHARACTERS])
+    return token
+
+
+def find(token: str) -> ApiToken | None:
+    """The row of a token that was presented, with its user. Notes the use, to the minute."""
+    found = ApiToken.objects.select_related("user").filter(digest=digest_of(token)).first()
+    if found is not None:
+        stale = Q(used_at=None) | Q(used_at__lt=Now() - _USE_NOTED_EVERY)
+        ApiToken.objects.filter(stale, pk=found.pk).update(used_at=Now())
+    return found
+
+
+def digest_of(token: str) -> str:
+    """SHA-256 in hex. Tokens are random, so they need no slow hash: there is nothing to guess."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()

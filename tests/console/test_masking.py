@@ -1,0 +1,121 @@
+"""Secrets among parameters: masked on pages, over REST and in the admin, kept for the job, sent back as masks."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.accounts.refusals import Refused
+from console.jobs import services
+from console.jobs.masking import MASK, is_secret, masked, redacted, unmasked
+from console.jobs.models import Job, JobVersion, Pipeline
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "db_password": {"type": "string", "minLength": 4},
+        "pin": {"type": "string", "format": "password"},
+        "url": {"type": "string"},
+        "sink": {"$ref": "#/$defs/Sink"},
+    },
+    "$defs": {"Sink": {"properties": {"opener": {"type": "string", "writeOnly": True}}}},
+}
+PARAMS: dict[str, Any] = {
+    "path": "/data",
+    "db_password": "hunter22",
+    "pin": "4711",
+    "url": "postgresql://weir:s3cr3t@db/flights",
+    "sink": {"opener": "sesame", "apiKey": "k-1234", "rows": 5},
+}
+SECRETS = ("hunter22", "4711", "s3cr3t", "sesame", "k-1234")
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "db_password", "apiKey", "api-key", "AUTH_TOKEN", "secret", "private_key"]
+)
+def test_names_that_say_secret(name: str) -> None:
+    assert is_secret(name, {})
+
+
+@pytest.mark.parametrize("name", ["path", "key", "tokens_per_second", "password_file", "keys", "monkey"])
+def test_names_that_do_not(name: str) -> None:
+    assert not is_secret(name, {})
+
+
+def test_what_is_masked_comes_back_whole() -> None:
+    shown = masked(PARAMS, SCHEMA)
+    assert shown == {
+        "path": "/data",
+        "db_password": MASK,
+        "pin": MASK,
+        "url": f"postgresql://weir:{MASK}@db/flights",
+        "sink": {"opener": MASK, "apiKey": MASK, "rows": 5},
+    }
+    assert unmasked(shown, PARAMS, SCHEMA) == PARAMS
+    changed = {**shown, "path": "/other", "pin": "0815", "sink": {**shown["sink"], "rows": 6}}
+    expected = {**PARAMS, "path": "/other", "pin": "0815", "sink": {**PARAMS["sink"], "rows": 6}}
+    assert unmasked(changed, PARAMS, SCHEMA) == expected
+
+
+def test_a_connection_string_hides_its_password() -> None:
+    shown = masked({"dsn": "host=db password='two words' dbname=x", "q": "jdbc:x?user=a&password=b;c=d"}, {})
+    assert shown == {"dsn": f"host=db password={MASK} dbname=x", "q": f"jdbc:x?user=a&password={MASK};c=d"}
+
+
+def test_a_mask_without_a_value_is_refused() -> None:
+    with pytest.raises(Refused, match=r"params\.pin: .* stands for a secret that is not kept"):
+        unmasked({"pin": MASK}, {}, SCHEMA)
+
+
+def test_texts_lose_their_secrets() -> None:
+    assert redacted("cannot log in with hunter22 at s3cr3t", PARAMS, SCHEMA) == f"cannot log in with {MASK} at {MASK}"
+
+
+@pytest.fixture
+def secretive(job: Job, pipeline: Pipeline, version: JobVersion, operator: Any) -> JobVersion:
+    Pipeline.objects.filter(pk=pipeline.pk).update(schema=SCHEMA)
+    return services.create_version(operator, job, parallelism=1, params=PARAMS)
+
+
+def test_no_answer_page_or_admin_shows_a_secret(secretive: JobVersion, api: APIClient, browser: Client) -> None:
+    services.record_rejected(secretive.pk, {"code": "bad", "field": "", "detail": "no way in with hunter22"})
+    job = secretive.job_id
+    paths = [
+        *(f"/api/v1/{path}" for path in (f"versions/{secretive.pk}/", f"jobs/{job}/versions/", f"jobs/{job}/")),
+        *(f"/jobs/{job}/{path}" for path in ("", "versions/new/", "restore/")),
+        "/admin/jobs/jobversion/", f"/admin/jobs/jobversion/{secretive.pk}/change/",
+    ]  # fmt: skip
+    for path in paths:
+        answer = (api if path.startswith("/api") else browser).get(path)
+        assert answer.status_code == 200, path
+        text = answer.content.decode()
+        assert [secret for secret in SECRETS if secret in text] == [], path
+    assert secretive.params == PARAMS, "the job needs them"
+
+
+def test_a_version_read_over_rest_can_be_sent_back(secretive: JobVersion, api: APIClient) -> None:
+    read = api.get(f"/api/v1/versions/{secretive.pk}/").json()
+    assert read["params"]["db_password"] == MASK
+    body = {"parallelism": 1, "params": {**read["params"], "path": "/new"}}
+    made = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body)
+    assert made.status_code == 202, made.content
+    assert JobVersion.objects.get(pk=made.json()["id"]).params == {**PARAMS, "path": "/new"}
+
+
+def test_the_form_of_a_version_keeps_what_is_not_typed_anew(secretive: JobVersion, browser: Client) -> None:
+    path = f"/jobs/{secretive.job_id}/versions/new/"
+    form = browser.get(path).context["version"]
+    sent = {f"params-{name}": field.value() for name, field in ((f.name, f) for f in form.params)}
+    answer = browser.post(path, {"parallelism": 1, "max_parallelism": 128, **sent, "params-path": "/new"})
+    assert answer.status_code == 302, answer.context["version"].params.errors
+    assert JobVersion.objects.latest("pk").params == {**PARAMS, "path": "/new"}
+
+
+def test_a_refusal_does_not_repeat_the_secret(secretive: JobVersion, api: APIClient) -> None:
+    body = {"parallelism": 1, "params": {**PARAMS, "db_password": "abc"}}
+    answer = api.post(f"/api/v1/jobs/{secretive.job_id}/versions/", body)
+    assert answer.status_code == 422
+    assert "params.db_password" in answer.json()["detail"]
+    assert "'abc'" not in answer.content.decode()

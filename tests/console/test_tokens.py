@@ -1,0 +1,90 @@
+"""API tokens: shown once, stored as hashes, revocable; those from before the hashes stay valid."""
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from rest_framework.test import APIClient
+
+from console.accounts import tokens
+from console.accounts.models import ApiToken, User
+
+LOGIN = {"username": "operator", "password": "a long enough one"}
+
+
+def signed_in(token: str) -> APIClient:
+    api = APIClient()
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+    return api
+
+
+def everything_stored() -> str:
+    """Every text of every table."""
+    tables = [name for name in connection.introspection.table_names() if name != "django_migrations"]
+    with connection.cursor() as cursor:
+        found = []
+        for table in tables:
+            cursor.execute(f'SELECT t::text FROM "{table}" t')
+            found += [row[0] for row in cursor.fetchall()]
+    return "\n".join(found)
+
+
+def test_no_table_and_no_page_of_the_admin_holds_the_token(operator: User, browser: Client) -> None:
+    token = APIClient().post("/api/v1/auth/token/", LOGIN).json()["token"]
+    assert signed_in(token).get("/api/v1/jobs/").status_code == 200
+    assert token not in everything_stored()
+    row = ApiToken.objects.get()
+    for path in ("", f"{row.pk}/change/"):
+        page = browser.get(f"/admin/accounts/apitoken/{path}")
+        assert page.status_code == 200
+        assert token not in page.content.decode()
+        assert row.digest not in page.content.decode()
+
+
+def test_each_login_issues_another_token_and_none_ends_another(operator: User) -> None:
+    first, second = (APIClient().post("/api/v1/auth/token/", LOGIN).json()["token"] for _ in range(2))
+    assert first != second
+    assert [signed_in(token).get("/api/v1/jobs/").status_code for token in (first, second)] == [200, 200]
+
+
+def test_a_wrong_or_revoked_token_is_401(operator: User, browser: Client) -> None:
+    token = tokens.issue(operator)
+    assert signed_in(token[:-1]).get("/api/v1/jobs/").status_code == 401
+    row = ApiToken.objects.get()
+    assert browser.post(f"/admin/accounts/apitoken/{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert signed_in(token).get("/api/v1/jobs/").status_code == 401
+
+
+def test_a_user_who_is_not_active_cannot_use_a_token(operator: User) -> None:
+    token = tokens.issue(operator)
+    User.objects.update(is_active=False)
+    assert signed_in(token).get("/api/v1/jobs/").status_code == 401
+
+
+def test_the_number_of_tokens_is_bounded_and_those_in_use_stay(operator: User, monkeypatch: Any) -> None:
+    monkeypatch.setattr(tokens, "TOKENS_MAX", 3)
+    used = tokens.issue(operator)
+    for _ in range(5):
+        signed_in(used).get("/api/v1/jobs/")
+        ApiToken.objects.filter(digest=tokens.digest_of(used)).update(used_at="2999-01-01T00:00:00Z")
+        tokens.issue(operator)
+    assert ApiToken.objects.count() == 3
+    assert signed_in(used).get("/api/v1/jobs/").status_code == 200
+
+
+@pytest.mark.django_db
+def test_tokens_from_before_are_hashed_in_place(operator: User) -> None:
+    """The rows of `rest_framework.authtoken`, as the migration meets them."""
+    clear = "0123456789abcdef0123456789abcdef01234567"
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE authtoken_token (key varchar(40), created timestamptz, user_id bigint)")
+        cursor.execute("INSERT INTO authtoken_token VALUES (%s, now(), %s)", [clear, operator.pk])
+        take_over = import_module("console.accounts.migrations.0002_api_tokens").TAKE_OVER
+        cursor.execute(take_over)
+        cursor.execute(take_over)  # an installation without the table
+        cursor.execute("SELECT to_regclass('authtoken_token')")
+        assert cursor.fetchone() == (None,)
+    assert clear not in everything_stored()
+    assert signed_in(clear).get("/api/v1/jobs/").status_code == 200

@@ -1,0 +1,101 @@
+"""Polls: nothing is rendered when nothing was written, only changed blocks are sent, and answers are compressed."""
+
+import gzip
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import Run
+from console.operations.models import Operation
+from console.ui.views import jobs as job_views
+from tests.console.ui import blocks, rows
+
+AJAX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def running(db: None) -> Run:
+    run = rows.run(rows.job())
+    rows.attempts(run)
+    rows.history(run)
+    rows.operation(run.job, "savepoint", "running", run=run)
+    return run
+
+
+def paths(run: Run) -> list[str]:
+    under_way = Checkpoint.objects.get(status="in_progress")
+    return ["/jobs/", f"/jobs/{run.job_id}/", f"/jobs/{run.job_id}/checkpoints/", f"/checkpoints/{under_way.pk}/",
+            "/operations/", f"/operations/{Operation.objects.get().pk}/"]  # fmt: skip
+
+
+def digests(page: Any) -> str:
+    return " ".join(f"{name}={digest}" for name, digest in blocks.digests(page).items())
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of revisions stands, so that a test on a slow machine does not cross its border."""
+    monkeypatch.setattr("console.ui.revision.time.time", lambda: 0.0)
+
+
+def test_a_poll_that_finds_nothing_written_reads_and_renders_nothing(
+    at_console: Client, running: Run, still: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in paths(running):
+        tag = at_console.get(path, headers=AJAX)["ETag"]
+        with CaptureQueriesContext(connection) as asked:
+            again = at_console.get(path, headers={**AJAX, "If-None-Match": tag})
+        assert (again.status_code, again.content, again["ETag"]) == (304, b"", tag), path
+        assert len(asked) <= 8, path
+    tag = at_console.get(f"/jobs/{running.job_id}/", headers=AJAX)["ETag"]
+    monkeypatch.setattr(job_views, "job_view", None)
+    assert at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": f"W/{tag}"}).status_code == 304
+
+
+@pytest.mark.parametrize("table", ["weir_job", "weir_run", "weir_checkpoint", "weir_operation", "weir_attempt"])
+def test_whatever_is_written_is_seen_by_the_next_poll(
+    at_console: Client, running: Run, still: None, table: str, transactional_db: None
+) -> None:
+    """Also what a job master writes without Django. Rows of one transaction share a mark, hence separate ones."""
+    tag = at_console.get(f"/jobs/{running.job_id}/", headers=AJAX)["ETag"]
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET id = id WHERE id = (SELECT max(id) FROM {table})"
+                       if table != "weir_operation" else "UPDATE weir_operation SET phase = 'storing'")  # fmt: skip
+    again = at_console.get(f"/jobs/{running.job_id}/", headers={**AJAX, "If-None-Match": tag})
+    assert again.status_code in (200, 204)
+    assert again["ETag"] != tag
+
+
+def test_only_blocks_that_changed_are_sent(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/"
+    known = digests(at_console.get(path))
+    nothing = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    assert (nothing.status_code, nothing.content) == (204, b"")
+    Operation.objects.update(phase="storing")
+    changed = at_console.get(path, headers={**AJAX, "X-Blocks": known})
+    assert blocks.swapped(changed) == {"notices", "operations"}
+
+
+def test_a_job_that_has_ended_ends_the_polls_though_nothing_is_sent(at_console: Client, running: Run) -> None:
+    Operation.objects.all().delete()
+    Run.objects.update(state="stopped")
+    path = f"/jobs/{running.job_id}/"
+    known = digests(at_console.get(path))
+    assert at_console.get(path, headers={**AJAX, "X-Blocks": known}).status_code == 286
+
+
+def test_another_user_s_revision_is_another(at_console: Client, reading: Client, running: Run, still: None) -> None:
+    path = f"/jobs/{running.job_id}/"
+    assert at_console.get(path, headers=AJAX)["ETag"] != reading.get(path, headers=AJAX)["ETag"]
+
+
+def test_answers_are_compressed(at_console: Client, running: Run) -> None:
+    path = f"/jobs/{running.job_id}/"
+    for headers in ({}, AJAX):
+        answer = at_console.get(path, headers={**headers, "Accept-Encoding": "gzip"})
+        assert answer["Content-Encoding"] == "gzip"
+        assert len(answer.content) * 4 < len(gzip.decompress(answer.content))

@@ -88,8 +88,14 @@ UPDATE weir_attempt SET restored_checkpoint_id = (
 WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- write_live --
--- Live numbers, one row per run.
-UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s
+-- Live numbers, one row per run; and how far the checkpoint under way has come, in the row of its own.
+WITH written AS (
+    UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s
+    RETURNING id, token, live -> 'checkpoint' AS under_way
+)
+UPDATE weir_checkpoint c SET acknowledged = (w.under_way ->> 'acknowledged')::integer
+FROM written w
+WHERE c.run_id = w.id AND c.token = w.token AND c.status = 'in_progress' AND c.number = (w.under_way ->> 'number')::bigint
 
 -- take_operations --
 -- Requests that wait for this run, taken by this attempt; and those that it has taken already, since an answer may be lost.

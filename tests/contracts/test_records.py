@@ -11,6 +11,7 @@ from django.db import connection
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
+from console.checkpoints.services import give_up_orphans
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from runtime.core.checkpoint import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
@@ -243,6 +244,26 @@ def test_a_checkpoint_row_tells_how_it_stands() -> None:
     records.record_completed(completed(4))
     assert run.checkpoints.get(number=4).finished_operators == ["source"]
     records.close()
+
+
+def test_acknowledgements_of_the_checkpoint_under_way_stand_in_its_row() -> None:
+    """What the graph shows and what lists, API and admin show is one number; also after its master has died."""
+    run = make_run()
+    records = PostgresRecords(url(), run.pk, Token(run.token), 128)
+    begun = report()
+    records.report_checkpoint(begun)
+    live = {"number": begun.checkpoint, "kind": "checkpoint", "acknowledged": 6, "subtasks": 10}
+    records.write_live({"checkpoint": {**live, "number": begun.checkpoint + 1}})
+    assert Checkpoint.objects.get().acknowledged == begun.acknowledged
+    records.write_live({"checkpoint": live})
+    records.write_live({"checkpoint": None})
+    records.write_live({})
+    assert Checkpoint.objects.get().acknowledged == 6
+    Run.objects.filter(pk=run.pk).update(token=run.token + 1)
+    records.write_live({"checkpoint": {**live, "acknowledged": 9}})
+    assert Checkpoint.objects.get().acknowledged == 6
+    assert give_up_orphans() == 1
+    assert Checkpoint.objects.get().acknowledged == 6
 
 
 def test_behind_what_a_run_was_started_from_comes_what_that_was_built_on() -> None:

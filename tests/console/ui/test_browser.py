@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
-WIDTHS = [1440, 390]
+WIDTHS = [1440, 1024, 390]
 SCHEMES = ["light", "dark"]
 POLL_MS = 6_000  #: three polls
 QUIET_MS = 3_000  #: long enough for a poll that must not come
@@ -135,7 +135,23 @@ def test_every_page_fits_and_nothing_complains(
             page.screenshot(path=screenshots / f"{name}-{width}-{scheme}.png", full_page=True)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+#: Regions whose content is wider than they are.
+CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
+  .map((e) => `${e.getAttribute('aria-label')}: ${e.scrollWidth} of ${e.clientWidth}`)"""
+
+
+def test_no_table_is_cut_off_at_a_desk(signed_in: Open, running: Run) -> None:
+    """A reason that one has to scroll for is not read."""
+    with signed_in(1440) as page:
+        cut_off = {}
+        for name, path in others(running.job_id).items():
+            page.goto(path)
+            page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+            cut_off[name] = page.evaluate(CUT_OFF)
+        assert {name: found for name, found in cut_off.items() if found} == {}
+
+
+@pytest.mark.parametrize("width", [1440, 390])
 def test_controls_have_names_and_headings_do_not_skip(signed_in: Open, running: Run, width: int) -> None:
     with signed_in(width) as page:
         for path in others(running.job_id).values():

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("checkpoints", "0004_long_histories"),
-        ("jobs", "0004_one_version_per_request"),
+        ("jobs", "0005_broken_pipelines"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

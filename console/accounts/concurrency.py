@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
 WAIT_S: Final = 5.0
@@ -32,5 +32,12 @@ class ConcurrencyLimit:
         try:
             return self.get_response(request)
         finally:
-            close_old_connections()  # now, and not when a slow client has read its answer
+            _close_connections()
             self._free.release()
+
+
+def _close_connections() -> None:
+    """Now, and not when a slow client has read its answer; but never under a transaction of the caller."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()

@@ -38,8 +38,8 @@ logs: setup ## follow the logs of all processes
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 
-test-slow: setup-browser ## run the tests that take minutes
-	@exec $(BIN)/python -m pytest -m slow $(PYTEST)
+test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow --durations=25 $(PYTEST)
 
 check: setup ## style, types, direction of imports, missing migrations
 	$(BIN)/ruff check
@@ -67,7 +67,7 @@ bench-peers: setup-bench ## install the peers that `make bench` compares with, e
 bench-plots: setup-bench ## draw the last results into docs/benchmarks
 	@exec $(BIN)/python -m benchmarks.plots
 
-requirements: setup ## list the requirements with the number of tests that name them (VERBOSE=1: and the tests)
+requirements: setup ## list the requirements with the strongest level that shows each (VERBOSE=1: and the tests)
 	@exec $(BIN)/python -m tests.requirements $(if $(VERBOSE),-v)
 
 setup: ## make .venv and find Java; the other targets do this themselves

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.blueprint import CompiledJob
+from runtime.core.coordinator import CoordinatorSettings
 from runtime.hosts.spark import SparkLauncher
 from runtime.hosts.terms import Launcher
 from runtime.io.memory_records import MemoryRecords
@@ -21,17 +22,18 @@ class Jobs:
     """Runs jobs as `tests.hosts.live` does, on the launcher of this test."""
 
     launcher: Launcher | None  #: None: threads, anew for each job
+    settings: CoordinatorSettings = live.FAST
 
     def running(
         self, job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any
     ) -> AbstractContextManager[live.Run]:
-        return live.running(job, storage, records, launcher=self.launcher, **more)
+        return live.running(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
 
     def run_to_end(
         self, job: CompiledJob, storage: Path, records: MemoryRecords | None = None, **more: Any
     ) -> MemoryRecords:
         """A job that ends by itself."""
-        return live.run_to_end(job, storage, records, launcher=self.launcher, **more)
+        return live.run_to_end(job, storage, records, **{"settings": self.settings, "launcher": self.launcher} | more)
 
 
 @pytest.fixture(scope="module")
@@ -45,4 +47,6 @@ def spark_launcher() -> Iterator[SparkLauncher]:
 )
 def jobs(request: pytest.FixtureRequest) -> Jobs:
     """A test that takes it runs on both. What its functions share with the test is a `tests.shared.Shared`."""
-    return Jobs(request.getfixturevalue("spark_launcher") if request.param == "spark" else None)
+    if request.param == "spark":
+        return Jobs(request.getfixturevalue("spark_launcher"), CoordinatorSettings(interval_ms=200, min_pause_ms=50))
+    return Jobs(None)

@@ -17,7 +17,7 @@ from runtime.hosts.driver import Exit
 from runtime.ports import Collector, Operator, OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
-from tests.hosts.live import FAST, Run, with_operator
+from tests.hosts.live import Run, with_operator
 from tests.shared import Notes
 
 ASKED = CoordinatorSettings(interval_ms=None, min_pause_ms=0)
@@ -146,7 +146,7 @@ def test_at_a_stop_an_operator_is_closed_and_does_not_finish(tmp_path: Path, job
 def test_every_subtask_hears_of_each_checkpoint_in_order(tmp_path: Path, jobs: Jobs) -> None:
     """S2-02, S2-16, S2-51, S3-44, S3-47: periodic barriers cut the stream; ids rise and are the same everywhere."""
     source, notes = Numbers(total=2_000, batch=10, keys=50, unbounded=True), Notes()
-    with jobs.running(job(source, tmp_path, notes), tmp_path / "state", settings=FAST) as run:
+    with jobs.running(job(source, tmp_path, notes), tmp_path / "state") as run:
         run.checkpoints(4)
         run.end("drain")
     numbers = [manifest.checkpoint for manifest in run.manifests]
@@ -167,7 +167,7 @@ def test_every_subtask_hears_of_each_checkpoint_in_order(tmp_path: Path, jobs: J
 def test_reports_of_checkpoints_hold_what_the_page_shows(tmp_path: Path, jobs: Jobs) -> None:
     """S2-20, S2-44, S2-46, S2-47, S2-53: subtasks, acknowledgements, sizes, from the first report to the last."""
     source = Numbers(total=2_000, batch=20, unbounded=True)
-    with jobs.running(counts(source, tmp_path / "out").compile(2), tmp_path / "state", settings=FAST) as run:
+    with jobs.running(counts(source, tmp_path / "out").compile(2), tmp_path / "state") as run:
         run.checkpoints(3)
         run.end("drain")
     assert final_counts(tmp_path / "out").keys() <= expected_counts(source).keys()

@@ -36,7 +36,7 @@ def updates(output: Path) -> dict[int, list[tuple[int, int]]]:
 
 def test_one_program_reads_bounded_and_unbounded_input(tmp_path: Path, jobs: Jobs) -> None:
     """S0-01, S0-23: the same flow, the same results, by checkpoints in both; the author does nothing for it."""
-    bounded, unbounded = (Numbers(total=6_000, batch=5, unbounded=endless) for endless in (False, True))
+    bounded, unbounded = (Numbers(total=2_000, batch=5, unbounded=endless) for endless in (False, True))
     records = jobs.run_to_end(counts(bounded, tmp_path / "bounded").compile(1), tmp_path / "b")
     with jobs.running(counts(unbounded, tmp_path / "unbounded").compile(1), tmp_path / "u") as run:
         run.wait_for(lambda: final_counts(tmp_path / "unbounded") == expected_counts(unbounded))

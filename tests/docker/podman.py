@@ -23,7 +23,7 @@ import pytest
 from stack.reaper import TEST_MARK
 from stack.settings import ROOT
 
-PROGRAMS: Final = ("podman", "runc", "mmdebstrap", "git")
+PROGRAMS: Final = ("podman", "runc", "mmdebstrap", "git", "iptables")  #: netavark needs the last
 _ENGINE: Final = """
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -130,11 +130,16 @@ def pip_environment() -> dict[str, str]:
 
 
 def pip_mounts() -> list[str]:
-    """Options that show a container the files and folders of the host which pip's configuration names."""
-    words = [word.removeprefix("file://") for value in pip_environment().values() for word in value.split()]
-    return [
-        part for word in words if word.startswith("/") and Path(word).exists() for part in ("-v", f"{word}:{word}:ro")
-    ]
+    """Options that show a container the files and folders of the host which pip's configuration names.
+
+    The parent of a local index is shown with it: its pages may link to files beside it.
+    """
+    shown = dict[str, None]()
+    for word in (word for value in pip_environment().values() for word in value.split()):
+        path = Path(word.removeprefix("file://"))
+        if path.is_absolute() and path.exists():
+            shown[str(path.parent if word.startswith("file://") else path)] = None
+    return [part for path in shown for part in ("-v", f"{path}:{path}:ro")]
 
 
 def _changes(variables: Mapping[str, str]) -> list[str]:

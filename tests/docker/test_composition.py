@@ -17,6 +17,7 @@ from stack.demo_api import Api
 from stack.demo_live import AllRead
 from stack.demo_steps import RECORDS
 from stack.launch.java import find_java
+from stack.services import free_port
 from stack.settings import ROOT
 from tests.docker.composition import Composition
 from tests.docker.podman import Podman, checkout, pip_mounts, podman
@@ -50,6 +51,7 @@ def build(engine: Podman, file: Path, context: Path, name: str) -> None:
 def composition(engine: Podman) -> Iterator[Composition]:
     names = ("DJANGO_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "WEIR_ADMIN_PASSWORD")
     given = {name: secrets.token_hex(20) for name in names}
+    given["WEIR_HTTP_PORT"] = str(free_port())
     told = replace(engine, environment={**engine.environment, **given})
     composition = Composition.read(told, ROOT / "docker/compose.yaml")
     try:
@@ -62,7 +64,8 @@ def test_the_story_of_the_demo_is_exact_on_containers(composition: Composition) 
     """Savepoint, a killed Spark worker, stop, restore at another parallelism, drain: every row once."""
     composition.up(spark_worker=2)
     engine = composition.engine
-    api = Api.login("http://127.0.0.1:8000", "operator", engine.environment["WEIR_ADMIN_PASSWORD"])
+    url = f"http://127.0.0.1:{engine.environment['WEIR_HTTP_PORT']}"
+    api = Api.login(url, "operator", engine.environment["WEIR_ADMIN_PASSWORD"])
     volume = Path(engine("volume", "inspect", "--format", "{{.Mountpoint}}", "weir_data").strip())
     flights, output = volume / "data/in", volume / "data/out"
     for folder in (volume / "data", flights, output):

@@ -1,15 +1,13 @@
 """Whole jobs on the local host: real machines, real state, real files; threads instead of Spark."""
 
-from itertools import pairwise
 from pathlib import Path
-from statistics import quantiles
 
 import pytest
 
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.lifecycle import RunState
 from runtime.errors import WeirError
-from runtime.hosts.attempt import TICK_S
+from runtime.hosts import attempt, worker
 from runtime.hosts.local import run_local
 from runtime.io.memory_records import MemoryRecords
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
@@ -60,11 +58,12 @@ def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_u
         )
 
 
-def test_checkpoints_follow_each_other_as_fast_as_they_are_asked_for(tmp_path: Path) -> None:
+def test_checkpoints_follow_each_other_without_any_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The master wakes when the coordinator wants to be woken, however long it would wait for mail."""
+    monkeypatch.setattr(attempt, "TICK_S", 60.0)
+    monkeypatch.setattr(worker, "HEARTBEAT_S", 60.0)
     source = Numbers(total=200, splits=1, batch=1, slow_until=str(tmp_path / "never"))
     settings = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
     records = run_local(counts(source, tmp_path / "out"), storage=str(tmp_path / "state"), settings=settings)
-    begun = [completed.manifest.triggered_at for completed in records.completed]
-    first_quarter, _, _ = quantiles((later - earlier for earlier, later in pairwise(begun)), n=4)
-    assert first_quarter < 1000 * TICK_S / 2
+    at_start, at_end = 1, 1  # mail comes with both, and may bring a checkpoint each
+    assert len(records.completed) > at_start + at_end + 1

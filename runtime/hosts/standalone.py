@@ -1,19 +1,24 @@
-"""The master of a standalone Spark cluster, asked over Spark's own RPC: who holds its cores, and whether it knows us.
+"""The master of a standalone Spark cluster: which applications hold its cores, and whether it knows ours.
 
-A shortage of slots is explained by it, and a context that the master has forgotten is found out. Such a context lives
+Spark's RPC names the applications. It leaves out the cores that they hold, and shows workers that are gone as alive
+(fields of `ApplicationInfo` and `WorkerInfo` are transient), so numbers come from the JSON of the master's page. A
+shortage of slots is explained by it, and a context that the master has forgotten is found out. Such a context lives
 on and gets no executor for ever: a master that restarts without recovery kills the executors of applications that it
 does not know, and tells no driver. It starts and stops nothing.
 """
 
 import socket
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 import structlog
 from pyspark import SparkContext
 
-ASK_S: Final = 3
+ASK_S: Final = 5  #: for an answer to a message, or a page
 CONNECT_S: Final = 2.0
 FORGOTTEN_AFTER: Final = 3  #: answers in a row without our application
 
@@ -26,6 +31,22 @@ class Holder:
 
     name: str
     cores: int
+
+
+class ApplicationOnPage(msgspec.Struct, frozen=True):
+    """A running or waiting application, and the cores that are granted to it."""
+
+    id: str
+    name: str
+    cores: int
+
+
+class MasterPage(msgspec.Struct, frozen=True):
+    """The JSON of the master's page, in Spark's names. `cores`: of workers that are alive."""
+
+    aliveworkers: int
+    cores: int
+    activeapps: list[ApplicationOnPage]
 
 
 class StandaloneMaster:
@@ -54,11 +75,16 @@ class StandaloneMaster:
         state = self._state(context)
         if state is None:
             return "the Spark master does not answer"
-        own, applications = context.applicationId, list(state.activeApps())
-        self._unknown = 0 if any(one.id() == own for one in applications) else self._unknown + 1
-        workers = [worker for worker in state.workers() if worker.isAlive()]
-        others = [Holder(one.desc().name(), one.coresGranted()) for one in applications if one.id() != own]
-        return describe(sum(worker.cores() for worker in workers), len(workers), others)
+        own, applications = context.applicationId, {one.id(): one.desc().name() for one in state.activeApps()}
+        self._unknown = 0 if own in applications else self._unknown + 1
+        try:
+            page = _read_page(state.host(), _web_port(context, state.host(), state.port()))
+        except Exception as error:
+            log.debug("the page of the Spark master gave no answer", error=str(error)[:500])
+            others = sorted(name for number, name in applications.items() if number != own)
+            return f"other applications: {', '.join(others)}" if others else ""
+        others = [Holder(one.name, one.cores) for one in page.activeapps if one.id != own]
+        return describe(page.cores, page.aliveworkers, others)
 
     def _state(self, context: SparkContext) -> Any:
         """The answer of the leading master, or None."""
@@ -66,7 +92,7 @@ class StandaloneMaster:
             if not _listens((host, port)):
                 continue
             try:
-                state = _ask(context, host, port)
+                state = _master_state(context, host, port)
             except Exception as error:
                 log.debug("the Spark master gave no answer", host=host, error=str(error)[:500])
                 continue
@@ -83,16 +109,39 @@ def describe(cores: int, workers: int, others: list[Holder]) -> str:
     return f"held by {', '.join(f'{one.name} ({one.cores})' for one in holding)}; {has}" if holding else has
 
 
-def _ask(context: SparkContext, host: str, port: int) -> Any:
+def _master_state(context: SparkContext, host: str, port: int) -> Any:
+    messages = "org.apache.spark.deploy.DeployMessages"
+    return _ask(context, (host, port), f"{messages}$RequestMasterState", f"{messages}$MasterStateResponse")
+
+
+def _web_port(context: SparkContext, host: str, port: int) -> int:
+    messages = "org.apache.spark.deploy.master.MasterMessages"
+    answer = _ask(context, (host, port), f"{messages}$BoundPortsRequest", f"{messages}$BoundPortsResponse")
+    return int(answer.webUIPort())
+
+
+def _ask(context: SparkContext, address: tuple[str, int], request: str, response: str) -> Any:
+    """Sends the Scala object `request` to the master. Returns its answer, of the class `response`."""
     jvm: Any = context._jvm
-    messages = jvm.java.lang.Class.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$")
-    request = messages.getField("MODULE$").get(None)
-    kind = jvm.java.lang.Class.forName("org.apache.spark.deploy.DeployMessages$MasterStateResponse")
+    message = jvm.java.lang.Class.forName(f"{request}$").getField("MODULE$").get(None)
+    kind = jvm.java.lang.Class.forName(response)
     tag = jvm.java.lang.Class.forName("scala.reflect.ClassTag$").getField("MODULE$").get(None).apply(kind)
     patience = jvm.scala.concurrent.duration.FiniteDuration(ASK_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
     rpc = context._jsc.sc().schedulerBackend().rpcEnv()  # SparkEnv needs classes that PySpark's jars lack
-    master = rpc.setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(host, port), "Master")
-    return master.askSync(request, jvm.org.apache.spark.rpc.RpcTimeout(patience, "weir.master.ask"), tag)
+    master = rpc.setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(*address), "Master")
+    return master.askSync(message, jvm.org.apache.spark.rpc.RpcTimeout(patience, "weir.master.ask"), tag)
+
+
+def _read_page(host: str, port: int) -> MasterPage:
+    connection = HTTPConnection(host, port, timeout=ASK_S)
+    try:
+        connection.request("GET", "/json/")
+        answer = connection.getresponse()
+        if answer.status != HTTPStatus.OK:
+            raise OSError(f"http://{host}:{port}/json/ answered {answer.status} {answer.reason}")
+        return msgspec.json.decode(answer.read(), type=MasterPage)
+    finally:
+        connection.close()
 
 
 def _addresses(url: str) -> list[tuple[str, int]]:

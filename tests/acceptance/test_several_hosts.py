@@ -1,0 +1,123 @@
+"""A whole stack on a cluster of three hosts: a full cluster, a lost host, a pulled cable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.word_count import PATIENCE_S, WordCount
+from tests.rig import Rig, reason_to_skip, standing_rig
+from tests.stack.checkout import Checkout
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with standing_rig(tmp_path_factory.mktemp("rig")) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def stack(rig: Rig) -> Iterator[Checkout]:
+    """A stack on the rig's cluster, with small executors."""
+    checkout = Checkout(rig.folder / "var")
+    conf = rig.folder / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text("spark.executor.memory 512m\n")
+    checkout.environment.pop("SPARK_LOCAL_IP", None)  # of this test session
+    try:
+        checkout.run("up", SPARK_MASTER=rig.url, SPARK_CONF_DIR=str(conf))
+        yield checkout
+    finally:
+        checkout.remove()
+
+
+class Words(WordCount):
+    """A word count whose start is not waited for: it may have to wait for slots."""
+
+    def _start(self) -> None:
+        """Left to the test."""
+
+    def begin(self) -> Words:
+        self.api.post(f"jobs/{self.job}/operations/", {"kind": "start", "params": {}})
+        until(lambda: self.api.latest_run(self.job), PATIENCE_S)
+        return self
+
+    @property
+    def state(self) -> str:
+        return str(self.run["state"])
+
+    @property
+    def shortage(self) -> dict[str, Any]:
+        """The live report of a run that waits; empty before the first one."""
+        run = self.run
+        return dict((run["live"] or {}).get("waiting") or {}) if run["state"] == "waiting" else {}
+
+    def cancel(self) -> None:
+        self.api.operate(self.job, "cancel", {}, PATIENCE_S)
+
+    def runs_exactly(self) -> bool:
+        return self.state == "running" and self.is_exact()
+
+    def must_wait(self, there: int) -> None:
+        until(lambda: self.shortage.get("there") == there, PATIENCE_S, or_else=lambda: str(self.run))
+
+    def must_run(self) -> None:
+        until(self.runs_exactly, PATIENCE_S, or_else=lambda: str(self.run))
+
+
+def test_a_full_cluster_is_waited_for(stack: Checkout, tmp_path: Path) -> None:
+    """A second job waits, says who holds the slots, can be cancelled, and starts by itself."""
+    first = Words(stack, tmp_path / "first", "first", 4).begin()
+    first.must_run()
+    second = Words(stack, tmp_path / "second", "second", 3).begin()
+    third = Words(stack, tmp_path / "third", "third", 6).begin()
+    second.must_wait(there=2)
+    assert second.shortage["wanted"] == 3
+    assert "first (4)" in second.shortage["held_by"]
+    third.must_wait(there=0)
+    assert third.shortage["wanted"] == 6
+    third.cancel()
+    assert third.state == "canceled"
+    first.cancel()
+    second.must_run()
+    assert len(second.run["attempts"]) == 1, "to wait costs no attempt"
+    assert second.run["live"]["restarts"] == 0
+    second.cancel()
+
+
+def test_a_lost_host_is_waited_for(rig: Rig, stack: Checkout, tmp_path: Path) -> None:
+    """A run that needs every host waits without end, and goes on when the host is back."""
+    job = Words(stack, tmp_path, "lost-host", 6).begin()
+    job.must_run()
+    rig.hosts[2].kill()
+    job.must_wait(there=4)
+    job.feed(3)
+    attempts = len(job.run["attempts"])
+    rig.hosts[2].boot()
+    job.must_run()
+    assert len(job.run["attempts"]) == attempts
+    assert job.run["live"]["restarts"] <= 2
+    job.cancel()
+
+
+def test_a_silent_host_is_replaced(rig: Rig, stack: Checkout, tmp_path: Path) -> None:
+    """The cable stays out: the run goes on without that host."""
+    job = Words(stack, tmp_path, "silent-host", 3).begin()
+    job.must_run()
+    rig.hosts[1].pull_cable()
+    try:
+        until(lambda: job.state != "running", PATIENCE_S)
+        job.feed(3)
+        job.must_run()
+        assert {slot["host"] for slot in job.run["live"]["slots"]} <= {"w1", "w3"}
+    finally:
+        rig.hosts[1].plug_in()
+    job.cancel()

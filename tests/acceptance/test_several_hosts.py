@@ -1,4 +1,4 @@
-"""A whole stack on a cluster of three hosts: a full cluster, a lost host, a pulled cable."""
+"""A whole stack on a cluster of three hosts: a full cluster, a lost host, a pulled cable, a missing mount."""
 
 from __future__ import annotations
 
@@ -121,3 +121,15 @@ def test_a_silent_host_is_replaced(rig: Rig, stack: Checkout, tmp_path: Path) ->
     finally:
         rig.hosts[1].plug_in()
     job.cancel()
+
+
+def test_a_missing_mount_refuses_the_start(rig: Rig, stack: Checkout) -> None:
+    """One host has another output folder: nothing is written, and the failure names host and folder."""
+    job = Words(stack, rig.unmounted.parent, "missing-mount", 6).begin()
+    assert job.output == rig.unmounted
+    until(lambda: job.state == "failed", PATIENCE_S, or_else=lambda: str(job.run))
+    message = job.run["failure"]["message"]
+    assert str(job.output) in message
+    assert "host 'w3'" in message
+    assert len(job.run["attempts"]) == 1
+    assert list(job.output.iterdir()) == []

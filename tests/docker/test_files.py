@@ -1,6 +1,6 @@
 """docker/ without an engine: schema, linter, and agreement with what `make up` starts.
 
-Nothing here builds or starts a container; docker/README.md says so too.
+Nothing here builds or starts a container: `test_composition.py` does.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,56 @@ def test_start_savepoint_and_drain_on_a_cluster(tmp_path: Path, cluster: tuple[s
     finally:
         checkout.remove()
     assert checkout.left == []
+
+
+#: A job master's Spark, which asks for `slots` and prints its view of the cluster until its stdin ends.
+STAND = """
+import sys, threading
+from runtime.hosts.spark import SparkLauncher
+
+name, address, slots = *sys.argv[1:3], int(sys.argv[3])
+launcher = SparkLauncher(name, address)
+context = launcher._open(slots)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+while not ended.wait(0.2):
+    print(launcher._slots_of(context), launcher._standalone.shortage(context), flush=True)
+launcher.close()
+"""
+
+
+@contextlib.contextmanager
+def application(name: str, address: str, slots: int, sees: str) -> Iterator[None]:
+    """An application that asks for `slots`, and sees this: how many it has, and who holds the others."""
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--conf spark.executor.memory=512m pyspark-shell"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", STAND, name, address, str(slots)],
+        env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    lines: list[str] = []
+
+    def is_seen() -> bool:
+        assert child.stdout is not None
+        lines.append(child.stdout.readline().strip())
+        return lines[-1] == sees
+
+    try:
+        until(is_seen, PATIENCE_S, or_else=lambda: str(lines[-5:]))
+        yield
+    finally:
+        child.communicate(timeout=PATIENCE_S)
+
+
+def test_a_shortage_names_the_applications_that_hold_the_cores(cluster: tuple[str, int]) -> None:
+    """The cores that an application holds now count, not those that it has asked for."""
+    address, _ = cluster
+    has = "the cluster has 5 cores on 1 worker"
+    with (
+        application("first", address, 4, f"4 {has}"),
+        application("second", address, 3, f"1 held by first (4); {has}"),
+        application("third", address, 2, f"0 held by first (4), second (1); {has}"),
+    ):
+        pass
 
 
 def below(pid: int) -> set[int]:

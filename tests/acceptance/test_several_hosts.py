@@ -1,4 +1,4 @@
-"""A whole stack on a cluster of three hosts: a full cluster, a lost host, a pulled cable, a missing mount."""
+"""A stack on a cluster of three hosts: a full cluster, a lost host, a pulled cable, a new master, a missing mount."""
 
 from __future__ import annotations
 
@@ -120,6 +120,17 @@ def test_a_silent_host_is_replaced(rig: Rig, stack: Checkout, tmp_path: Path) ->
         assert {slot["host"] for slot in job.run["live"]["slots"]} <= {"w1", "w3"}
     finally:
         rig.hosts[1].plug_in()
+    job.cancel()
+
+
+def test_a_restarted_spark_master_gets_a_fresh_application(rig: Rig, stack: Checkout, tmp_path: Path) -> None:
+    job = Words(stack, tmp_path, "new-master", 3).begin()
+    job.must_run()
+    rig.stop_master()
+    rig.start_master()
+    until(lambda: job.state != "running", PATIENCE_S, or_else=lambda: str(job.run))
+    job.feed(3)
+    job.must_run()
     job.cancel()
 
 

@@ -31,6 +31,8 @@ default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "none"
+tmp_dir = "{folder}/tmp"
+lock_type = "file"
 [network]
 network_backend = "netavark"
 network_config_dir = "{folder}/networks"
@@ -45,7 +47,10 @@ runroot = "{folder}/run"
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """One storage and one naming of containers and networks."""
+    """One storage and one naming of containers and networks.
+
+    By default engines share `/run/libpod` and one set of locks, and one takes another's containers for lost ones.
+    """
 
     folder: Path
     environment: Mapping[str, str]

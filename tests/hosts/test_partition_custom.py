@@ -44,7 +44,7 @@ class Bulk(Shared):
     """Makes functions that give rows out `max_rows` at a time, or when the first has waited."""
 
     max_rows: int
-    max_wait_ms: int = 60_000
+    max_wait_ms: int = 600_000
     taken: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  #: when a subtask was opened
     sizes: list[int] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)  #: every row that a subtask was given

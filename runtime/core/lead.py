@@ -58,6 +58,11 @@ class Hearing:
         return self._past[0] - min(others) > self.pane_ms
 
     @property
+    def slowest(self) -> int:
+        """The event time of the sibling that is furthest behind."""
+        return min(self.window.watermarks.others(self.channel), default=MIN_WATERMARK)
+
+    @property
     def furthest(self) -> int:
         """The event time of the sibling that has come furthest, of those whose barrier has not come yet."""
         beside = {self.channel, *self.window.blocked}
@@ -74,6 +79,11 @@ class Lead:
     def too_far(self) -> bool:
         """Whether nothing that waits for its rows could go on with more of them."""
         return bool(self._hearings) and all(hearing.too_far for hearing in self._hearings)
+
+    @property
+    def slowest(self) -> tuple[int, ...]:
+        """The event times that the source waits for, by window."""
+        return tuple(hearing.slowest for hearing in self._hearings)
 
     def polled(self) -> None:
         for hearing in self._hearings:

@@ -165,7 +165,7 @@ class Task:
 
     @property
     def _waits_for_slower(self) -> bool:
-        return self._is_active and self.reading.too_far
+        return self._is_active and self.reading.waits_for_slower(self.clock.monotonic_ms())
 
     def step(self) -> bool:
         """Does a turn's work if it may. Returns whether it did."""

@@ -76,7 +76,7 @@ class Dataflow:
         _check_end(uid, source)
         guarantee = _guarantee(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
-        return replace(read, columns=source.columns() if isinstance(source, DescribesColumns) else None)
+        return replace(read, columns=source.output_columns() if isinstance(source, DescribesColumns) else None)
 
     @property
     def sources(self) -> Mapping[OperatorId, Source]:

@@ -221,7 +221,7 @@ class Source(Protocol):
 class DescribesColumns(Protocol):
     """A source that knows its columns before it reads. Key columns are then checked when the job is compiled."""
 
-    def columns(self) -> pa.Schema | None:
+    def output_columns(self) -> pa.Schema | None:
         """The columns of every batch; None: known from the data only."""
 
 

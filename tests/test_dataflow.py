@@ -135,7 +135,7 @@ def test_a_keyed_stream_where_rows_are_read_is_refused_by_name() -> None:
 class Described(Numbers):
     """A source that knows its columns before it reads."""
 
-    def columns(self) -> pa.Schema:
+    def output_columns(self) -> pa.Schema:
         return pa.schema([("key", pa.float32()), ("amount", pa.decimal256(50, 2))])
 
 

@@ -365,6 +365,7 @@ def test_the_openapi_document_names_every_route(api: APIClient, routes: dict[str
         "202",
         "403",
         "409",
+        "412",
         "422",
     }
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"

@@ -54,6 +54,7 @@ def test_an_outage_is_seen_when_the_last_answer_is_old(rf: RequestFactory, monke
     assert health.readyz(rf.get("/readyz")).status_code == 503
 
 
+@pytest.mark.django_db
 def test_more_requests_than_connections_wait_and_are_then_told_to_come_back(
     rf: RequestFactory, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

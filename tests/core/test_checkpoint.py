@@ -14,6 +14,9 @@ def test_what_counts_as_a_failure() -> None:
     assert counted == {
         FailureReason.ASYNC_FAILED,
         FailureReason.EXPIRED,
+        FailureReason.FINALIZE_FAILED,
+        FailureReason.ID_UNAVAILABLE,
+        FailureReason.TRIGGER_FAILED,
     }
 
 

@@ -24,7 +24,7 @@ class Keyed(Gated):
 
 
 class Described(Keyed):
-    def columns(self) -> pa.Schema:
+    def output_columns(self) -> pa.Schema:
         return pa.schema([("key", self.kind)])
 
 

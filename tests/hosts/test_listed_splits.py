@@ -73,7 +73,7 @@ class TopicsReader(SourceReader):
         return min((STARTS[split] + 10 * at - 1 for split, at in self._next.items()), default=None)
 
     def snapshot(self, checkpoint: int) -> None:
-        self._state.replace(self._next.items())
+        self._state.replace([list(entry) for entry in self._next.items()])
 
 
 def job(source: Topics, bomb: Bomb, output: Path) -> Dataflow:

@@ -61,7 +61,7 @@ class DirectorySource:
     discovery_interval_ms: int = 200
     idle_after_ms: int | None = None
 
-    def columns(self) -> pa.Schema | None:
+    def output_columns(self) -> pa.Schema | None:
         return self.format.columns()
 
     def reader(self) -> "DirectoryReader":

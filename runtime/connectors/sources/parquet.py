@@ -25,7 +25,7 @@ class ParquetSource:
     path: str
     schema: pa.Schema | None = None
 
-    def columns(self) -> pa.Schema | None:
+    def output_columns(self) -> pa.Schema | None:
         return self.schema
 
     def reader(self) -> DirectoryReader:

@@ -57,7 +57,7 @@ class SequenceSource:
     def bounded(self) -> bool:
         return self.rows is not None or self.duration_ms is not None
 
-    def columns(self) -> pa.Schema:
+    def output_columns(self) -> pa.Schema:
         return SCHEMA
 
     def reader(self) -> "SequenceReader":

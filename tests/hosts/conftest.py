@@ -42,9 +42,10 @@ def spark_launcher() -> Iterator[SparkLauncher]:
         yield launcher
 
 
-@pytest.fixture(
-    params=["threads", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)])]
-)
+ON_SPARK = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", params=["threads", pytest.param("spark", marks=ON_SPARK)])
 def jobs(request: pytest.FixtureRequest) -> Jobs:
     """A test that takes it runs on both. What its functions share with the test is a `tests.shared.Shared`."""
     if request.param == "spark":

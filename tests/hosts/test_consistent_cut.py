@@ -32,10 +32,10 @@ def folded(positions: list[int]) -> dict[int, tuple[int, int]]:
     return found
 
 
-@pytest.fixture
-def checkpoints(tmp_path: Path, jobs: Jobs) -> tuple[Path, list[Manifest]]:
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory, jobs: Jobs) -> tuple[Path, list[Manifest]]:
     """Every checkpoint of a job over a shuffle at parallelism 3, taken while it reads, and their storage."""
-    folder = tmp_path
+    folder = tmp_path_factory.mktemp("cut")
     with jobs.running(counts(SOURCE, folder / "out").compile(3), folder / "state") as run:
         run.wait_for(lambda: len(run.manifests) >= 8 and positions_in(run.manifests[-1], folder / "state", 5)[0] > 0)
         run.end("cancel")

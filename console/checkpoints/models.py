@@ -122,6 +122,11 @@ class Checkpoint(models.Model):
         return noun(self.kind)
 
     @property
+    def kind_words(self) -> str:
+        """The noun, with the act that took it: savepoint (stop)."""
+        return f"{self.noun} ({self.kind})" if self.kind in (Kind.STOP, Kind.DRAIN) else self.noun
+
+    @property
     def outcome(self) -> str:
         """The status for people: `aborted` is told from `failed`."""
         aborted = self.status == Status.FAILED and self.reason == ABORT_REASON

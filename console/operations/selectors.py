@@ -22,9 +22,9 @@ FoundCheckpoints = QuerySet[Any]
 
 _DRAWN_OF_RUN = (
     "state", "parallelism", "created_at", "started_at", "ended_at", "live", "live_at", "version__number",
-    "version__graph",
+    "version__graph", "version__settings",
 )  # fmt: skip
-_DRAWN_OF_CHECKPOINT = ("job", "kind", "number", "completed_at", "duration_ms")
+_DRAWN_OF_CHECKPOINT = ("job", "run", "kind", "number", "completed_at", "duration_ms")
 _SHOWN_OF_RUN = ("id", "state")
 _HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "version__inputs", "version__error")
 

@@ -53,20 +53,26 @@ def _outage(run: Run, now: datetime) -> Attention | None:
     return Attention(f"{text} No restart is counted, and the run goes on by itself.")
 
 
-def _overdue(run: Run, now: datetime) -> Attention | None:
-    if run.run_state not in _CHECKPOINTING or run.started_at is None:
-        return None
+def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Quantity | None:
+    """How long no checkpoint has completed, where that is too long. `completed`: the newest completed one of `run`."""
     interval_ms = run.version.settings.get("checkpoint_interval_ms")
-    if not interval_ms:
+    if run.run_state not in _CHECKPOINTING or run.started_at is None or not interval_ms:
         return None
-    completed = newest_completed(run)
     since = (completed.completed_at if completed else None) or run.started_at
     least = MIN_OVERDUE if completed else MIN_OVERDUE_FIRST
     if now - since <= max(OVERDUE_INTERVALS * timedelta(milliseconds=interval_ms), least):
         return None
+    return formats.duration((now - since).total_seconds() * 1000)
+
+
+def _overdue(run: Run, now: datetime) -> Attention | None:
+    completed = newest_completed(run)
+    lasting = overdue(run, completed, now)
+    if lasting is None:
+        return None
     failed, newest = failures_after(run, completed)
-    lasting = formats.duration((now - since).total_seconds() * 1000)
-    text = f"No checkpoint has completed for {lasting}; one is due every {formats.duration(interval_ms)}."
+    every = formats.duration(run.version.settings["checkpoint_interval_ms"])
+    text = f"No checkpoint has completed for {lasting}; one is due every {every}."
     if newest is None:
         return Attention(f"{text} None has failed meanwhile. A failure now would repeat all work since then.")
     reason = newest.reason.replace("_", " ") + (f": {newest.detail}" if newest.detail else "")

@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, Run
 from console.operations.models import Operation
 from console.operations.selectors import JobRow
+from console.ui.attention import overdue
+from console.ui.formats import Quantity
 from console.ui.jobpage import FLOWING, numbers_of, wanted
 from console.ui.live import Live
 from runtime.core.lifecycle import RunState
@@ -34,12 +37,13 @@ class JobLine:
     active: Operation | None
     live: Live
     wanted: str
+    overdue: Quantity | None  #: how long no checkpoint has completed, where that is too long
     rate_in: float | None
     rate_out: float | None
 
 
-def job_lines(rows: Sequence[JobRow]) -> list[JobLine]:
-    return [_line(row) for row in rows]
+def job_lines(rows: Sequence[JobRow], now: datetime) -> list[JobLine]:
+    return [_line(row, now) for row in rows]
 
 
 def states_of(group: str) -> frozenset[str | None]:
@@ -59,10 +63,11 @@ def _group(state: str | None) -> str:
     return "new" if state is None else _GROUPS.get(RunState(state), "moving")
 
 
-def _line(row: JobRow) -> JobLine:
+def _line(row: JobRow, now: datetime) -> JobLine:
     numbers = numbers_of(row.run)
     has = bool(numbers.operators) and row.run is not None and row.run.run_state in FLOWING
     sources, sinks = _ends(row.run) if has else ([], [])
+    own = row.checkpoint if row.run and row.checkpoint and row.checkpoint.run_id == row.run.pk else None
     return JobLine(
         job=row.job,
         run=row.run,
@@ -70,6 +75,7 @@ def _line(row: JobRow) -> JobLine:
         active=row.active,
         live=numbers,
         wanted=wanted(row.run, (row.active,) if row.active else ()),
+        overdue=overdue(row.run, own, now) if row.run else None,
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
     )

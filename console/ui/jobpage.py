@@ -31,6 +31,14 @@ from runtime.core.mapping import Target
 STRIP_COLUMNS = 96
 TABLE_ROWS = 10
 FLOWING = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
+#: What an operator that has not finished is called while its run is in this state.
+_AT_REST = {
+    RunState.WAITING: "waiting for slots",
+    RunState.RESTARTING: "restarting",
+    RunState.STOPPED: "stopped",
+    RunState.CANCELED: "canceled",
+    RunState.FAILED: "ended",
+}
 _WANTED_BY = {OperationKind.STOP: "stopped", OperationKind.DRAIN: "finished", OperationKind.CANCEL: "canceled"}
 
 
@@ -73,7 +81,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     run, table = page.run, selectors.checkpoint_table(page.job)
     graph = graph_of(page.version, run)
     columns = list(table.only(*DRAWN)[:STRIP_COLUMNS])
-    numbers = _without_settled(numbers_of(run), columns)
+    numbers = _without_settled(_at_rest(numbers_of(run), run), columns)
     shown = by_number(table, before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
     newest, schema = selectors.continuable(page.job).first(), _schema(page.job.pipeline)
@@ -105,6 +113,24 @@ def numbers_of(run: Run | None) -> Live:
         return found
     slots = () if run.is_terminal else found.slots
     return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
+
+
+def _at_rest(numbers: Live, run: Run | None) -> Live:
+    """Operators that are not finished have the state of their run, where no records flow.
+
+    The subtasks of a stop end like those of a drain, so the savepoint decides which operators were finished.
+    """
+    if run is None or (word := _AT_REST.get(run.run_state)) is None:
+        return numbers
+    finished = {uid for uid, operator in numbers.operators.items() if operator.finished}
+    if run.run_state is RunState.STOPPED:
+        savepoint = selectors.reached(run).newest
+        finished = set(savepoint.finished_operators) if savepoint else set()
+    operators = {
+        uid: operator if uid in finished else msgspec.structs.replace(operator, state=word)
+        for uid, operator in numbers.operators.items()
+    }
+    return msgspec.structs.replace(numbers, operators=operators)
 
 
 def graph_of(version: JobVersion | None, run: Run | None) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ from math import log1p
 from statistics import median
 from typing import Protocol
 
+from console.checkpoints.models import noun
 from console.ui import formats
 
 PITCH = 14.0  #: from one column to the next at the usual interval, and at least
@@ -77,7 +78,7 @@ class Strip:
     columns: tuple[Column, ...]
     first: datetime
     last: datetime
-    longest: formats.Quantity
+    longest: formats.Quantity | None  #: None where none has completed
     about: str
 
 
@@ -101,7 +102,7 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
         columns=columns,
         first=ordered[0].triggered_at,
         last=ordered[-1].triggered_at,
-        longest=formats.duration(longest),
+        longest=formats.duration(longest) if longest else None,
         about=_about(ordered, longest),
     )
 
@@ -147,11 +148,12 @@ def _sentence(row: Drawn, *, restarted: bool) -> str:
     took = f", {formats.duration(row.duration_ms)}" if row.duration_ms is not None else ""
     why = f": {row.reason.replace('_', ' ')}" if row.reason else ""
     first = " (first of a new attempt)" if restarted else ""
-    return f"{row.kind} {row.number}, {row.outcome.replace('_', ' ')}{took}{why}{first}"
+    return f"{noun(row.kind)} {row.number}, {row.outcome.replace('_', ' ')}{took}{why}{first}"
 
 
 def _about(rows: Sequence[Drawn], longest: int) -> str:
     failed, aborted = (sum(row.outcome == outcome for row in rows) for outcome in _WITHOUT_BAR)
+    most = f", longest {formats.duration(longest)}" if longest else ""
     savepoints = sum(row.kind != "checkpoint" for row in rows)
     return (f"Checkpoints {rows[0].number} to {rows[-1].number}: {savepoints} savepoints, {failed} failed, "
-            f"{aborted} aborted, longest {formats.duration(longest)}. The table below says the same.")  # fmt: skip
+            f"{aborted} aborted{most}. The table below says the same.")  # fmt: skip

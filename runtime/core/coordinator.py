@@ -6,6 +6,7 @@ a plain savepoint notifies nobody; a checkpoint that fails undoes nothing. (Flin
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +55,7 @@ from runtime.core.requests import Request, RequestQueue
 from runtime.core.tolerance import Tolerance
 from runtime.core.unions import partly_finished_union
 
+MAX_NAMED: Final = 5  #: subtasks that a reason names
 FINAL_RETRY_MS: Final = 500  #: at least so long after a failure before the last checkpoint is tried again
 
 Effects = list[CoordinatorEffect]
@@ -148,7 +150,7 @@ class Coordinator:
         effects: Effects = []
         for checkpoint, pending in list(self._pending.items()):
             if at >= pending.expires_at and not pending.storing:
-                late = ", ".join(str(s) for s in sorted(pending.plan.wait_for - pending.acks.keys())[:5])
+                late = _some(sorted(pending.plan.wait_for - pending.acks.keys()))
                 effects += self._give_up(at, checkpoint, FailureReason.EXPIRED, f"no acknowledgement from {late}")
         following = None if self._released else self._pacing.ask(at)
         if following is not None:
@@ -398,6 +400,12 @@ class Coordinator:
     def _end_job(self, at: int) -> Effects:
         by_itself: Effects = [ResumeJob()] if self._ending is not None and self.savepoint is None else []
         return [*self._suspend(at, "the job has ended"), *by_itself, EndJob()]
+
+
+def _some(subtasks: Sequence[SubtaskId]) -> str:
+    """The first few by name, and how many more there are."""
+    named = ", ".join(str(subtask) for subtask in subtasks[:MAX_NAMED])
+    return f"{named} and {len(subtasks) - MAX_NAMED} more" if len(subtasks) > MAX_NAMED else named
 
 
 def _failed(request: Request, reason: FailureReason, detail: str) -> SettleOperation:

@@ -84,7 +84,7 @@ class Monitor:
             "rate_in": round((now[0] - before[0]) / seconds, 1),
             "rate_out": round((now[1] - before[1]) / seconds, 1),
             "watermark": min(watermarks) if watermarks and len(watermarks) == len(own) else None,
-            "busy": round(min(1.0, (now[2] - before[2]) / capacity_ms), 3),
+            "busy": round(min(1.0, max(0.0, (now[2] - before[2]) / capacity_ms)), 3),
             "backpressured": round(min(1.0, (now[3] - before[3]) / capacity_ms), 3),
             "subtasks": [
                 {

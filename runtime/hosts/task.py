@@ -88,6 +88,7 @@ class Task:
     reading: Reading = field(default_factory=Reading)  #: of a source
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
+    _step_since: float | None = None  #: when the step under way began, monotonic ms
     _open: bool = False
     _closed: bool = False
 
@@ -169,7 +170,7 @@ class Task:
 
     def step(self) -> bool:
         """Does a turn's work if it may. Returns whether it did."""
-        started = self.clock.monotonic_ms()
+        started = self._step_since = self.clock.monotonic_ms()
         if self.reading.placement.due_in(started) == 0:
             self._let_go()
         did = self._poll() if self.machine.is_source else self._take_turn()
@@ -177,6 +178,7 @@ class Task:
         if did:
             self._call("watermark_hold", self._restraint.release)
             self.busy_ms += self.clock.monotonic_ms() - started
+        self._step_since = None
         self._note_waiting(started)
         return did
 
@@ -386,10 +388,18 @@ class Task:
             records_in=self.records_in,
             records_out=self.outputs.records,
             watermark=self.machine.watermark,
-            busy_ms=self.busy_ms,
+            busy_ms=self._busy_until_now(),
             blocked_ms=self._blocked.ms,
             counters=self._counters(),
         )
+
+    def _busy_until_now(self) -> float:
+        """Includes the step under way, which may last for minutes. Called by the heartbeat's thread.
+
+        The total is read first: if the step ends in between, its time is missing once and never counted twice.
+        """
+        total, since = self.busy_ms, self._step_since
+        return total if since is None else total + self.clock.monotonic_ms() - since
 
     def _counters(self) -> dict[str, int]:
         waited = {WAITED: int(self._ahead.ms)} if self._ahead.ms else {}

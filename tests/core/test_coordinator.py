@@ -482,6 +482,14 @@ def test_one_that_takes_too_long_expires_and_names_who_is_late() -> None:
     assert (report.reason, report.detail) == (Why.EXPIRED, "no acknowledgement from b/0, c/0")
 
 
+def test_an_expired_checkpoint_says_how_many_it_does_not_name() -> None:
+    job = Job(chain(parallelism=4))
+    job.ask()
+    job.issue(1)
+    (report,) = of(ReportCheckpoint, job.tick(1_100))
+    assert report.detail == "no acknowledgement from a/0, a/1, a/2, a/3, b/0 and 7 more"
+
+
 def test_a_manifest_that_cannot_be_stored_fails_only_its_checkpoint() -> None:
     job = Job()
     job.ask()

@@ -63,3 +63,20 @@ def test_words_alone_take_no_turn_each(task: Task) -> None:
     for time in range(50):
         task.deliver(ChannelId(0, 0, 0), Watermark(time))
     assert turns(task) == [0]
+
+
+def test_a_function_that_does_not_return_is_busy_while_it_runs() -> None:
+    """Heartbeats come from another thread in the middle of a step: a subtask that hangs in its function is not idle."""
+    clock, seen = ManualClock(), list[float]()
+
+    def hangs(batch: pa.RecordBatch) -> pa.RecordBatch:
+        clock.advance(40_000)
+        seen.append(hanging.metrics().busy_ms)
+        return batch
+
+    hanging = opened(GRAPH, subtask("b/0"), MapBatches(hangs), clock)
+    hanging.start()
+    brought(hanging, 0)
+    turns(hanging)
+    assert seen == [40_000]
+    assert hanging.metrics().busy_ms == 40_000

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from console.checkpoints.models import noun
 from console.ui.live import CheckpointLive
 
 _TOOTH = 12.0  #: height of one tooth; they point downstream, as on a map
@@ -39,7 +40,9 @@ def weir_line(
 
 
 def caption(checkpoint: CheckpointLive) -> str:
-    return f"{checkpoint.kind} {checkpoint.number}, {checkpoint.acknowledged} of {checkpoint.subtasks} acknowledged"
+    return (
+        f"{noun(checkpoint.kind)} {checkpoint.number}, {checkpoint.acknowledged} of {checkpoint.subtasks} acknowledged"
+    )
 
 
 def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[float, float]]) -> float:

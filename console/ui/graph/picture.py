@@ -10,6 +10,7 @@ from datetime import datetime
 from math import log10
 from typing import Any
 
+from console.checkpoints.models import noun
 from console.ui import formats
 from console.ui.formats import Quantity
 from console.ui.graph.layers import Edge
@@ -144,7 +145,7 @@ def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
         parts.append(f"Finished: {', '.join(ended)}.")
     if live.checkpoint:
         parts.append(f"{live.checkpoint.acknowledged} of {live.checkpoint.subtasks} subtasks have acknowledged "
-                     f"{live.checkpoint.kind} {live.checkpoint.number}.")  # fmt: skip
+                     f"{noun(live.checkpoint.kind)} {live.checkpoint.number}.")  # fmt: skip
     return " ".join([*parts, "The table below says the same."])
 
 

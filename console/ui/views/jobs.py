@@ -42,7 +42,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "tally": tally(counts),
             "total": sum(counts.values()),
             "jobs": jobs,
-            "lines": job_lines(selectors.job_rows(jobs.rows)),
+            "lines": job_lines(selectors.job_rows(jobs.rows), timezone.now()),
             "may_define": not define_refusal(request.user),
             "define_reason": define_refusal(request.user),
         }

@@ -360,7 +360,8 @@ def test_what_a_stop_or_drain_takes_is_called_a_savepoint(at_console: Client, ki
     found = rows.checkpoint(rows.run(rows.job(), "stopped"), 9, kind=kind)
     said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
     assert "Savepoint 9" in said
-    assert f"Kind {kind}" in said
+    words = kind if kind == "savepoint" else f"savepoint ({kind})"
+    assert f"Kind {words}" in said
     assert "Restore savepoint 9 at parallelism 2" in blocks.text(at_console.get(f"/jobs/{found.job_id}/restore/"))
 
 

@@ -178,3 +178,92 @@ def test_a_refused_parallelism_deals_nothing(at_console: Client) -> None:
     assert "500 subtasks" not in said
     assert "A new run" not in said
     assert "→ 500" not in said
+
+
+# ---------------------------------------------------------------- operators of runs that do not flow
+
+ALL_FINISHED = {uid: {**numbers, "state": "finished"} for uid, numbers in rows.live()["operators"].items()}
+
+
+def operator_states(response: Any) -> dict[str, str]:
+    """The column State of the table of operators."""
+    table = blocks.live(response)["operators"]
+    found = re.findall(r'<th scope="row">(.*?)<.*?</th>\s*<td>(.*?)</td>', table)
+    return {name: re.sub(r"<[^>]+>", "", state).strip() for name, state in found}
+
+
+def test_operators_of_a_stopped_run_have_not_finished(at_console: Client) -> None:
+    """Subtasks of a stop end too. The savepoint records which operators were done; a restore goes on with the rest."""
+    run = rows.run(rows.job(), "stopped", live=rows.live(None, operators=ALL_FINISHED))
+    rows.checkpoint(run, 1, kind="stop")
+    page = at_console.get(f"/jobs/{run.job_id}/")
+    states = operator_states(page)
+    assert states.pop("airlines") == "finished"
+    assert set(states.values()) == {"stopped"}
+    assert blocks.live(page)["graph"].count('class="done"') == 1
+
+
+def test_operators_of_a_drained_run_have_finished(at_console: Client, drained: Run) -> None:
+    Run.objects.update(live=rows.live(None, operators=ALL_FINISHED))
+    assert set(operator_states(at_console.get(f"/jobs/{drained.job_id}/")).values()) == {"finished"}
+
+
+@pytest.mark.parametrize("state", ["failed", "canceled", "restarting", "waiting"])
+def test_no_operator_is_running_where_the_run_is_not(at_console: Client, state: str) -> None:
+    run = rows.run(rows.job(), state)
+    states = operator_states(at_console.get(f"/jobs/{run.job_id}/"))
+    assert states["airlines"] == "finished"
+    assert "running" not in states.values()
+    assert len(states) == 6
+
+
+# ---------------------------------------------------------------- the list
+
+
+def test_a_failed_run_is_not_what_was_wanted(at_console: Client) -> None:
+    rows.run(rows.job(), "failed")
+    assert "as observed" not in blocks.text(at_console.get("/jobs/"))
+
+
+def test_a_job_without_checkpoints_does_not_look_well_in_the_list(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    earlier = rows.checkpoint(run, 3, triggered_at=timezone.now() - timedelta(minutes=7))
+    assert "No checkpoint for 6 min 59 s" in blocks.text(at_console.get("/jobs/"))
+    Checkpoint.objects.filter(pk=earlier.pk).update(completed_at=timezone.now())
+    assert "No checkpoint for" not in blocks.text(at_console.get("/jobs/"))
+
+
+def test_a_checkpoint_of_an_earlier_run_does_not_count_in_the_list(at_console: Client) -> None:
+    job = rows.job()
+    rows.checkpoint(rows.run(job, "stopped"), 3)
+    rows.run(job)
+    assert "No checkpoint for 3 h 12 min" in blocks.text(at_console.get("/jobs/"))
+
+
+# ---------------------------------------------------------------- small falsehoods of the job page
+
+
+def test_without_a_completed_checkpoint_none_is_the_longest(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    rows.checkpoint(run, 1, status="failed", reason="expired", duration_ms=5000)
+    assert "longest" not in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+
+
+def test_the_savepoint_of_a_stop_is_a_savepoint(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    row = rows.checkpoint(run, 7, kind="stop")
+    assert "7 savepoint (stop)" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert "Kind savepoint (stop)" in blocks.text(at_console.get(f"/checkpoints/{row.pk}/"))
+
+
+def test_an_attempt_under_way_runs_only_if_its_run_does(at_console: Client) -> None:
+    run = rows.run(rows.job(), "starting", live=None)
+    rows.attempts(run)
+    rows.operation(run.job, "start", "running", run=run, phase="starting")
+    found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
+    attempts, slots, notices = (re.sub(r"<[^>]+>", "", found[name]) for name in ("attempts", "slots", "notices"))
+    assert "Under way" in attempts
+    assert "Running" not in attempts
+    assert "the job does not run" not in slots
+    assert "Start running" not in notices
+    assert "Start: starting" in notices

@@ -139,10 +139,11 @@ def pipeline(name: str) -> Pipeline[Any]:
     return registry().pipeline(name)
 
 
-def parameter_schema(offered: Pipeline[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON schema of the parameters, and the schemas that it refers to."""
+def parameter_schema(offered: Pipeline[Any]) -> dict[str, Any]:
+    """The JSON schema of the parameters, with their object on top, so that a form needs to follow no reference."""
     (top,), components = msgspec.json.schema_components((offered.params,), ref_template="#/$defs/{name}")
-    return components.pop(top["$ref"].rsplit("/", 1)[-1]), components
+    schema: dict[str, Any] = components.pop(top["$ref"].rsplit("/", 1)[-1])
+    return schema | {"$defs": components} if components else schema
 
 
 def _loaded(point: EntryPoint) -> Pipeline[Any]:

@@ -7,12 +7,12 @@ from rest_framework import serializers
 
 from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs import services
-from console.jobs.masking import masked, redacted_within
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.jobs.promises import promise_of
 from console.operations.models import OF_JOB, Operation
 from console.operations.selectors import Act, acts
 from runtime.core.graph import Guarantee
+from runtime.redaction import masked, redacted_within
 
 
 class StrictSerializer(serializers.Serializer[Any]):

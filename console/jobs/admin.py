@@ -9,9 +9,9 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from console.accounts.read_only import ReadOnlyAdmin
-from console.jobs.masking import masked
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.jobs.services import DESCRIPTION_LENGTH_MAX, schema_of
+from runtime.redaction import masked
 
 
 @admin.register(Pipeline)

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 
 from console.accounts.refusals import Refused
-from console.jobs.masking import MASK, is_secret, redacted
+from runtime.redaction import MASK, is_secret, redacted
 
 T = TypeVar("T")
 

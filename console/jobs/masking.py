@@ -1,38 +1,10 @@
-"""Secrets among the parameters of a version: masked wherever people and programs read them back.
+"""Masks that a form or a program sends back: each stands for the secret that the version before it keeps."""
 
-A parameter is secret if its schema says so (`format: password`, `writeOnly`) or its name does (`password`, `api_key`,
-`auth_token`, at any depth). A password inside a URL or a libpq connection string is one too. The row keeps the value:
-the job needs it.
-"""
-
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from console.accounts.refusals import Refused
-
-MASK: Final = "********"
-_REDACTED_FROM: Final = 4  #: characters; a shorter secret occurs in texts that do not hold it
-_NAMES = re.compile(
-    r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
-)
-_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-_IN_URL = re.compile(r"(?P<before>\b[A-Za-z][\w+.-]*://[^/\s:@]*:)(?P<secret>[^/\s@]+)(?=@)")
-_IN_CONNINFO = re.compile(r"(?P<before>\bpassword\s*=\s*)(?P<secret>'(?:[^'\\]|\\.)*'|[^\s&;]+)", re.IGNORECASE)
-
-Schema = Mapping[str, Any]
-
-
-def is_secret(name: str, schema: Schema) -> bool:
-    """Whether the parameter `name` holds a secret. `schema` is that of the parameter."""
-    parts = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    told = any(part.get("format") == "password" or part.get("writeOnly") for part in parts if isinstance(part, Mapping))
-    return told or _NAMES.search(_WORD_BORDER.sub("_", name).lower()) is not None
-
-
-def masked(params: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """`params` with every secret replaced by `MASK`."""
-    return {name: _masked(name, value, _part(schema, schema, name), schema) for name, value in params.items()}
+from runtime.redaction import MASK, Schema, masked
 
 
 def unmasked(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -50,42 +22,6 @@ def unmasked(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) 
     return found
 
 
-def redacted(text: str, params: Mapping[str, Any], schema: Schema) -> str:
-    """`text` without the secrets of `params`."""
-    for secret in sorted(_secrets(params, masked(params, schema)), key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
-
-
-def redacted_within(value: Any, params: Mapping[str, Any], schema: Schema) -> Any:
-    """`value` (JSON) with every text in it redacted."""
-    match value:
-        case str():
-            return redacted(value, params, schema)
-        case dict():
-            return {key: redacted_within(inner, params, schema) for key, inner in value.items()}
-        case list():
-            return [redacted_within(inner, params, schema) for inner in value]
-        case _:
-            return value
-
-
-def _masked(name: str, value: Any, schema: Schema, root: Schema) -> Any:
-    if value is None or isinstance(value, bool) or value == "":
-        return value
-    if is_secret(name, schema):
-        return MASK
-    match value:
-        case dict():
-            return {key: _masked(key, inner, _part(schema, root, key), root) for key, inner in value.items()}
-        case list():
-            return [_masked("", inner, {}, root) for inner in value]
-        case str():
-            return _IN_CONNINFO.sub(rf"\g<before>{MASK}", _IN_URL.sub(rf"\g<before>{MASK}", value))
-        case _:
-            return value
-
-
 def _restored(given: Any, shown: Any, kept: Any) -> Any:
     if given == shown:
         return kept
@@ -98,25 +34,6 @@ def _restored(given: Any, shown: Any, kept: Any) -> Any:
             return given
 
 
-def _secrets(value: Any, shown: Any) -> Iterator[str]:
-    """The texts that masking has replaced."""
-    match value, shown:
-        case dict(), dict():
-            for key, inner in value.items():
-                yield from _secrets(inner, shown[key])
-        case list(), list():
-            for inner, masked_inner in zip(value, shown, strict=True):
-                yield from _secrets(inner, masked_inner)
-        case _ if value != shown:
-            texts = [str(value)] if shown == MASK else [m["secret"] for m in _matches(str(value))]
-            yield from (text for text in texts if len(text) >= _REDACTED_FROM)
-
-
-def _matches(text: str) -> Iterator[re.Match[str]]:
-    yield from _IN_URL.finditer(text)
-    yield from _IN_CONNINFO.finditer(text)
-
-
 def _texts(value: Any) -> Iterator[str]:
     match value:
         case str():
@@ -127,19 +44,3 @@ def _texts(value: Any) -> Iterator[str]:
         case list():
             for inner in value:
                 yield from _texts(inner)
-
-
-def _part(schema: Schema, root: Schema, name: str) -> Schema:
-    """The schema of a member, with one reference resolved; {} where there is none."""
-    found = _resolved(_resolved(schema, root).get("properties", {}).get(name, {}), root)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _resolved(schema: Any, root: Schema) -> Any:
-    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return schema
-    found: Any = root
-    for step in reference[2:].split("/"):
-        found = found.get(step, {}) if isinstance(found, Mapping) else {}
-    return found

@@ -17,10 +17,11 @@ from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_define
 from console.jobs import job_settings, wake
 from console.jobs.inputs import check_params
-from console.jobs.masking import redacted, unmasked
+from console.jobs.masking import unmasked
 from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import must_match
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.redaction import redacted
 
 NAME_LENGTH_MAX = 100
 DESCRIPTION_LENGTH_MAX = 2_000

@@ -27,8 +27,9 @@ from console.jobs.models import Run
 from console.jobs.patience import when_back
 from console.jobs.pulse import Pulse
 from console.jobs.scratch import scratch_folder
+from console.jobs.services import schema_of
 from runtime.core.restart import Failure
-from runtime.core.settings import JobSettings
+from runtime.redaction import redacted
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +91,9 @@ class _Supervision:
         self._run_id = run_id
         self._owner = owner
         self._deaths = 0
-        self._settings = _settings_of(run_id)
+        version = Run.objects.select_related("version__job").get(pk=run_id).version
+        self._settings = job_settings.parse(version.settings)
+        self._params, self._schema = version.params, schema_of(version)
 
     def keep_alive(self, first: int) -> None:
         token: int | None = first
@@ -186,15 +189,19 @@ class _Supervision:
         if verdict.delay_ms is None:
             self._give_up(reason, ended)
             return None
-        detail = {"log": ended.log_tail}
+        detail = {"log": self._shown(ended.log_tail)}
         restart = partial(runs.restart, self._run_id, self._owner, f"{reason}.", detail)
         token = when_back(restart, shutting_down)
         return token if token is not None and self._pause(verdict.delay_ms) else None
 
     def _give_up(self, reason: str, ended: Ended) -> None:
         message = f"{reason}; it was restarted {self._deaths - 1} times, as often as its restart strategy allows."
-        failure = {"code": "master-died", "message": message, "detail": "\n".join(ended.log_tail)}
+        failure = {"code": "master-died", "message": message, "detail": "\n".join(self._shown(ended.log_tail))}
         when_back(partial(runs.give_up, self._run_id, failure, self._owner), shutting_down)
+
+    def _shown(self, log_tail: list[str]) -> list[str]:
+        """The end of the log without secrets: the author's code may have printed them."""
+        return [redacted(line, self._params, self._schema) for line in log_tail]
 
     def _pause(self, delay_ms: int) -> bool:
         """Wait before the next attempt, with the lease kept. False: it must not follow here."""
@@ -207,10 +214,6 @@ class _Supervision:
             if not self._renew():
                 return False
         return True
-
-
-def _settings_of(run_id: int) -> JobSettings:
-    return job_settings.parse(Run.objects.select_related("version").get(pk=run_id).version.settings)
 
 
 def _how(code: int, why: Left | Hung | None) -> str:

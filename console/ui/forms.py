@@ -6,13 +6,13 @@ import msgspec
 from django import forms
 
 from console.accounts.refusals import Refused
-from console.jobs.masking import masked
 from console.jobs.models import JobVersion
 from console.jobs.services import DESCRIPTION_LENGTH_MAX, NAME_LENGTH_MAX
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 from runtime.core.settings import JobSettings
+from runtime.redaction import masked
 
 SETTINGS_SCHEMA: Schema = msgspec.json.schema(JobSettings)
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from console.checkpoints.models import Checkpoint, Status
-from console.jobs.masking import Schema, masked, redacted_within
 from console.jobs.models import JobVersion, Pipeline, Run, VersionState
 from console.jobs.promises import promise_of
 from console.operations import selectors
@@ -27,6 +26,7 @@ from console.ui.strip import DRAWN, Strip, strip
 from runtime.core.guarantee import Promise
 from runtime.core.lifecycle import RunState
 from runtime.core.mapping import Target
+from runtime.redaction import Schema, masked, redacted_within
 
 STRIP_COLUMNS = 96
 TABLE_ROWS = 10

@@ -16,7 +16,7 @@ from django.core.validators import RegexValidator
 
 from console.accounts.refusals import Refused
 from console.accounts.storable import must_be_storable
-from console.jobs.masking import is_secret
+from runtime.redaction import is_secret
 
 Schema = Mapping[str, Any]
 

@@ -400,22 +400,25 @@ class Attempt:
     def _settle(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
         if checkpoint is not None and operation in self._ending:
             return  # the run has to end as well: the job master tells of both at once
-        if operation in self._ending and self._is_asked_again(reason):
+        if self._is_asked_again(operation, reason):
             log.info("the next attempt is asked again", operation=operation)
             return
         result = {"checkpoint": checkpoint} if checkpoint is not None else None
         error = None if result else {"code": reason, "message": detail}
         self._scribe.submit(partial(self.records.settle_operation, operation, result, error))
 
-    def _is_asked_again(self, reason: str) -> bool:
-        """Whether a stop or drain that was cut off stays asked: a slot was lost, storage is away, a worker shuts down.
+    def _is_asked_again(self, operation: str, reason: str) -> bool:
+        """Whether a request that was cut off stays asked, so that the next attempt takes it.
 
-        The next attempt takes it. Where code of the job raised, the stop or drain may be the cause, so it has failed.
+        Every request does where the worker shuts down; a stop or drain also where a slot was lost or storage is away.
+        Where code of the job raised, the stop or drain may be the cause, so it has failed.
         """
         end = self._outcome
-        if end is None or end.final or end.kind not in (OutcomeKind.FAILED, OutcomeKind.RELEASED):
+        if end is None or end.final or reason != FailureReason.SUSPENDED:
             return False
-        return reason == FailureReason.SUSPENDED and (not end.operator or end.outage)
+        if end.kind is OutcomeKind.RELEASED:
+            return True
+        return end.kind is OutcomeKind.FAILED and operation in self._ending and (not end.operator or end.outage)
 
     # ------------------------------------------------------------ reports
 

@@ -41,7 +41,8 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import sign_with
 from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow, load_run
-from runtime.pipelines import PipelineContext, pipeline
+from runtime.pipelines import PipelineContext, parameter_schema, pipeline
+from runtime.redaction import redacted_within
 
 if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener
@@ -359,7 +360,7 @@ def _master(
     settings = settings_of(row)
     job = job_of(row)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
-    records = PostgresRecords(url, run, token, row.max_parallelism)
+    records = records_of(row, run, token, url)
     config = MasterConfig(
         job_id=str(row.job_id),
         token=token,
@@ -377,6 +378,17 @@ def _master(
     )
     master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), _beat)
     return master, records
+
+
+def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRecords:
+    """The run's records. Reasons show no secret of its parameters, whatever an author's function raises."""
+    try:
+        schema = parameter_schema(pipeline(row.pipeline))
+    except JobRejected:  # told where the job is compiled; names of parameters still say which are secret
+        schema = {}
+    return PostgresRecords(
+        url, run, token, row.max_parallelism, redact=lambda value: redacted_within(value, row.params, schema)
+    )
 
 
 def settings_of(row: RunRow) -> JobSettings:
@@ -431,7 +443,7 @@ def _run(run: int, token: Token) -> Exit:
         master, records = _master(row, run, token, launcher, url)
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}
-        PostgresRecords(url, run, token, row.max_parallelism).change_state(RunEvent.GAVE_UP, failure)
+        records_of(row, run, token, url).change_state(RunEvent.GAVE_UP, failure)
         return Exit.DONE
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
     listener = OperationsListener(url, run, master.poke)

@@ -77,8 +77,11 @@ def load_run(url: str, run: int) -> RunRow:
 class PostgresRecords:
     """Implements `records.RunRecords`. Used from several threads, one at a time."""
 
-    def __init__(self, url: str, run: int, token: Token, max_parallelism: int) -> None:
-        self._url, self._run, self._token = url, run, token
+    def __init__(
+        self, url: str, run: int, token: Token, max_parallelism: int, redact: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        """`redact` takes secrets out of what is recorded for people: texts, and JSON with texts in it."""
+        self._url, self._run, self._token, self._redact = url, run, token, redact
         self._max_parallelism = max_parallelism
         self._drawn: Token | None = None
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
@@ -105,7 +108,7 @@ class PostgresRecords:
                 "fail_checkpoint",
                 number=report.checkpoint,
                 reason=str(report.reason),
-                detail=_text(report.detail),
+                detail=self._text(report.detail),
                 acknowledged=report.acknowledged,
                 at=_time(report.at),
                 duration_ms=report.at - report.triggered_at,
@@ -158,7 +161,7 @@ class PostgresRecords:
                 before = RunState(row["state"])
                 state = after(before, event) or before
                 if state is not before:
-                    values = {"state": str(state), "terminal": state.is_terminal, "failure": _jsonb(failure)}
+                    values = {"state": str(state), "terminal": state.is_terminal, "failure": self._jsonb(failure)}
                     connection.execute(statement("set_state"), self._ids() | values)
                 if savepoint is not None:
                     result = {"result": Jsonb({"checkpoint": savepoint})}
@@ -179,7 +182,7 @@ class PostgresRecords:
                 taken = connection.execute(statement("take_token"), self._ids() | {"drawn": drawn}).fetchone()
                 if taken is None:
                     return None
-                values = {"outcome": "failed", "reason": _text(reason), "detail": _jsonb(detail)}
+                values = {"outcome": "failed", "reason": self._text(reason), "detail": self._jsonb(detail)}
                 connection.execute(statement("end_attempt"), self._ids() | values)
                 connection.execute(statement("begin_attempt"), {"run": self._run, "token": drawn})
                 return drawn
@@ -192,7 +195,7 @@ class PostgresRecords:
             return token
 
     def end_attempt(self, outcome: str, reason: str = "") -> None:
-        self._do("end_attempt", outcome=outcome, reason=_text(reason), detail=None)
+        self._do("end_attempt", outcome=outcome, reason=self._text(reason), detail=None)
 
     def note_restored(self, folder: str | None) -> None:
         self._do("note_restored", path=folder)
@@ -215,7 +218,17 @@ class PostgresRecords:
 
     def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
         state = "failed" if error else "succeeded"
-        self._do("settle_operation", operation=id, state=state, result=_jsonb(result), error=_jsonb(error))
+        self._do("settle_operation", operation=id, state=state, result=self._jsonb(result), error=self._jsonb(error))
+
+    # ------------------------------------------------------------ what people read
+
+    def _text(self, value: str) -> str:
+        return _storable(str(self._redact(value)))
+
+    def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
+        if value is None:
+            return None
+        return Jsonb(self._redact(dict(value)), dumps=lambda plain: _storable(json.dumps(plain)))
 
     # ------------------------------------------------------------ the connection
 
@@ -290,10 +303,6 @@ def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _jsonb(value: Mapping[str, Any] | None) -> Jsonb | None:
-    return None if value is None else Jsonb(dict(value), dumps=lambda plain: _text(json.dumps(plain)))
-
-
-def _text(value: str) -> str:
+def _storable(value: str) -> str:
     """Postgres stores no NUL; what a malformed row brought along must not hide the failure that names it."""
     return value.replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

@@ -9,27 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.dataflow import Dataflow
-from runtime.pipelines import Pipeline, PipelineContext, parameter_schema, pipeline, registry
-
-_DEFINITIONS = "$defs"
+from runtime.pipelines import PipelineContext, parameter_schema, pipeline, registry
 
 
 def describe() -> list[dict[str, Any]]:
     """Every installed pipeline with the JSON schema of its parameters, by name; a broken one has an error instead."""
     found = registry()
     whole = [
-        {"name": name, "description": one.description, "schema": schema_of(one), "error": ""}
+        {"name": name, "description": one.description, "schema": parameter_schema(one), "error": ""}
         for name, one in found.pipelines.items()
     ]
     broken = [{"name": name, "description": "", "schema": {}, "error": why} for name, why in found.broken.items()]
     return sorted(whole + broken, key=lambda one: str(one["name"]))
-
-
-def schema_of(one: Pipeline[Any]) -> dict[str, Any]:
-    """The schema of the parameters with their object on top, so that a form needs to follow no reference."""
-    top, components = parameter_schema(one)
-    schema = dict(top)
-    return schema | {_DEFINITIONS: components} if components else schema
 
 
 def compiled(

@@ -8,8 +8,9 @@ from rest_framework.test import APIClient
 
 from console.accounts.refusals import Refused
 from console.jobs import services
-from console.jobs.masking import MASK, is_secret, masked, redacted, unmasked
+from console.jobs.masking import unmasked
 from console.jobs.models import Job, JobVersion, Pipeline
+from runtime.redaction import MASK, is_secret, masked, redacted
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import psycopg
@@ -24,6 +24,7 @@ from runtime.io.memory_records import MemoryRecords
 from runtime.io.postgres import PostgresRecords, load_run
 from runtime.io.queries import load
 from runtime.records import Completed, OperationRequest, RunRecords
+from runtime.redaction import redacted_within
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -403,3 +404,27 @@ def test_every_statement_is_described_and_prepares_against_the_migrated_schema(n
     with connection.cursor() as cursor:
         cursor.execute("PREPARE probe AS " + prepared)
         cursor.execute("DEALLOCATE probe")
+
+
+def test_no_reason_in_the_records_shows_a_secret() -> None:
+    """Exceptions of an author's function may carry any parameter: attempts, failures, declines, operations."""
+    run = make_run()
+    secret = {"db_password": "hunter22"}
+    records = PostgresRecords(
+        url(), run.pk, Token(run.token), 128, redact=lambda value: redacted_within(value, secret, {})
+    )
+    said = "login with 'hunter22' failed"
+    records.report_checkpoint(replace(report(FailureReason.ASYNC_FAILED), detail=said))
+    operation = Operation.objects.create(job=run.job, run=run, kind="savepoint", state="running", token=run.token)
+    run.attempts.create(token=run.token)
+    records.settle_operation(str(operation.pk), None, {"code": "declined", "message": said})
+    records.next_attempt(said, {"message": said, "story": [said]})
+    records.end_attempt("failed", said)
+    records.change_state(RunEvent.GAVE_UP, {"code": "x", "message": said, "detail": {"log": [said]}})
+    records.close()
+    run.refresh_from_db()
+    operation.refresh_from_db()
+    stored = [run.failure, operation.error, run.checkpoints.get().detail]
+    stored += [value for attempt in run.attempts.all() for value in (attempt.reason, attempt.detail)]
+    assert "hunter22" not in repr(stored)
+    assert repr(stored).count("login with '********' failed") >= 8

@@ -223,6 +223,17 @@ def test_a_drain_that_a_lost_slot_cut_off_is_asked_again_by_the_next_attempt(tmp
         assert records.state is RunState.DRAINING
 
 
+def test_a_savepoint_that_a_worker_shutting_down_cut_off_stays_asked(tmp_path: Path) -> None:
+    """Another worker goes on with the run, and its master takes what the one before left open."""
+    records = MemoryRecords(operations=[OperationRequest("s", "savepoint")])
+    with master(tmp_path, 2, records) as stage:
+        stage.deploy()
+        until(lambda: _triggers(stage.slots, CheckpointKind.SAVEPOINT), PATIENCE_S)
+        stage.master.release()
+        until(lambda: stage.exit == [Exit.RELEASED], PATIENCE_S)
+        assert "s" not in records.settled
+
+
 def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path) -> None:
     """The drain may be the cause: asked again, it would fail again and again."""
     records = MemoryRecords(operations=[OperationRequest("d", "drain")])
@@ -235,7 +246,11 @@ def test_a_drain_in_which_code_of_the_job_raised_has_failed(tmp_path: Path) -> N
 
 
 def _drains(slots: list[PlayedSlot]) -> bool:
-    return any(message.barrier.kind is CheckpointKind.DRAIN for slot in slots for message in slot.of(Trigger))
+    return _triggers(slots, CheckpointKind.DRAIN)
+
+
+def _triggers(slots: list[PlayedSlot], kind: CheckpointKind) -> bool:
+    return any(message.barrier.kind is kind for slot in slots for message in slot.of(Trigger))
 
 
 def test_a_slot_that_is_deployed_when_the_attempt_is_over_starts_nothing(tmp_path: Path) -> None:

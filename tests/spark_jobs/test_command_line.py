@@ -45,10 +45,10 @@ def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(command: Command
     ],
 )
 def test_the_schema_and_the_compiler_agree(command: Command, params: dict[str, Any], valid: bool) -> None:
+    from runtime.pipelines import parameter_schema
     from spark_jobs.pipelines.flights import PIPELINE
-    from spark_jobs.stages.compile import schema_of
 
-    assert jsonschema.Draft202012Validator(schema_of(PIPELINE)).is_valid(params) is valid
+    assert jsonschema.Draft202012Validator(parameter_schema(PIPELINE)).is_valid(params) is valid
     assert (compile_flights(command, params).code == 0) is valid
 
 

@@ -12,7 +12,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots setup setup-browser setup-bench
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots setup setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,16 +55,16 @@ fmt: setup ## format the code
 simulate: setup ## run the simulator (SEEDS=1000)
 	@exec $(BIN)/python -m runtime.testing --seeds $(SEEDS)
 
-bench: setup-bench ## measure Weir beside its peers, and what it promises of itself; an hour and a half (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
+bench: setup ## measure Weir beside its peers, and what it promises of itself; an hour and a half (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-coordinator: setup ## measure what the checkpoint coordinator costs per subtask
 	@exec $(BIN)/python -m benchmarks.coordinator
 
-bench-peers: setup-bench ## install the peers that `make bench` compares with, each into an environment below var/peers
+bench-peers: setup ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers
 
-bench-plots: setup-bench ## draw the last results into docs/benchmarks
+bench-plots: setup ## draw the last results into docs/benchmarks
 	@exec $(BIN)/python -m benchmarks.plots
 
 requirements: setup ## list the requirements with the strongest level that shows each (VERBOSE=1: and the tests)
@@ -76,5 +76,10 @@ setup: ## make .venv and find Java; the other targets do this themselves
 setup-browser:
 	@$(PYTHON) -m stack.launch --browser
 
-setup-bench: setup
-	@$(BIN)/python -c "import duckdb, matplotlib, tqdm" 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
+LOCK := var/lock-tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
+lock: setup ## write the hashes of all pinned files into locks/, after a change of pyproject.toml or constraints.txt
+	@test -x var/lock-tools/bin/uv || { $(PYTHON) -m venv var/lock-tools && var/lock-tools/bin/pip install --quiet uv; }
+	$(LOCK) -c constraints.txt --extra embedded --extra demo --extra dev -o locks/all.txt pyproject.toml
+	$(LOCK) -c locks/all.txt --extra demo -o locks/demo.txt pyproject.toml
+	echo "setuptools>=77" | $(LOCK) -c constraints.txt -o locks/build.txt -

@@ -1,4 +1,8 @@
-"""Makes `.venv` and installs the pinned dependencies, once per content of pyproject.toml and constraints.txt."""
+"""Makes `.venv` and installs the locked dependencies, once per content of pyproject.toml and the locks.
+
+Every file that pip takes must have a hash of `locks/`, also the build backend: pip checks no hash of what an isolated
+build downloads, so the backend is installed first and builds run without isolation.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ import sys
 from typing import IO, Iterable
 
 EXTRAS = "embedded,demo,dev"
-_INPUTS = ("pyproject.toml", "constraints.txt")
+BUILD_LOCK = os.path.join("locks", "build.txt")  #: the build backend
+LOCK = os.path.join("locks", "all.txt")  #: what pyproject.toml and `EXTRAS` need
+_INPUTS = ("pyproject.toml", BUILD_LOCK, LOCK)
+_PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 
 
 class SetupFailed(Exception):
@@ -45,15 +52,20 @@ def make(root: str, interpreter: str, log: str) -> None:
     with open(log, "w", encoding="utf-8") as sink:
         if not os.path.exists(python_of(root)):
             _run([interpreter, "-m", "venv", folder], sink, "making .venv")
-        _run(_pip(root), sink, "installing packages")
+        for arguments in _installations(root):
+            _run([python_of(root), "-m", "pip", "install", *_PIP_OPTIONS, *arguments], sink, "installing packages")
     with open(_stamp(root), "w", encoding="utf-8") as stamp:
         stamp.write(_digest(root))
 
 
-def _pip(root: str) -> list[str]:
-    constraints = os.path.join(root, "constraints.txt")
-    options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
-    return [python_of(root), "-m", "pip", "install", *options, "-c", constraints, "-e", f"{root}[{EXTRAS}]"]
+def _installations(root: str) -> list[list[str]]:
+    """The arguments of one `pip install` after the other."""
+    build, lock = (os.path.join(root, name) for name in (BUILD_LOCK, LOCK))
+    return [
+        ["--require-hashes", "-r", build],
+        ["--require-hashes", "--no-build-isolation", "-r", lock],
+        ["--no-deps", "--no-build-isolation", "-e", f"{root}[{EXTRAS}]"],
+    ]
 
 
 def _made_by(folder: str, interpreter: str) -> bool:

@@ -75,8 +75,9 @@ def test_a_stub_that_asks_for_snap_is_no_chromium(tmp_path: Path, monkeypatch: p
     assert browser.find_chromium() is None
 
 
-def test_the_stamp_goes_stale_with_the_constraints(tmp_path: Path) -> None:
-    for name in ("pyproject.toml", "constraints.txt"):
+def test_the_stamp_goes_stale_with_the_locks(tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    for name in ("pyproject.toml", venv.BUILD_LOCK, venv.LOCK):
         (tmp_path / name).write_text("one")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     Path(venv.python_of(str(tmp_path))).symlink_to(sys.executable)
@@ -85,7 +86,7 @@ def test_the_stamp_goes_stale_with_the_constraints(tmp_path: Path) -> None:
     (tmp_path / ".venv/weir-stamp").write_text(venv._digest(str(tmp_path)))
     assert venv.is_current(str(tmp_path))
 
-    (tmp_path / "constraints.txt").write_text("two")
+    (tmp_path / venv.LOCK).write_text("two")
     assert not venv.is_current(str(tmp_path))
 
 

@@ -1,0 +1,79 @@
+"""locks/: every file that an installation takes has a hash there, and another file is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack.launch import venv
+
+ROOT = Path(__file__).parent.parent.parent
+PIN = re.compile(r"^([\w.-]+)==([^\s;\\]+)")
+HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
+
+
+def pins(path: Path) -> dict[str, str]:
+    found = (PIN.match(line) for line in path.read_text().splitlines())
+    return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in found if pin}
+
+
+@pytest.mark.parametrize("name", ["all", "build", "demo"])
+def test_every_locked_package_has_the_pinned_version_and_hashes(name: str) -> None:
+    text = (ROOT / f"locks/{name}.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines
+    assert [line for line in lines if not (PIN.match(line) and HASH.search(line))] == []
+    elsewhere = {"colorama"}  # for Windows, which `make` does not know
+    asked, locked = pins(ROOT / "constraints.txt"), pins(ROOT / f"locks/{name}.txt")
+    assert locked.keys() - asked.keys() <= elsewhere
+    assert {key: asked.get(key, locked[key]) for key in locked} == locked, "run `make lock`"
+
+
+def test_every_pin_is_locked() -> None:
+    assert pins(ROOT / "constraints.txt").keys() <= pins(ROOT / venv.LOCK).keys() | pins(ROOT / venv.BUILD_LOCK).keys()
+
+
+def make_wheel(folder: Path, name: str, content: str) -> Path:
+    wheel = folder / f"{name}-1-py3-none-any.whl"
+    info = f"{name}-1.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}.py", content)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A checkout that needs two packages, and an index that offers both. pip of this Python installs into a folder."""
+    index = tmp_path / "index"
+    for folder in ("index", "locks"):
+        (tmp_path / folder).mkdir()
+    for lock, name in ((venv.BUILD_LOCK, "backend"), (venv.LOCK, "needed")):
+        digest = hashlib.sha256(make_wheel(index, name, "GOOD = True").read_bytes()).hexdigest()
+        (tmp_path / lock).write_text(f"{name}==1 --hash=sha256:{digest}\n")
+    monkeypatch.setattr(venv, "python_of", lambda root: sys.executable)
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "installed"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    yield tmp_path
+
+
+@pytest.mark.parametrize("name", ["backend", "needed"])
+def test_a_package_of_other_content_is_not_installed(checkout: Path, name: str) -> None:
+    """The attack: an index offers another file under the name and version of a pin."""
+    make_wheel(checkout / "index", name, "EVIL = True")
+
+    with pytest.raises(venv.SetupFailed, match="DO NOT MATCH THE HASHES"):
+        venv.make(str(checkout), sys.executable, str(checkout / "log"))
+
+    assert not list((checkout / "installed").rglob(f"{name}.py"))
+    assert not venv.is_current(str(checkout))

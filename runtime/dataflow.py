@@ -24,7 +24,7 @@ from runtime.core.graph import EdgeSpec, Guarantee, Partitioning, Role
 from runtime.core.ids import OperatorId
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.errors import JobRejected
-from runtime.operators.aggregates import Aggregate
+from runtime.operators.aggregates import Aggregate, AggregateSet
 from runtime.operators.arguments import (
     check_aggregates,
     check_column,
@@ -130,6 +130,7 @@ class Dataflow:
         build: bool = False,
         feedback: bool = False,
         folding: Folding | None = None,
+        value_types: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """FORWARD leaves it to the stream how its rows are dealt."""
         if not isinstance(stream, Stream):
@@ -149,6 +150,7 @@ class Dataflow:
             partitioning=partitioning,
             keys=keys,
             key_types=_key_types(stream, keys, target) if partitioning is Partitioning.HASH else (),
+            value_types=value_types,
             build=build,
             feedback=feedback,
         )
@@ -165,6 +167,22 @@ def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tup
         return ()
     check_keys(stream.columns, keys, target)
     return tuple(str(plain_type(stream.columns.field(key).type)) for key in keys)
+
+
+def _value_types(
+    stream: Stream, state: str, aggregates: Mapping[str, Aggregate], target: OperatorId
+) -> tuple[tuple[str, str], ...]:
+    """The columns of the state of aggregates and their types, where the columns of the stream are known.
+
+    Raises:
+        JobRejected: an aggregate cannot be computed of these columns.
+    """
+    columns = stream.columns
+    if columns is None:
+        return ()
+    wanted = AggregateSet(aggregates)
+    types = _named(target, lambda: wanted.kinds(columns))
+    return tuple((f"{state}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
 
 
 def _check_end(uid: str, end: Source | Sink) -> None:
@@ -394,9 +412,9 @@ class KeyedStream:
         folding = Folding(pane_ms, partial(WindowCombiner, keys, time, pane_ms, wanted))
         if slide_ms == size_ms:
             tumbling = _made(uid, lambda: TumblingWindow(keys, size_ms, wanted))
-            return self._then(uid, tumbling, parallelism, folding)
+            return self._then(uid, tumbling, parallelism, folding, ("windows", wanted))
         sliding = _made(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
-        return self._then(uid, sliding, parallelism, folding)
+        return self._then(uid, sliding, parallelism, folding, ("panes", wanted))
 
     def aggregate(
         self,
@@ -413,7 +431,8 @@ class KeyedStream:
         """
         check_aggregates(uid, aggregates)
         keys, wanted = self.keys, dict(aggregates)
-        return self._then(uid, _made(uid, lambda: RunningAggregate(keys, wanted, changelog)), parallelism)
+        running = _made(uid, lambda: RunningAggregate(keys, wanted, changelog))
+        return self._then(uid, running, parallelism, state=("aggregates", wanted))
 
     def batches(
         self, uid: str, function: BatchFunction, *, max_rows: int, max_wait_ms: int, parallelism: int | None = None
@@ -467,9 +486,16 @@ class KeyedStream:
         return joined
 
     def _then(
-        self, uid: str, make: Callable[[], Operator], parallelism: int | None, folding: Folding | None = None
+        self,
+        uid: str,
+        make: Callable[[], Operator],
+        parallelism: int | None,
+        folding: Folding | None = None,
+        state: tuple[str, Mapping[str, Aggregate]] | None = None,
     ) -> Stream:
+        """`state`: the name of the operator's keyed table, and the aggregates in it."""
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
-        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, folding=folding)
+        types = () if state is None else _value_types(self.stream, *state, after.uid)
+        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, folding=folding, value_types=types)
         return after

@@ -74,6 +74,7 @@ class EdgeSpec:
     partitioning: Partitioning
     keys: tuple[str, ...] = ()
     key_types: tuple[str, ...] = ()  #: Arrow types of `keys`; none: known from the data only
+    value_types: tuple[tuple[str, str], ...] = ()  #: of the target's state, as `state.column`; none: as above
     build: bool = False
     feedback: bool = False
 
@@ -175,7 +176,8 @@ class JobGraph:
             ],
             "edges": [
                 {"source": e.source, "target": e.target, "input": e.input, "partitioning": e.partitioning,
-                 "keys": list(e.keys), "key_types": list(e.key_types), "build": e.build, "feedback": e.feedback}
+                 "keys": list(e.keys), "key_types": list(e.key_types),
+                 "value_types": [list(pair) for pair in e.value_types], "build": e.build, "feedback": e.feedback}
                 for e in self.edges
             ],
         }  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from runtime.core.checkpoint import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.column_types import key_rule
+from runtime.core.column_types import Compatibility, Rule, key_rule, value_rule
 from runtime.core.graph import JobGraph, Role
 from runtime.errors import JobRejected
 
@@ -102,6 +102,7 @@ class TargetEdge(msgspec.Struct, frozen=True):
     feedback: bool = False
     keys: tuple[str, ...] = ()
     key_types: tuple[str, ...] = ()  #: none: known from the data only
+    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; none: as above
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -205,14 +206,17 @@ def _kept(
     wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: Target
 ) -> OperatorMapping:
     problem = _unfit(wanted, held, feeds_finished)
+    changed: list[_ChangedColumn] = []
     if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
-        problem = next(_refused_key_types(wanted.uid, held, target), None)
+        changed = list(_changed_columns(wanted.uid, held, target))
+        problem = next((_refused_type(wanted.uid, one) for one in changed if one.rule.common is None), None)
     if problem is not None:
         fate, reason = Fate.INCOMPATIBLE, problem.detail
     elif held is None:
         fate, reason = Fate.NEW, "the checkpoint does not know it; it starts empty"
     else:
         fate, reason = _continued(held)
+        reason = "; ".join([reason, *sorted(f"{one.text}: widened to {one.rule.common}" for one in changed)])
     return OperatorMapping(
         uid=wanted.uid,
         fate=fate,
@@ -244,18 +248,44 @@ def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished
     return None
 
 
-def _refused_key_types(uid: str, held: OperatorSnapshot, target: Target) -> Iterator[Problem]:
-    """Key columns whose type in the job does not go with that in the checkpoint, where both are known."""
+@dataclass(frozen=True, slots=True)
+class _ChangedColumn:
+    """A column of keys or values whose type in the job is another than in the checkpoint."""
+
+    kind: str  #: "key" or "state"
+    name: str
+    before: str
+    now: str
+    rule: Rule
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} column {self.name!r} is {self.before} in the checkpoint and {self.now} in the job"
+
+
+def _changed_columns(uid: str, held: OperatorSnapshot, target: Target) -> Iterator[_ChangedColumn]:
+    """Where both types are known."""
+    snapshots = held.subtasks.values()
     for edge in target.edges:
-        types = zip(edge.keys, edge.key_types, strict=True) if edge.target == uid and edge.key_types else ()
-        for column, now in types:
-            for before in {snapshot.key_types.get(column, now) for snapshot in held.subtasks.values()}:
-                if key_rule(before, now).common is None:
-                    detail = (
-                        f"key column {column!r} is {before} in the checkpoint and {now} in the job: "
-                        "convert it to its former type before key_by"
-                    )
-                    yield Problem(code="key-type-changed", field=uid, detail=detail)
+        if edge.target != uid:
+            continue
+        for column, now in zip(edge.keys, edge.key_types, strict=True) if edge.key_types else ():
+            for before in {snapshot.key_types.get(column, now) for snapshot in snapshots}:
+                yield from _changed("key", column, before, now, key_rule(before, now))
+        for column, now in edge.value_types:
+            for before in {snapshot.value_types.get(column, now) for snapshot in snapshots}:
+                yield from _changed("state", column, before, now, value_rule(before, now))
+
+
+def _changed(kind: str, name: str, before: str, now: str, rule: Rule) -> Iterator[_ChangedColumn]:
+    if rule.verdict is not Compatibility.SAME:
+        yield _ChangedColumn(kind, name, before, now, rule)
+
+
+def _refused_type(uid: str, column: _ChangedColumn) -> Problem:
+    place = "key_by" if column.kind == "key" else "the operator"
+    detail = f"{column.text}: convert it to its former type before {place}"
+    return Problem(code=f"{column.kind}-type-changed", field=uid, detail=detail)
 
 
 def _dropped(uid: str, held: OperatorSnapshot) -> OperatorMapping:

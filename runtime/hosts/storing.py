@@ -45,6 +45,7 @@ class Storing:
             lists=stored.lists,
             unions=stored.unions,
             feedback=feedback,
+            value_types=stored.value_types,
         )
         written += sum(segment.nbytes for segment in feedback)
         async_ms = self.clock.monotonic_ms() - started

@@ -41,13 +41,16 @@ class StateCapture:
     broadcast: Links
     lists: dict[str, tuple[Any, ...]]
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    value_types: dict[str, str] = field(default_factory=dict)
     chains: tuple[Chain, ...] = ()  #: to be tidied
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
         """Stores what is not stored yet. May be called again after a failure."""
         keyed, keyed_bytes = _written(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
-        snapshot = SubtaskSnapshot(keyed=keyed, broadcast=broadcast, lists=self.lists, unions=self.unions)
+        snapshot = SubtaskSnapshot(
+            keyed=keyed, broadcast=broadcast, lists=self.lists, unions=self.unions, value_types=self.value_types
+        )
         merged_bytes = sum(chain.taken_merged_bytes() for chain in self.chains)
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
@@ -175,12 +178,18 @@ class SubtaskState:
             lists={name: values.capture() for name, values in self._lists.items()},
             unions={name: values.capture() for name, values in self._unions.items()},
             chains=() if full else tuple(self._chains.values()),
+            value_types=self._value_types(),
         )
 
     def close(self) -> None:
         """Lets what runs in the background for it end soon."""
         for chain in self._chains.values():
             chain.stop()
+
+    def _value_types(self) -> dict[str, str]:
+        """The types of the value columns of typed tables, where they are known."""
+        typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.settled]
+        return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
 
     def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
         if not table.settled:

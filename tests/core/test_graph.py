@@ -132,6 +132,7 @@ def test_the_console_gets_the_graph_as_json() -> None:
         "build": False,
         "feedback": False,
         "key_types": [],
+        "value_types": [],
     }
     assert [edge["feedback"] for edge in looped().to_json()["edges"]] == [False, False, True, False]
 

@@ -180,6 +180,51 @@ def test_a_key_column_may_become_wider_and_types_may_be_unknown_on_either_side()
     check_restorable(manifest({"b": [SNAPSHOT]}), keyed("float"), "job")
 
 
+# ---------------------------------------------------------------- types of state columns
+
+
+def summed(*types: str) -> JobGraph:
+    to_b = replace(edge("a", "b", Partitioning.HASH), value_types=tuple(("windows.total:max", one) for one in types))
+    return JobGraph((source("a"), operator("b"), sink("c")), (to_b, edge("b", "c")), max_parallelism=8)
+
+
+def holding(before: str) -> Manifest:
+    return manifest({"b": [SNAPSHOT, SubtaskSnapshot(value_types={"windows.total:max": before})]})
+
+
+@pytest.mark.parametrize(("before", "now"), [("int64", "double"), ("timestamp[ms]", "int64"), ("int8", "uint64")])
+def test_a_state_column_of_another_type_is_refused_before_the_start(before: str, now: str) -> None:
+    found = mapped(holding(before), summed(now))["b"]
+    assert found.fate is Fate.INCOMPATIBLE
+    assert found.problem is not None
+    assert (found.problem.code, found.problem.field) == ("state-type-changed", "b")
+    text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job"
+    assert found.problem.detail.startswith(text)
+    with pytest.raises(JobRejected):
+        check_restorable(holding(before), summed(now), "job", allow_unmapped=True)
+
+
+@pytest.mark.parametrize(("before", "now", "common"), [("int32", "int64", "int64"), ("double", "float", "double")])
+def test_a_widened_column_is_named_in_the_report(before: str, now: str, common: str) -> None:
+    """A state column has a wider type on either side; a key column too, where that keeps its hash."""
+    found = mapped(holding(before), summed(now))["b"]
+    assert (found.fate, found.problem) == (Fate.MATCHED, None)
+    text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job: widened to {common}"
+    assert found.reason == f"it goes on from its state; {text}"
+    narrow = manifest({"b": [SubtaskSnapshot(key_types={"key": "int32"})]})
+    assert "key column 'key' is int32" in mapped(narrow, keyed("int64"))["b"].reason
+
+
+def test_equal_and_unknown_types_of_state_columns_are_not_mentioned() -> None:
+    for made, graph in [
+        (holding("int64"), summed("int64")),
+        (holding("int64"), summed()),
+        (manifest({"b": [HELD]}), summed("int8")),
+    ]:
+        found = mapped(made, graph)["b"]
+        assert (found.fate, found.reason) == (Fate.MATCHED, "it goes on from its state")
+
+
 # ---------------------------------------------------------------- letting state go
 
 

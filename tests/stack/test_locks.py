@@ -6,7 +6,6 @@ import hashlib
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def make_wheel(folder: Path, name: str, content: str) -> Path:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout that needs two packages, and an index that offers both. pip of this Python installs into a folder."""
     index = tmp_path / "index"
     for folder in ("index", "locks"):
@@ -64,7 +63,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    yield tmp_path
+    return tmp_path
 
 
 @pytest.mark.parametrize("name", ["backend", "needed"])

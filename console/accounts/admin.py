@@ -1,8 +1,7 @@
-"""People and their tokens in the admin. Tokens are issued by the API alone; here they are seen by hint and revoked."""
+"""People and their tokens in the admin. Tokens are issued by the API; here they get an end, or are revoked."""
 
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
-from django.db.models import Model
 from django.http import HttpRequest
 
 from console.accounts.models import ApiToken, User
@@ -17,13 +16,11 @@ admin.site.register(User, UserAdmin)
 class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Deleting a row revokes its token."""
 
-    list_display = ("hint", "user", "created_at", "used_at")
+    list_display = ("hint", "user", "created_at", "used_at", "expires_at")
     list_select_related = ("user",)
     search_fields = ("user__username", "hint")
-    fields = readonly_fields = ("hint", "user", "created_at", "used_at")
+    readonly_fields = ("hint", "user", "created_at", "used_at")
+    fields = (*readonly_fields, "expires_at")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False

@@ -21,6 +21,7 @@ class ApiToken(models.Model):
     hint = models.TextField()
     created_at = models.DateTimeField(db_default=Now())
     used_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: never.")
 
     class Meta:
         db_table = "weir_api_token"

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
@@ -18,15 +18,17 @@ _HINT_CHARACTERS: Final = len(PREFIX) + 4
 _USE_NOTED_EVERY: Final = timedelta(minutes=1)  #: not at every request: that would be a write each
 
 
-def issue(user: User) -> str:
-    """A new token of `user`. It cannot be read again."""
+def issue(user: User, expires_at: datetime | None = None) -> str:
+    """A new token of `user`. It cannot be read again. Without `expires_at` it is valid until it is revoked."""
     token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user.pk)  # two at once must not pass the limit together
         own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
         kept = list(own.values_list("pk", flat=True)[: TOKENS_MAX - 1])
         ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
-        ApiToken.objects.create(user=user, digest=digest_of(token), hint=token[:_HINT_CHARACTERS])
+        ApiToken.objects.create(
+            user=user, digest=digest_of(token), hint=token[:_HINT_CHARACTERS], expires_at=expires_at
+        )
     return token
 
 

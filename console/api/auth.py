@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import TokenAuthentication
 from rest_framework.exceptions import AuthenticationFailed
@@ -20,6 +21,8 @@ class BearerAuthentication(TokenAuthentication):
         found = tokens.find(key)
         if found is None or not found.user.is_active:
             raise AuthenticationFailed("This token is not valid: it was revoked, or never issued.")
+        if found.expires_at is not None and found.expires_at <= timezone.now():
+            raise AuthenticationFailed(f"This token expired at {found.expires_at:%Y-%m-%d %H:%M} UTC. Issue a new one.")
         return found.user, found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib.auth import authenticate
 from django.db.models import OuterRef, QuerySet, Subquery
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics, status
 from rest_framework.permissions import AllowAny
@@ -38,7 +39,10 @@ class Login(Strict):
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
             raise Refused("wrong-credentials", "Name and password do not fit together.", status=HTTPStatus.UNAUTHORIZED)
-        return Response({"token": tokens.issue(user)})
+        expires_at = given.get("expires_at")
+        if expires_at is not None and expires_at <= timezone.now():
+            raise Refused("invalid-field", "expires_at: must lie in the future.", field="expires_at")
+        return Response({"token": tokens.issue(user, expires_at), "expires_at": expires_at})
 
 
 class Pipelines(Strict, generics.ListAPIView[Pipeline]):

@@ -27,10 +27,12 @@ class StrictSerializer(serializers.Serializer[Any]):
 class LoginRequest(StrictSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(trim_whitespace=False, max_length=4_096)
+    expires_at = serializers.DateTimeField(required=False, allow_null=True, help_text="Absent: the token does not end.")
 
 
 class LoginResponse(serializers.Serializer[Any]):
     token = serializers.CharField()
+    expires_at = serializers.DateTimeField(allow_null=True)
 
 
 class PipelineSerializer(serializers.ModelSerializer[Pipeline]):

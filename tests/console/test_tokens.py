@@ -1,11 +1,13 @@
 """API tokens: shown once, stored as hashes, revocable; those from before the hashes stay valid."""
 
+from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.accounts import tokens
@@ -61,6 +63,28 @@ def test_a_user_who_is_not_active_cannot_use_a_token(operator: User) -> None:
     token = tokens.issue(operator)
     User.objects.update(is_active=False)
     assert signed_in(token).get("/api/v1/jobs/").status_code == 401
+
+
+def test_a_token_may_have_an_end_and_says_so_afterwards(operator: User, browser: Client) -> None:
+    issue = "/api/v1/auth/token/"
+    ends = (timezone.now() + timedelta(days=1)).isoformat()
+    answer = APIClient().post(issue, {**LOGIN, "expires_at": ends}, format="json").json()
+    assert answer["expires_at"] is not None
+    assert signed_in(answer["token"]).get("/api/v1/jobs/").status_code == 200
+    row = ApiToken.objects.get()
+    edit = {"expires_at_0": "2026-01-02", "expires_at_1": "03:04:00"}
+    assert browser.post(f"/admin/accounts/apitoken/{row.pk}/change/", edit).status_code == 302
+    refused = signed_in(answer["token"]).get("/api/v1/jobs/")
+    assert refused.status_code == 401
+    assert "expired at 2026-01-02 03:04 UTC" in refused.json()["detail"]
+
+
+def test_a_token_that_has_ended_already_is_not_issued(operator: User) -> None:
+    body = {**LOGIN, "expires_at": "2020-01-01T00:00:00Z"}
+    refused = APIClient().post("/api/v1/auth/token/", body, format="json")
+    assert refused.status_code == 422
+    assert "expires_at" in refused.json()["detail"]
+    assert not ApiToken.objects.exists()
 
 
 def test_the_number_of_tokens_is_bounded_and_those_in_use_stay(operator: User, monkeypatch: Any) -> None:

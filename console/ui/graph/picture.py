@@ -19,7 +19,8 @@ from console.ui.graph.line import WeirLine, weir_line
 from console.ui.live import NOTHING_LIVE, Live, OperatorLive
 
 _PAD = 12.0
-_NAME_LETTERS = 20
+_LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: of a name that fits in large letters, and at all
+_BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: of letters; others about 1
 _THINNEST, _THICKEST = 1.5, 7.0
 _TURN = 6.0  #: radius of an edge's corner
 
@@ -31,6 +32,7 @@ class NodePicture:
     uid: str
     name: str
     short_name: str
+    long: bool  #: its name is set in smaller letters
     role: str
     bounded: bool
     parallelism: int
@@ -103,6 +105,7 @@ class EdgePicture:
 class GraphPicture:
     width: float
     height: float
+    ranks: int  #: from left to right
     nodes: tuple[NodePicture, ...]
     edges: tuple[EdgePicture, ...]
     line: WeirLine | None
@@ -122,6 +125,7 @@ def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job 
     return GraphPicture(
         width=placed.width,
         height=placed.height,
+        ranks=len(placed.columns),
         nodes=nodes,
         edges=drawn,
         line=_line(nodes, placed, live),
@@ -163,6 +167,7 @@ def _node(
         uid=uid,
         name=operator["name"],
         short_name=_short(operator["name"]),
+        long=_breadth(operator["name"]) > _LARGE_BREADTH,
         role=operator["role"],
         bounded=bool(operator.get("bounded")),
         parallelism=operator["parallelism"],
@@ -231,7 +236,15 @@ def _thickness(per_second: float) -> float:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME_LETTERS else f"{name[: _NAME_LETTERS - 1]}…"
+    """The name, cut where it would leave its node. No font is at hand, so breadths are estimated."""
+    if _breadth(name) <= _NAME_BREADTH:
+        return name
+    fits = max(n for n in range(len(name)) if _breadth(name[:n]) <= _NAME_BREADTH - 1)
+    return f"{name[:fits]}…"
+
+
+def _breadth(name: str) -> float:
+    return sum(_BREADTHS.get(letter, 1.2 if letter.isupper() else 1.0) for letter in name)
 
 
 def _head(end: Point, width: float) -> str:

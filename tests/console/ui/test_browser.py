@@ -28,6 +28,8 @@ ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "-
 WIDTHS = [1440, 1024, 390]
 SCHEMES = ["light", "dark"]
 POLL_MS = 6_000  #: three polls
+NAMES = {"prepared": "windows_by_carrier_and_origin", "window": "WWWWWWWWWWWW"}
+LATE = "no acknowledgement from window-of-one-day/0, window-of-one-day/1, parquet/0 and 17 more"
 QUIET_MS = 3_000  #: long enough for a poll that must not come
 
 #: Listens for what the policy forbids before any script of the page runs.
@@ -106,7 +108,7 @@ def sideways(page: Page) -> int:
 
 
 def others(job_id: int) -> dict[str, str]:
-    checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.get()
+    checkpoint, operation = Checkpoint.objects.get(number=213), Operation.objects.latest("created_at")
     return {
         "jobs": "/jobs/",
         "job": f"/jobs/{job_id}/",
@@ -140,15 +142,54 @@ CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((e) => e.scr
   .map((e) => `${e.getAttribute('aria-label')}: ${e.scrollWidth} of ${e.clientWidth}`)"""
 
 
-def test_no_table_is_cut_off_at_a_desk(signed_in: Open, running: Run) -> None:
-    """A reason that one has to scroll for is not read."""
-    with signed_in(1440) as page:
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_nothing_is_cut_off_at_a_desk(signed_in: Open, running: Run, width: int) -> None:
+    """A reason, or a part of the graph, that one has to scroll for is not seen."""
+    rows.operation(running.job, state="failed", run=running, error={"code": "expired", "message": LATE})
+    with signed_in(width) as page:
         cut_off = {}
         for name, path in others(running.job_id).items():
             page.goto(path)
             page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
             cut_off[name] = page.evaluate(CUT_OFF)
         assert {name: found for name, found in cut_off.items() if found} == {}
+
+
+#: Texts of one node that overlap, or that leave the frame of their node, and edge labels that run into a node.
+COLLISIONS = """() => {
+  const bad = [], box = (e) => e.getBoundingClientRect();
+  const meet = (a, b) =>
+    a.left < b.right - 0.5 && b.left < a.right - 0.5 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+  const frames = [...document.querySelectorAll('.node .frame')].map(box);
+  for (const node of document.querySelectorAll('.node')) {
+    const frame = box(node.querySelector('.frame')), texts = [...node.querySelectorAll(':scope > text')];
+    texts.forEach((one, at) => {
+      if (box(one).right > frame.right || box(one).left < frame.left) bad.push(`leaves its node: ${one.textContent}`);
+      for (const other of texts.slice(at + 1))
+        if (meet(box(one), box(other))) bad.push(`${one.textContent} / ${other.textContent}`);
+    });
+  }
+  for (const label of document.querySelectorAll('.edge text, .weir text'))
+    if (frames.some((frame) => meet(box(label), frame))) bad.push(`runs into a node: ${label.textContent}`);
+  return bad;
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_texts_of_the_graph_do_not_collide(signed_in: Open, transactional_db: None, width: int) -> None:
+    """In the widest of the common fonts, with the longest names and the largest numbers that a node may show."""
+    named = [{**one, "name": NAMES.get(one["uid"], one["name"])} for one in rows.GRAPH["operators"]]
+    rows.operator_user()
+    job = rows.job(version={"graph": {**rows.GRAPH, "operators": named}, "parallelism": 128})
+    operators = rows.live()["operators"]
+    full = {"records_in": 168_404_999, "records_out": 99_900_000, "rate_in": 999_000.0, "rate_out": 999_000.0}
+    operators |= {uid: {**operators[uid], **full, "busy": 0.38, "backpressured": 0.62} for uid in ("prepared", "join")}
+    rows.run(job, live=rows.live(operators=operators))
+    with signed_in(width) as page:
+        page.goto(f"/jobs/{job.pk}/")
+        for font in ("DejaVu Sans", "DejaVu Serif", "sans-serif"):
+            page.evaluate("(font) => { document.querySelector('svg.graph').style.fontFamily = font; }", font)
+            assert page.evaluate(COLLISIONS) == [], font
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -102,7 +102,7 @@ def test_the_page_of_a_job_takes_the_same_few_queries_for_a_long_history(at_cons
 def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, running: Run) -> None:
     response = at_console.get(f"/jobs/{running.job_id}/")
     page, said = response.content.decode(), blocks.text(response)
-    assert '<svg class="graph" role="img" aria-labelledby="graph-title graph-desc"' in page
+    assert '<svg class="graph ranks-5" role="img" aria-labelledby="graph-title graph-desc"' in page
     assert '<title id="graph-title">Job graph of flights-delays</title>' in page
     assert "checkpoint 214, 5 of 10 acknowledged" in said
     assert "finished" in blocks.live(response)["graph"]

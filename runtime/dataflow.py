@@ -246,7 +246,9 @@ class Stream:
     def join_broadcast(
         self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
     ) -> Stream:
-        """Joins with a bounded stream that every subtask holds whole; it is read to its end first.
+        """Joins with a bounded stream that every subtask holds whole.
+
+        Sources of this side are read once `build` has been read to its end. Checkpoints complete meanwhile.
 
         Args:
             on: key columns, of the same name on both sides; keys of `build` must be unique.

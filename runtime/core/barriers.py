@@ -47,9 +47,15 @@ def aborted(now: Barriers, checkpoint: CheckpointId) -> Barriers:
     return alignment.checkpoint_aborted(now, checkpoint)
 
 
+def pending(now: Barriers) -> Barrier | None:
+    """The barrier for which some channel is blocked."""
+    return now.pending if isinstance(now, Alignment) else None
+
+
 def aligning(now: Barriers) -> CheckpointId | None:
     """The checkpoint for which some channel is blocked."""
-    return now.pending.checkpoint if isinstance(now, Alignment) and now.pending else None
+    barrier = pending(now)
+    return None if barrier is None else barrier.checkpoint
 
 
 def blocked(now: Barriers) -> frozenset[ChannelId]:

@@ -130,6 +130,11 @@ class Decline:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportBuildSide:
+    """Tell the master that this subtask of a join holds its build side whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportFinished:
     """Tell the coordinator that the logic is done and only the last checkpoint is awaited."""
 
@@ -156,6 +161,7 @@ SubtaskEffect = (
     | Close
     | Acknowledge
     | Decline
+    | ReportBuildSide
     | ReportFinished
     | ReportEnded
 )

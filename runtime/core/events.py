@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from runtime.core.checkpoint import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
-from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
+from runtime.core.ids import ChannelId, CheckpointId, OperatorId, SubtaskId
 from runtime.core.messages import Barrier, CheckpointKind, Message, Records
 
 # ---------------------------------------------------------------- to a subtask
@@ -12,6 +12,13 @@ from runtime.core.messages import Barrier, CheckpointKind, Message, Records
 @dataclass(frozen=True, slots=True)
 class SubtaskStarted:
     """The operator is open, state is restored; from now on messages may come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSideOpened:
+    """Every subtask of `join` holds its build side whole: what leads to its probe side may begin."""
+
+    join: OperatorId
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class FeedbackReplayEnded:
 
 SubtaskEvent = (
     SubtaskStarted
+    | ProbeSideOpened
     | FeedbackReplayed
     | FeedbackReplayEnded
     | MessageArrived

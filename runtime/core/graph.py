@@ -64,8 +64,8 @@ class EdgeSpec:
     """Input number `input` (from 0) of `target` is fed by `source`. `keys` are column names, for HASH and
     CUSTOM only.
 
-    A `build` edge is read to its end before the target's other inputs are read at all (the build side of a join). Until
-    then the target declines checkpoints: it could not align without reading what it must not read yet.
+    A `build` edge is read to its end before any record of the target's other inputs (the build side of a join). Until
+    then no source that leads to these is polled (`core/build_sides`).
     """
 
     source: OperatorId

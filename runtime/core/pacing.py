@@ -1,8 +1,8 @@
 """When the clock asks for a checkpoint: the period, the pause after a completion, and one more try after a failure.
 
 It does not know what is pending or waits; the coordinator does. The law it keeps: the period does not drift, and a
-failure is answered at once, yet only once in a period: while a build side is read, or storage is away, every
-checkpoint fails, and ids must not be burnt in a loop. (Flink's `CheckpointCoordinator.scheduleTriggerWithDelay`.)
+failure is answered at once, yet only once in a period: while storage is away, every checkpoint fails, and ids must
+not be burnt in a loop. (Flink's `CheckpointCoordinator.scheduleTriggerWithDelay`.)
 """
 
 from dataclasses import dataclass

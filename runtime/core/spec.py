@@ -6,6 +6,7 @@ It decides nothing at run time. It does not know the machine that obeys it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runtime.core.build_sides import joins_ahead
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.graph import JobGraph, Role
 from runtime.core.ids import ChannelId, OperatorId, SubtaskId
@@ -18,8 +19,9 @@ class SubtaskSpec:
 
     id: SubtaskId
     inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: input number of each channel
-    build: frozenset[ChannelId] = frozenset()  #: channels to be read to their end before all others
-    completes: bool = False  #: a bounded source on a build side, and a loop on its way, are never stopped half-way
+    build: frozenset[ChannelId] = frozenset()  #: channels of a build side: their end comes before any other record
+    opens_after: frozenset[OperatorId] = frozenset()  #: joins whose build sides end before it emits of its own accord
+    completes: bool = False  #: a source on a build side: a drain lets it read to its end
     loop: LoopPlace | None = None  #: where it stands in a loop
     replays: bool = False  #: the restored log of the loop comes first
     restored_watermark: int | None = None
@@ -47,17 +49,20 @@ def spec_of(
 ) -> SubtaskSpec:
     """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
     channels = graph.inputs[subtask]
-    loop = place_of(graph, subtask)
-    may_complete = graph.by_uid[subtask.operator].role is Role.SOURCE or (loop is not None and loop.is_entry)
+    build = frozenset(channel for channel in channels if graph.edges[channel.edge].build)
+    builds = feeds_build_side(graph, subtask.operator)
+    # Without alignment a restore would bring rows to a build side twice, and its keys are unique.
+    aligned = bool(build) or builds
     return SubtaskSpec(
         id=subtask,
         inputs={channel: graph.input_of(channel) for channel in channels},
-        build=frozenset(channel for channel in channels if graph.edges[channel.edge].build),
-        completes=may_complete and feeds_build_side(graph, subtask.operator),
-        loop=loop,
+        build=build,
+        opens_after=joins_ahead(graph, subtask.operator),
+        completes=builds and graph.by_uid[subtask.operator].role is Role.SOURCE,
+        loop=place_of(graph, subtask),
         replays=replays,
         restored_watermark=watermark,
-        mode=mode,
+        mode=CheckpointMode.EXACTLY_ONCE if aligned else mode,
         finished_on_restore=finished,
     )
 

@@ -23,6 +23,7 @@ from runtime.core.effects import (
     ForgetCheckpoint,
     PreparePreBarrier,
     Process,
+    ReportBuildSide,
     ReportEnded,
     ReportFinished,
     SubtaskEffect,
@@ -33,6 +34,7 @@ from runtime.core.events import (
     FeedbackReplayed,
     FeedbackReplayEnded,
     MessageArrived,
+    ProbeSideOpened,
     SnapshotFailed,
     SnapshotStored,
     SourceAdvanced,
@@ -77,6 +79,8 @@ class Subtask:
         self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: the host may look at it
         self.loop = LoopSide(spec)  #: likewise
         self._end_of_data: dict[ChannelId, bool] = {}
+        self._closed_joins = set(spec.opens_after)  #: whose build sides are still being read
+        self._held: dict[ChannelId, Records] = {}  #: of a probe side, come before the end of the build side
         self._idle = False  #: the successors have been told to leave this subtask out of event time
         self._done: bool | None = None  #: the logic is done; the value is the drain flag
         self._deferred: Barrier | None = None
@@ -93,12 +97,18 @@ class Subtask:
     @property
     def may_poll(self) -> bool:
         """Whether the host may take records from the source."""
-        return self.is_source and self._started and self._done is None
+        return self.is_source and self._started and self._done is None and not self.waits_for_build_side
 
     @property
     def may_fire(self) -> bool:
         """Whether the host may let the operator work and emit without a message: on a timer."""
-        return self._started and self._done is None and not self.spec.finished_on_restore
+        working = self._started and self._done is None and not self.spec.finished_on_restore
+        return working and not self.waits_for_build_side
+
+    @property
+    def waits_for_build_side(self) -> bool:
+        """Whether it emits nothing of its own accord, since a join ahead still reads its build side."""
+        return bool(self._closed_joins) and self._done is None
 
     @property
     def logic_done(self) -> bool:
@@ -128,13 +138,12 @@ class Subtask:
             return False
         if channel in self.spec.feedback:
             return self.loop.readable(channel)
-        if channel not in self._alignment.live or channel in self.blocked:
-            return False
-        return channel in self.spec.build or not self._building
+        return channel in self._alignment.live and channel not in self.blocked and channel not in self._held
 
     @property
     def _building(self) -> bool:
-        return any(channel not in self._end_of_data for channel in self.spec.build)
+        """Whether the build side is not whole yet. At a stop it may stay so."""
+        return not all(self._end_of_data.get(channel) for channel in self.spec.build)
 
     # ------------------------------------------------------------ the one entrance
 
@@ -166,6 +175,9 @@ class Subtask:
             case FeedbackReplayEnded():
                 self.loop.replaying = False
                 return []
+            case ProbeSideOpened(join):
+                self._closed_joins.discard(join)
+                return []
             case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
                 return self._start()
 
@@ -190,6 +202,8 @@ class Subtask:
             case Records():
                 # At a stop, what an operator flushes before the barrier comes behind its EndOfData.
                 assert not self._end_of_data.get(channel), "records after a true end of data"
+                if self._building and channel not in self.spec.build:
+                    return self._hold(channel, message)
                 return [Process(channel, message)]
             case Watermark(time):
                 return self._timed(self.watermarks.current, self.watermarks.advance(channel, time))
@@ -207,6 +221,23 @@ class Subtask:
             case EndOfPartition():
                 return self._settle(*barriers.ended(self._alignment, channel))
         raise AssertionError(f"unknown message {message!r}")
+
+    def _hold(self, channel: ChannelId, records: Records) -> Effects:
+        """Records of the probe side have come before the end of the build side.
+
+        No source sent them, so an operator on the way has restored them. They wait, and so do the barriers behind them:
+        no checkpoint can be aligned. A drain can, since a build side comes to its end before the barrier of a drain.
+        """
+        self._held[channel] = records
+        pending = barriers.pending(self._alignment)
+        return [] if pending is None else self._decline_unaligned(pending)
+
+    def _decline_unaligned(self, barrier: Barrier) -> Effects:
+        if barrier.kind is CheckpointKind.DRAIN:
+            return []
+        self._alignment, verdicts = barriers.cancelled(self._alignment, barrier.checkpoint)
+        detail = "records have come to the probe side before the build side was read"
+        return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
 
     def _timed(self, before: int, risen: int | None) -> Effects:
         """After a channel has spoken of time. `before` is how far time had come."""
@@ -237,10 +268,8 @@ class Subtask:
     # ------------------------------------------------------------ barriers
 
     def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
-        if self._building and channel not in self._end_of_data:
-            self._alignment, verdicts = barriers.cancelled(self._alignment, barrier.checkpoint)
-            detail = "the build side is still being read"
-            return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
+        if self._held and barrier.kind is not CheckpointKind.DRAIN:
+            return self._decline_unaligned(barrier)
         return self._settle(*barriers.received(self._alignment, channel, barrier))
 
     def _triggered(self, barrier: Barrier) -> Effects:
@@ -252,8 +281,9 @@ class Subtask:
             detail = "the log of the loop is being replayed" if self._started else "the subtask is being deployed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         done: Effects = []
-        if self.is_source and self._done is None and barrier.kind.ends_job and not self.spec.completes:
-            done = self._source_done(drain=barrier.kind is CheckpointKind.DRAIN)
+        drains = barrier.kind is CheckpointKind.DRAIN
+        if self.is_source and self._done is None and barrier.kind.ends_job and not (drains and self.spec.completes):
+            done = self._source_done(drain=drains)
         return done + self._settle(*barriers.injected(self._alignment, barrier))
 
     def _settle(self, after: barriers.Barriers, verdicts: list[align.Verdict]) -> Effects:
@@ -277,7 +307,7 @@ class Subtask:
         """The barrier of a drain waits for the end of a loop; that of a stop ends one that goes round on its own."""
         if self._done is not None or not barrier.kind.ends_job:
             return self._snapshot(barrier)
-        if self.spec.completes or barrier.kind is CheckpointKind.DRAIN:
+        if barrier.kind is CheckpointKind.DRAIN:
             self._deferred = barrier
             return []
         return self._logic_done(drain=False) + self._snapshot(barrier)
@@ -347,6 +377,8 @@ class Subtask:
         effects: Effects = []
         if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
             effects.append(EndInput(number))
+        if channel in self.spec.build and not self._building:
+            effects += self._build_side_ended()
         if drain:
             self.loop.data_ended(channel)
             effects += self._timed(self.watermarks.current, self.watermarks.ended(channel))
@@ -354,6 +386,10 @@ class Subtask:
         if len(self._end_of_data) == len(self.spec.regular) and not (truly and self.loop.must_prove):
             effects += self._inputs_done(drain=truly)
         return effects
+
+    def _build_side_ended(self) -> Effects:
+        held, self._held = self._held, {}
+        return [ReportBuildSide(), *(Process(channel, records) for channel, records in held.items())]
 
     def _inputs_done(self, *, drain: bool) -> Effects:
         """Nothing comes any more, not round a loop either."""

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import structlog
 
+from runtime.core.build_sides import BuildSides
 from runtime.core.checkpoint import FailureReason, Manifest
 from runtime.core.coordinator import Coordinator
 from runtime.core.effects import (
@@ -47,7 +48,7 @@ from runtime.core.events import (
     Ticked,
     TriggerFailed,
 )
-from runtime.core.ids import CheckpointId
+from runtime.core.ids import CheckpointId, OperatorId
 from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure
@@ -58,6 +59,7 @@ from runtime.hosts.prepared_output import PreparedOutput
 from runtime.hosts.protocol import (
     Aborted,
     Ack,
+    BuildSideRead,
     Completed,
     Declined,
     Deploy,
@@ -67,6 +69,7 @@ from runtime.hosts.protocol import (
     Finished,
     Go,
     Heartbeat,
+    ProbeOpened,
     Shutdown,
     ToMaster,
     Trigger,
@@ -101,6 +104,7 @@ class Attempt:
         config = self.config
         self._graph = config.job.graph
         self._coordinator = Coordinator(config.job_id, config.token, self._graph, config.settings)
+        self._build_sides = BuildSides(self._graph)
         self._monitor = Monitor(self._graph)
         self._scribe = Scribe(lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")))
         own = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
@@ -260,6 +264,8 @@ class Attempt:
                 self._decide(Acknowledged(at, subtask, CheckpointId(checkpoint), snapshot, timings))
             case Declined(subtask, checkpoint, reason, detail):
                 self._decide(CheckpointDeclined(at, subtask, CheckpointId(checkpoint), reason, detail))
+            case BuildSideRead(subtask):
+                self._open_probe_side(self._build_sides.complete(subtask))
             case Finished(subtask):
                 self._decide(LogicFinished(at, subtask))
             case Ended(subtask):
@@ -267,6 +273,11 @@ class Attempt:
             case Failed():
                 log.error("slot failed", slot=slot, detail=message.detail, traceback=message.traceback)
                 self._end(failed_by(message))
+
+    def _open_probe_side(self, join: OperatorId | None) -> None:
+        if join is not None:
+            for slot in self._deployed:
+                self._control.send(slot, ProbeOpened(join))
 
     def _slot_deployed(self, slot: int, at: int) -> None:
         self._deployed.add(slot)

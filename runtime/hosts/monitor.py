@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from runtime.core.graph import JobGraph
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
-from runtime.hosts.protocol import Heartbeat, SubtaskMetrics
+from runtime.hosts.protocol import WAITS_FOR_BUILD_SIDE, Heartbeat, SubtaskMetrics
 from runtime.io.control import Hello
 
+SHOWN_FIRST: Final = ("deploying", "running", WAITS_FOR_BUILD_SIDE)  #: of the states of an operator's subtasks
 MAX_LOOK_MS: Final = 1_000  #: two looks lie further apart only if the master could not look
 
 
@@ -74,11 +75,7 @@ class Monitor:
         capacity_ms = seconds * 1000 * max(len(own), 1)
         watermarks = [w for m in own if (w := _reached(m.watermark)) is not None]
         return {
-            "state": "deploying"
-            if not own or "deploying" in states
-            else "running"
-            if "running" in states
-            else "finished",
+            "state": next((state for state in SHOWN_FIRST if state in states), "finished") if own else "deploying",
             "records_in": now[0],
             "records_out": now[1],
             "rate_in": round((now[0] - before[0]) / seconds, 1),

@@ -3,10 +3,12 @@
 Values only. Every message belongs to one attempt: the connection itself is fenced by the attempt token.
 """
 
+from typing import Final
+
 import msgspec
 
 from runtime.core.checkpoint import CheckpointMode, FailureReason, SnapshotTimings, SubtaskSnapshot
-from runtime.core.ids import SubtaskId
+from runtime.core.ids import OperatorId, SubtaskId
 from runtime.core.messages import Barrier
 from runtime.core.recovery import Restored
 from runtime.hosts.shared_folders import Marker
@@ -50,11 +52,17 @@ class Aborted(_Message, frozen=True):
     checkpoint: int
 
 
+class ProbeOpened(_Message, frozen=True):
+    """Every subtask of the join holds its build side whole: what leads to its probe side may begin."""
+
+    join: OperatorId
+
+
 class Shutdown(_Message, frozen=True):
     """End now, whatever the subtasks do."""
 
 
-ToSlot = Deploy | Go | Trigger | Completed | Aborted | Shutdown
+ToSlot = Deploy | Go | Trigger | Completed | Aborted | ProbeOpened | Shutdown
 
 # ---------------------------------------------------------------- slot to master
 
@@ -77,6 +85,12 @@ class Declined(_Message, frozen=True):
     detail: str
 
 
+class BuildSideRead(_Message, frozen=True):
+    """The subtask of a join holds its build side whole."""
+
+    subtask: SubtaskId
+
+
 class Finished(_Message, frozen=True):
     """The subtask's logic is done; it waits for its last checkpoint."""
 
@@ -85,6 +99,10 @@ class Finished(_Message, frozen=True):
 
 class Ended(_Message, frozen=True):
     subtask: SubtaskId
+
+
+#: State of a subtask that leads to the probe side of a join, as the console shows it.
+WAITS_FOR_BUILD_SIDE: Final = "waits for a build side"
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True):
@@ -124,4 +142,4 @@ class Failed(_Message, frozen=True):
     error: str = ""
 
 
-ToMaster = Deployed | Ack | Declined | Finished | Ended | Heartbeat | Failed
+ToMaster = Deployed | Ack | Declined | BuildSideRead | Finished | Ended | Heartbeat | Failed

@@ -26,6 +26,7 @@ from runtime.core.effects import (
     LogFeedback,
     PreparePreBarrier,
     Process,
+    ReportBuildSide,
     ReportEnded,
     ReportFinished,
     Settle,
@@ -53,7 +54,16 @@ from runtime.errors import OperatorFailure
 from runtime.hosts.feedback import NO_LOG, Copied, FeedbackLogs, Log
 from runtime.hosts.inbox import Inbox
 from runtime.hosts.outputs import Gatekeeper, Outputs
-from runtime.hosts.protocol import Ack, Declined, Ended, Finished, SubtaskMetrics
+from runtime.hosts.protocol import (
+    WAITS_FOR_BUILD_SIDE,
+    Ack,
+    BuildSideRead,
+    Declined,
+    Ended,
+    Finished,
+    SubtaskMetrics,
+    ToMaster,
+)
 from runtime.hosts.restraint import Restraint
 from runtime.hosts.sources import SourceOperator
 from runtime.hosts.stopwatch import Stopwatch
@@ -314,14 +324,8 @@ class Task:
                 self._hook("checkpoint_aborted", checkpoint)
             case Close():
                 self.close()
-            case Acknowledge(checkpoint, snapshot, timings):
-                self.report(Ack(self.id, checkpoint, snapshot, timings))
-            case Decline(checkpoint, reason, detail):
-                self.report(Declined(self.id, checkpoint, reason, detail))
-            case ReportFinished():
-                self.report(Finished(self.id))
-            case ReportEnded():
-                self.report(Ended(self.id))
+            case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
+                self.report(_report_of(self.id, effect))
 
     def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
         match effect:
@@ -381,10 +385,9 @@ class Task:
     # ------------------------------------------------------------ looking
 
     def metrics(self) -> SubtaskMetrics:
-        state = "ended" if self.machine.ended else "finished" if self.machine.logic_done else "running"
         return SubtaskMetrics(
             subtask=self.id,
-            state=state if self._open else "deploying",
+            state=self._shown_state,
             records_in=self.records_in,
             records_out=self.outputs.records,
             watermark=self.machine.watermark,
@@ -401,6 +404,31 @@ class Task:
         total, since = self.busy_ms, self._step_since
         return total if since is None else total + self.clock.monotonic_ms() - since
 
+    @property
+    def _shown_state(self) -> str:
+        machine = self.machine
+        if not self._open:
+            return "deploying"
+        if machine.logic_done:
+            return "ended" if machine.ended else "finished"
+        return WAITS_FOR_BUILD_SIDE if machine.waits_for_build_side else "running"
+
     def _counters(self) -> dict[str, int]:
         waited = {WAITED: int(self._ahead.ms)} if self._ahead.ms else {}
         return self.context.counters | waited
+
+
+def _report_of(
+    subtask: SubtaskId, effect: Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded
+) -> ToMaster:
+    match effect:
+        case Acknowledge(checkpoint, snapshot, timings):
+            return Ack(subtask, checkpoint, snapshot, timings)
+        case Decline(checkpoint, reason, detail):
+            return Declined(subtask, checkpoint, reason, detail)
+        case ReportBuildSide():
+            return BuildSideRead(subtask)
+        case ReportFinished():
+            return Finished(subtask)
+        case ReportEnded():  # pragma: no branch  (the type checker proves that nothing is left)
+            return Ended(subtask)

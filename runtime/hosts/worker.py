@@ -21,7 +21,7 @@ import structlog
 from runtime.blueprint import CompiledJob
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.commit import permit_from_master
-from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent, Triggered
+from runtime.core.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
 from runtime.core.lead import hearings
 from runtime.core.messages import Barrier, Message
@@ -45,6 +45,7 @@ from runtime.hosts.protocol import (
     Failed,
     Go,
     Heartbeat,
+    ProbeOpened,
     Shutdown,
     ToMaster,
     ToSlot,
@@ -213,6 +214,8 @@ class Slot:
                 self._tell_all(CheckpointCompleted(permit))
             case Aborted(checkpoint):
                 self._tell_all(CheckpointAborted(CheckpointId(checkpoint)))
+            case ProbeOpened(join):
+                self._tell_all(ProbeSideOpened(join))
             case Shutdown():
                 self._shutdown = True
 

@@ -1,8 +1,8 @@
 """A join with a bounded stream that every subtask holds whole.
 
 Input 1 is the build side: its rows are kept in broadcast state, and indexed when the first probe row comes. Input 0 is
-the probe side; the worker reads the build side to its end first, so nothing is ever probed too early. A null key
-matches nothing, as in SQL.
+the probe side; no row of it comes before the end of the build side (`core/build_sides`). A null key matches nothing, as
+in SQL.
 """
 
 from collections.abc import Sequence

@@ -29,6 +29,7 @@ from runtime.core.effects import (
     LogFeedback,
     PreparePreBarrier,
     Process,
+    ReportBuildSide,
     ReportEnded,
     ReportFinished,
     Settle,
@@ -292,7 +293,7 @@ class Host:
                 operator.close()
             case ForgetCheckpoint():
                 pass
-            case Acknowledge() | Decline() | ReportFinished() | ReportEnded():
+            case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
                 self.report(effect)
 
     def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:

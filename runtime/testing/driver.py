@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.core.build_sides import BuildSides
 from runtime.core.checkpoint import FailureReason, Manifest
 from runtime.core.coordinator import Coordinator, CoordinatorSettings
 from runtime.core.effects import (
@@ -21,6 +22,7 @@ from runtime.core.effects import (
     LateAnswer,
     NotifyAborted,
     NotifyCompleted,
+    ReportBuildSide,
     ReportCheckpoint,
     ReportEnded,
     ReportFinished,
@@ -43,12 +45,13 @@ from runtime.core.events import (
     LogicFinished,
     ManifestFailed,
     ManifestRecorded,
+    ProbeSideOpened,
     SubtaskEnded,
     SubtaskEvent,
     Ticked,
     Triggered,
 )
-from runtime.core.ids import CheckpointId, SubtaskId
+from runtime.core.ids import CheckpointId, OperatorId, SubtaskId
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import retention
 from runtime.io.manifests import write_manifest
@@ -76,6 +79,7 @@ class Driver:
     def __init__(self, world: World, process: Process, attempt: Attempt, settings: CoordinatorSettings) -> None:
         self.world, self.process, self.attempt = world, process, attempt
         self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
+        self.build_sides = BuildSides(attempt.graph)
         self.concluded = False  #: its master is done with it
         self.skew_ms = world.rng.choice((-5_000, 5_000)) if world.faults.strikes("skewed_clock") else 0
         self.suspended = False
@@ -136,6 +140,8 @@ class Driver:
                 self.feed(Acknowledged(now, subtask, checkpoint, snapshot, timings))
             case subtask, Decline(checkpoint, reason, detail):
                 self.feed(CheckpointDeclined(now, subtask, checkpoint, reason, detail))
+            case subtask, ReportBuildSide():
+                self._open_probe_side(self.build_sides.complete(subtask))
             case subtask, ReportFinished():
                 self.feed(LogicFinished(now, subtask))
             case subtask, ReportEnded():
@@ -145,6 +151,11 @@ class Driver:
         self.started.add(subtask)
         if len(self.started) == len(self.attempt.graph.subtasks):
             self.feed(JobStarted(self.now, resumed=self.world.bases[self.attempt.token] is not None))
+
+    def _open_probe_side(self, join: OperatorId | None) -> None:
+        if join is not None:
+            for subtask in self.attempt.graph.subtasks:
+                self._send(subtask, ProbeSideOpened(join))
 
     def fail(self, detail: str) -> None:
         if not self.suspended and not self.ended:

@@ -45,7 +45,6 @@ PLAIN = {
     "holding": HoldingOperator,
     "pooling": PoolingOperator,
     "union": ModelOperator,
-    "join": JoinOperator,
     "count": CountOperator,
     "window": WindowOperator,
     "loop": ModelOperator,
@@ -73,6 +72,7 @@ class Job:
 
     steps: list[Step] = field(default_factory=list)
     edges: list[EdgeSpec] = field(default_factory=list)
+    _keys_of_joins: dict[OperatorId, Counter[str]] = field(default_factory=dict)
 
     def step(self, uid: OperatorId) -> Step:
         return next(step for step in self.steps if step.uid == uid)
@@ -154,6 +154,8 @@ class Job:
             return SourceOperator(groups, step.splits, step.bounded)
         if step.kind in COMMITTING:
             return COMMITTING[step.kind](groups, target, prefix)
+        if step.kind == "join":
+            return JoinOperator(groups, self._build_keys(step.uid))
         if step.kind in LOOPING:
             return LOOPING[step.kind](groups, step.mark)
         return PLAIN[step.kind](groups)
@@ -162,8 +164,24 @@ class Job:
 
     def expected(self, positions: Positions) -> Output:
         """What must have been committed when the sources had come to `positions` and then ended."""
+        streams = self._streams(positions)
+        ends = [step.uid for step in self.steps if step.kind in COMMITTING]
+        return Counter({(uid, key, value): n for uid in ends for (key, value), n in streams[uid].items()})
+
+    def _build_keys(self, join: OperatorId) -> Counter[str]:
+        """The keys of all rows of its build side, which is read to its end."""
+        if join not in self._keys_of_joins:
+            whole = {step.uid: {split.name: len(split.rows) for split in step.splits} for step in self.sources}
+            build = next(edge.source for edge in self.edges if edge.target == join and edge.build)
+            keys: Counter[str] = Counter()
+            for (key, _), n in self._streams(whole)[build].items():
+                keys[key] += n
+            self._keys_of_joins[join] = keys
+        return self._keys_of_joins[join]
+
+    def _streams(self, positions: Positions) -> dict[OperatorId, Counter[Row]]:
+        """What each step has emitted when the sources had come to `positions` and then ended."""
         streams: dict[OperatorId, Counter[Row]] = {}
-        output: Output = Counter()
         for step in self.steps:
             read = [edge for edge in self.edges if edge.target == step.uid and not edge.feedback]
             if step.kind == "source":
@@ -173,9 +191,7 @@ class Job:
                 streams[step.uid] = Counter({row: n for row, n in streams[read[0].source].items() if row[0] in keys})
             else:
                 streams[step.uid] = _apply(step.kind, sum((streams[edge.source] for edge in read), Counter()))
-            if step.kind in COMMITTING:
-                output.update({(step.uid, key, value): n for (key, value), n in streams[step.uid].items()})
-        return output
+        return streams
 
 
 def _read(source: Step, positions: Mapping[str, int]) -> Counter[Row]:

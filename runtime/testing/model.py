@@ -5,6 +5,7 @@ broadcast table. What an operator must never see (records after `finish`, late r
 here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -319,14 +320,29 @@ class OutOperator(AgainOperator):
 
 
 class JoinOperator(ModelOperator):
-    """Keeps the rows of input 0 whose key occurs on the build side, input 1."""
+    """Keeps the rows of input 0 whose key occurs on the build side, input 1.
+
+    The table has an entry for each row of the build side, so that a row that is lost or doubled shows at its end.
+    """
+
+    def __init__(self, groups: range, build: Counter[str]) -> None:
+        super().__init__(groups)
+        self.build = build  #: keys of all rows of the build side
 
     def process(self, input: int, rows: Rows) -> Rows:
         if input == 0:
-            return [row for row in rows if row[0] in self.table]
-        assert 0 not in self.inputs_ended, "the probe side was read before the build side"
-        self.table += [key for key, _ in rows if key not in self.table]
+            assert self._keys() == self.build, "a row of the probe side came before the build side was whole"
+            return [row for row in rows if row[0] in self.build]
+        self.table += [f"{key}#{place}" for place, (key, _) in enumerate(rows, len(self.table))]
         return []
+
+    def end_input(self, input: int) -> Rows:
+        if input == 1:
+            assert self._keys() == self.build, "a row of the build side is missing, or came twice"
+        return super().end_input(input)
+
+    def _keys(self) -> Counter[str]:
+        return Counter(entry.rpartition("#")[0] for entry in self.table)
 
 
 class CountOperator(ModelOperator):

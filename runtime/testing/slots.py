@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from runtime.core.effects import Acknowledge, Decline, ReportEnded, ReportFinished
-from runtime.core.events import CheckpointAborted, CheckpointCompleted, SubtaskEvent
+from runtime.core.effects import Acknowledge, Decline, ReportBuildSide, ReportEnded, ReportFinished
+from runtime.core.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent
 from runtime.core.ids import SubtaskId
 from runtime.testing.world import World
 
@@ -33,11 +33,20 @@ class SlotLost:
     """The slot's control connection closed."""
 
 
-Report = Acknowledge | Decline | ReportFinished | ReportEnded | Started | Broken
+Report = Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded | Started | Broken
 Said = tuple[SubtaskId, Report] | SlotLost
 
 #: Whoever is not sure that an answer arrived says it again; a slot says once that it has started, or is broken.
-_REPEATED: Final = (Acknowledge, Decline, ReportFinished, ReportEnded, CheckpointCompleted, CheckpointAborted)
+_REPEATED: Final = (
+    Acknowledge,
+    Decline,
+    ReportBuildSide,
+    ReportFinished,
+    ReportEnded,
+    CheckpointCompleted,
+    CheckpointAborted,
+    ProbeSideOpened,
+)
 
 
 class Link(Generic[T]):

@@ -389,7 +389,7 @@ def _fail(job: Job, end: str) -> Effects:
 
 
 def test_a_failed_checkpoint_is_not_tried_in_a_loop() -> None:
-    """S2-38: while a build side is read every one is declined; after one more try the next period decides."""
+    """S2-38: while a slot declines every one; after one more try the next period decides."""
     job = periodic()
     assert of(IssueId, job.decline(1, Why.DECLINED_TASK_NOT_READY))
     job.issue(2)

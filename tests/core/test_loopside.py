@@ -323,14 +323,6 @@ def test_a_stop_ends_a_loop_that_goes_round_on_its_own() -> None:
     assert hear(machine, ROUND, Probe(1, 0), ROWS) == [LogFeedback((FIRST,), ROWS)]
 
 
-def test_a_loop_that_fills_a_table_comes_to_its_end_before_a_stop() -> None:
-    machine = head(completes=True)
-    assert hear_both(machine, ENDED, barrier(1, Kind.STOP))[-2:] == probed(1, 0)
-    effects = prove(machine)
-    assert effects[:4] == [EndInput(1), Finish(), Broadcast(ENDED), ReportFinished()]
-    assert Broadcast(barrier(1, Kind.STOP)) in effects
-
-
 def test_a_subtask_of_the_body_passes_probes_on_behind_what_it_held_back() -> None:
     """And what lies outside the loop lets them be."""
     assert hear(body(), COMES, Probe(1, 0)) == probed(1, 0)

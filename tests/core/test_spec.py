@@ -24,8 +24,20 @@ def test_the_spec_of_a_subtask_is_read_off_the_graph() -> None:
     assert spec_of(graph, subtask("t/0")).completes, "it feeds the build side through another operator"
     assert not spec_of(graph, subtask("s/0")).completes
     assert feeds_build_side(graph, OperatorId("m"))
+    opens_after = {str(one): spec_of(graph, one).opens_after for one in graph.subtasks}
+    assert {uid for uid, joins in opens_after.items() if joins} == {"s/0"}
+    assert opens_after["s/0"] == {OperatorId("j")}
     assert spec_of(graph, subtask("m/0"), finished=True).finished_on_restore
-    assert spec_of(graph, subtask("m/0"), mode=CheckpointMode.AT_LEAST_ONCE).mode is CheckpointMode.AT_LEAST_ONCE
+
+
+def test_a_build_side_is_aligned_in_at_least_once_mode_too() -> None:
+    """Its keys are unique, so a row that comes again after a restore would fail the job."""
+    graph = JobGraph(
+        (source("s"), source("t", bounded=True), operator("m"), operator("j"), sink("k")),
+        (edge("s", "j"), edge("t", "m"), edge("m", "j", input=1, build=True), edge("j", "k")),
+    )
+    modes = {str(one): spec_of(graph, one, mode=CheckpointMode.AT_LEAST_ONCE).mode for one in graph.subtasks}
+    assert {uid for uid, mode in modes.items() if mode is CheckpointMode.EXACTLY_ONCE} == {"t/0", "m/0", "j/0"}
 
 
 def test_the_place_in_a_loop_tells_what_comes_round_from_what_comes_in() -> None:
@@ -51,9 +63,10 @@ def test_a_loop_in_a_loop_is_not_entered_from_outside() -> None:
     assert not inner.is_entry
 
 
-def test_a_loop_that_fills_a_table_is_not_stopped_half_way() -> None:
+def test_only_sources_of_a_build_side_read_to_its_end_at_a_drain() -> None:
+    """A loop on the way comes to its end at every drain."""
     operators = (source("a", bounded=True), operator("h"), operator("b"), source("p"), operator("j"), sink("k"))
     loop = (edge("a", "h"), edge("h", "b"), back("b", "h"), edge("b", "j", input=1, build=True))
     graph = JobGraph(operators, (*loop, edge("p", "j"), edge("j", "k")))
     completes = {str(one): spec_of(graph, one).completes for one in graph.subtasks}
-    assert [uid for uid, complete in completes.items() if complete] == ["a/0", "h/0"]
+    assert [uid for uid, complete in completes.items() if complete] == ["a/0"]

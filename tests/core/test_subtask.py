@@ -20,6 +20,7 @@ from runtime.core.effects import (
     ForgetCheckpoint,
     PreparePreBarrier,
     Process,
+    ReportBuildSide,
     ReportEnded,
     ReportFinished,
     SubtaskEffect,
@@ -28,6 +29,7 @@ from runtime.core.events import (
     CheckpointAborted,
     CheckpointCompleted,
     MessageArrived,
+    ProbeSideOpened,
     SnapshotFailed,
     SnapshotStored,
     SourceAdvanced,
@@ -38,7 +40,7 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.ids import ChannelId, CheckpointId, Token
+from runtime.core.ids import ChannelId, CheckpointId, OperatorId, Token
 from runtime.core.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
@@ -476,57 +478,104 @@ def joining(**spec: Any) -> Subtask:
     return two_inputs(build=frozenset({RIGHT}), **spec)
 
 
-def test_the_build_side_is_read_to_its_end_first() -> None:
+WHOLE = EndOfData(drain=True)
+UNALIGNED = "records have come to the probe side before the build side was read"
+
+
+def test_a_barrier_passes_while_the_build_side_is_read() -> None:
     machine = joining()
-    assert machine.readable(RIGHT)
+    assert hear(machine, RIGHT, ROWS, barrier(1)) == [Process(RIGHT, ROWS)]
+    assert hear(machine, LEFT, barrier(1)) == taken(1)
+    assert hear(machine, RIGHT, ROWS, WHOLE) == [Process(RIGHT, ROWS), EndInput(1), ReportBuildSide()]
+    assert hear(machine, LEFT, ROWS) == [Process(LEFT, ROWS)]
+
+
+def test_probe_rows_that_come_early_wait_for_the_build_side() -> None:
+    """They come of restored state. Their channel is blocked behind the first of them."""
+    machine = joining()
+    assert hear(machine, LEFT, ROWS) == []
     assert not machine.readable(LEFT)
-    hear(machine, RIGHT, EndOfData(drain=True))
+    assert hear(machine, RIGHT, WHOLE) == [EndInput(1), ReportBuildSide(), Process(LEFT, ROWS)]
     assert machine.readable(LEFT)
 
 
-def test_until_then_checkpoints_are_declined() -> None:
-    machine = joining()
-    assert hear(machine, RIGHT, barrier(1)) == [
-        Decline(CheckpointId(1), Why.DECLINED_TASK_NOT_READY, "the build side is still being read"),
+def test_checkpoints_are_declined_once_while_probe_rows_wait() -> None:
+    third = ChannelId(1, 1, 0)
+    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
+    declined = [
+        Decline(CheckpointId(1), Why.DECLINED_TASK_NOT_READY, UNALIGNED),
         Broadcast(CancelBarrier(CheckpointId(1))),
     ]
+    assert hear(machine, LEFT, ROWS) == []
+    assert hear(machine, RIGHT, barrier(1)) == declined
+    assert hear(machine, third, barrier(1)) == []
     assert machine.readable(RIGHT), "and nothing is blocked"
-    hear(machine, RIGHT, EndOfData(drain=True))
+    hear(machine, RIGHT, WHOLE)
+    hear(machine, third, WHOLE)
     assert hear(machine, LEFT, barrier(1)) == [], "a straggler"
 
 
-def test_a_checkpoint_is_declined_once_however_many_build_channels_bring_it() -> None:
-    third = ChannelId(1, 1, 0)
-    machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
-    assert hear(machine, RIGHT, barrier(1)) != []
-    assert hear(machine, third, barrier(1)) == []
+def test_a_checkpoint_whose_barrier_came_before_the_probe_rows_is_declined_too() -> None:
+    machine = joining()
+    assert hear(machine, RIGHT, barrier(1)) == []
+    assert [type(effect) for effect in hear(machine, LEFT, ROWS)] == [Decline, Broadcast]
+    assert machine.readable(RIGHT)
 
 
-def test_a_barrier_behind_the_end_of_one_build_channel_waits_for_the_others() -> None:
-    """At a stop every build source reads to its end first, one sooner than the other."""
+def test_a_drain_is_aligned_behind_the_build_side_and_the_rows_that_waited() -> None:
+    """S0-69: every build source reads to its end first, one sooner than the other."""
     third = ChannelId(1, 1, 0)
     machine = started(inputs={LEFT: 0, RIGHT: 1, third: 1}, build=frozenset({RIGHT, third}))
-    assert hear(machine, RIGHT, EndOfData(drain=True), barrier(1, Kind.STOP)) == []
-    assert hear(machine, third, ROWS, EndOfData(drain=True), barrier(1, Kind.STOP)) == [
+    drain = barrier(1, Kind.DRAIN)
+    assert hear(machine, RIGHT, WHOLE, drain) == []
+    assert hear(machine, LEFT, ROWS) == [], "the barrier stays pending"
+    assert hear(machine, third, ROWS, WHOLE, drain)[:4] == [
         Process(third, ROWS),
         EndInput(1),
+        ReportBuildSide(),
+        Process(LEFT, ROWS),
     ]
+    effects = hear(machine, LEFT, WHOLE, drain)
+    assert effects[-3:] == taken(1, Kind.DRAIN, finished=True)
+
+
+def test_a_stop_does_not_wait_for_the_build_side() -> None:
+    """S0-69: what has been read of it is state; the rest is read after a restore."""
+    machine = joining()
+    hear(machine, RIGHT, ROWS, EndOfData(drain=False), barrier(1, Kind.STOP))
     effects = hear(machine, LEFT, EndOfData(drain=False), barrier(1, Kind.STOP))
     assert effects[-3:] == taken(1, Kind.STOP)
+    assert ReportBuildSide() not in effects
 
 
-def test_a_bounded_source_of_a_build_side_is_not_stopped_half_way() -> None:
-    """Half a table would join wrongly for ever."""
+def test_what_leads_to_a_probe_side_waits_for_the_build_side() -> None:
+    """Sources are not polled and timers do not fire; barriers, stops and the end of a skipped source go on."""
+    j, k = OperatorId("j"), OperatorId("k")
+    source, on_the_way = started(opens_after=frozenset({j, k})), one_input(opens_after=frozenset({j}))
+    assert (source.may_poll, on_the_way.may_fire) == (False, False)
+    assert source.handle(Triggered(barrier(1))) == taken(1)
+    assert source.handle(ProbeSideOpened(j)) == []
+    assert not source.may_poll, "another join is ahead"
+    source.handle(ProbeSideOpened(k))
+    on_the_way.handle(ProbeSideOpened(j))
+    assert (source.may_poll, on_the_way.may_fire) == (True, True)
+    stopped = started(opens_after=frozenset({j}))
+    assert stopped.handle(Triggered(barrier(1, Kind.STOP)))[-3:] == taken(1, Kind.STOP)
+    assert not stopped.waits_for_build_side
+
+
+def test_a_drain_lets_a_source_of_a_build_side_read_to_its_end() -> None:
+    """Half a table would join wrongly for ever: a drained job has no later."""
     machine = started(completes=True)
-    assert machine.handle(Triggered(barrier(1, Kind.STOP))) == []
+    assert machine.handle(Triggered(barrier(1, Kind.DRAIN))) == []
     assert machine.may_poll
     effects = machine.handle(SourceExhausted())
-    assert effects == DRAINED + taken(1, Kind.STOP, finished=True, time=MAX_WATERMARK)
+    assert effects == DRAINED + taken(1, Kind.DRAIN, finished=True, time=MAX_WATERMARK)
 
 
-def test_a_deferred_stop_that_is_given_up_leaves_the_source_reading() -> None:
+def test_a_deferred_drain_that_is_given_up_leaves_the_source_reading() -> None:
     machine = started(completes=True)
-    machine.handle(Triggered(barrier(1, Kind.STOP)))
+    machine.handle(Triggered(barrier(1, Kind.DRAIN)))
     machine.handle(CheckpointAborted(CheckpointId(9)))
     machine.handle(CheckpointAborted(CheckpointId(1)))
     assert machine.may_poll

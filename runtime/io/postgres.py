@@ -35,6 +35,8 @@ _SILENCE: Final = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
+#: As Django sets it. Without it psycopg returns text of a database in SQL_ASCII as bytes.
+_ENCODING: Final = "utf8"
 CHANNEL: Final = "weir_operation"
 
 
@@ -60,7 +62,8 @@ class RunRow:
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
     """Raises EnvironmentFailure when Postgres cannot be reached."""
     try:
-        return psycopg.connect(make_conninfo(url, **_SILENCE), autocommit=True, row_factory=dict_row)
+        conninfo = make_conninfo(url, client_encoding=_ENCODING, **_SILENCE)
+        return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
     except psycopg.OperationalError as error:
         raise EnvironmentFailure(f"Postgres cannot be reached: {error}") from error
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -21,7 +22,7 @@ from runtime.core.lifecycle import RunEvent, RunState
 from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory_records import MemoryRecords
-from runtime.io.postgres import PostgresRecords, load_run
+from runtime.io.postgres import PostgresRecords, connect, load_run
 from runtime.io.queries import load
 from runtime.records import Completed, OperationRequest, RunRecords
 from runtime.redaction import redacted_within
@@ -387,6 +388,18 @@ def test_what_a_checkpoint_has_of_all_subtasks_is_never_more_than_all() -> None:
     row = Checkpoint.objects.get()
     assert (row.acknowledged, row.subtasks) == (1, 1)
     records.close()
+
+
+def test_text_is_text_in_a_database_without_an_encoding(database_url: str) -> None:
+    """Postgres makes databases in SQL_ASCII where its machine names no locale, as containers often do."""
+    parts = urlsplit(database_url)
+    with connect(database_url) as admin:
+        admin.execute("create database ascii encoding 'SQL_ASCII' locale 'C' template template0")
+        try:
+            with connect(parts._replace(path="/ascii").geturl()) as plain:
+                assert plain.execute("select 'Zürich'::text as name").fetchone() == {"name": "Zürich"}
+        finally:
+            admin.execute("drop database ascii with (force)")
 
 
 def test_an_unknown_run_and_an_unreachable_server_are_named() -> None:

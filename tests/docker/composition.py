@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.docker.podman import Podman
 from tests.waiting import until
 
 PATIENCE_S = 300.0
+HEALTH_CHECK_PAUSE_S = 1.0  #: each check starts a program in the container, Celery's a whole console
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,6 @@ class Composition:
             else:
                 self._until_completed(self.containers(name)[0])
 
-    def down(self) -> None:
-        self.compose("down", "--volumes", "--timeout", "10")
-
     def containers(self, service: str) -> list[str]:
         label = f"label=com.docker.compose.service={service}"
         return self.engine("ps", "--all", "--filter", label, "--format", "{{.Names}}").split()
@@ -62,7 +61,11 @@ class Composition:
         def logs() -> str:
             return self.engine("logs", "--tail", "60", container, check=False)
 
-        until(lambda: self.engine.succeeds("healthcheck", "run", container), PATIENCE_S, or_else=logs)
+        def is_healthy() -> bool:
+            time.sleep(HEALTH_CHECK_PAUSE_S)
+            return self.engine.succeeds("healthcheck", "run", container)
+
+        until(is_healthy, PATIENCE_S, or_else=logs)
 
     def _until_completed(self, container: str) -> None:
         def state() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 from stack.demo_api import Api
 from stack.demo_live import AllRead
-from stack.demo_steps import RECORDS
+from stack.demo_steps import RECORDS, REST_FEED_S
+from stack.demo_story import SLOW_FEED_S
 from stack.launch.java import find_java
 from stack.services import free_port
 from stack.settings import ROOT
@@ -28,6 +30,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(3000)]
 IMAGES = Path(__file__).parent / "images"
 PATIENCE_S = 600.0
 USER = 10001  #: of the image
+RIGHTS_QUERY = """
+    select rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls from pg_roles where rolname = current_user
+"""
+DATABASES_QUERY = "select array_agg(datname::text) from pg_database where pg_get_userbyid(datdba) = current_user"
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +53,33 @@ def build(engine: Podman, file: Path, context: Path, name: str) -> None:
     engine("build", "--network", "host", *pip_mounts(), "--file", str(file), "--tag", name, str(context))
 
 
-@pytest.fixture
-def composition(engine: Podman) -> Iterator[Composition]:
-    names = ("DJANGO_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "WEIR_ADMIN_PASSWORD")
+@pytest.fixture(scope="module")
+def composition(engine: Podman) -> Composition:
+    """All services, with two Spark workers. They end with the engine."""
+    names = ("DJANGO_SECRET_KEY", "POSTGRES_PASSWORD", "WEIR_DB_PASSWORD", "REDIS_PASSWORD", "WEIR_ADMIN_PASSWORD")
     given = {name: secrets.token_hex(20) for name in names}
     given["WEIR_HTTP_PORT"] = str(free_port())
-    told = replace(engine, environment={**engine.environment, **given})
-    composition = Composition.read(told, ROOT / "docker/compose.yaml")
-    try:
-        yield composition
-    finally:
-        composition.down()
+    file = ROOT / "docker/compose.yaml"
+    optional = set(re.findall(r"\$\{(\w+)", file.read_text()))  # the servers of this test session have set some
+    inherited = {name: value for name, value in engine.environment.items() if name not in optional}
+    composition = Composition.read(replace(engine, environment={**inherited, **given}), file)
+    composition.up(spark_worker=2)
+    return composition
+
+
+def test_the_role_of_the_console_owns_its_database_and_no_other_right(composition: Composition) -> None:
+    ask = f"""
+import os, psycopg
+with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
+    for query in {RIGHTS_QUERY!r}, {DATABASES_QUERY!r}:
+        print(*connection.execute(query).fetchone())
+"""
+    printed = composition.engine("exec", composition.containers("web")[0], "python", "-c", ask)
+    assert printed.splitlines() == ["False False False False False", "['weir']"]
 
 
 def test_the_story_of_the_demo_is_exact_on_containers(composition: Composition) -> None:
     """Savepoint, a killed Spark worker, stop, restore at another parallelism, drain: every row once."""
-    composition.up(spark_worker=2)
     engine = composition.engine
     url = f"http://127.0.0.1:{engine.environment['WEIR_HTTP_PORT']}"
     api = Api.login(url, "operator", engine.environment["WEIR_ADMIN_PASSWORD"])
@@ -76,7 +93,7 @@ def test_the_story_of_the_demo_is_exact_on_containers(composition: Composition) 
     body = {"parallelism": 2, "params": params, "settings": {"checkpoint_interval_ms": 2000}}
     api.ready_version(job, body, PATIENCE_S)
 
-    slow = feed(flights, 1200)
+    slow = feed(flights, SLOW_FEED_S)
     try:
         api.operate(job, "start", {}, PATIENCE_S)
         until(lambda: len(api.checkpoints(job)) >= 3, PATIENCE_S, or_else=lambda: str(api.latest_run(job)))
@@ -94,7 +111,7 @@ def test_the_story_of_the_demo_is_exact_on_containers(composition: Composition) 
     until(lambda: api.latest_run(job)["state"] == "stopped", PATIENCE_S)
 
     api.operate(job, "restore", {"checkpoint": api.checkpoints(job)[-1]["id"], "parallelism": 3}, PATIENCE_S)
-    assert feed(flights, 12).wait() == 0
+    assert feed(flights, REST_FEED_S).wait() == 0
     done = AllRead()
     run = int(api.latest_run(job)["id"])
     until(lambda: done.settled(api.run(run), int(api.checkpoints(job)[-1]["number"])), PATIENCE_S)

@@ -104,6 +104,14 @@ def test_all_parts_of_weir_share_one_image_and_the_contract(services: dict[str, 
     assert [name for name in console if not wanted <= set(ours[name]["environment"])] == []
 
 
+def test_the_role_of_the_console_is_not_the_superuser_that_the_image_makes(services: dict[str, dict[str, Any]]) -> None:
+    superuser = services["postgres"]["environment"].get("POSTGRES_USER", "postgres")
+    for name, service in services.items():
+        url = service.get("environment", {}).get("DATABASE_URL", "")
+        assert not url.startswith(f"postgresql://{superuser}:"), name
+        assert "POSTGRES_PASSWORD" not in url, name
+
+
 def test_no_secret_is_written_down_and_only_loopback_is_published(services: dict[str, dict[str, Any]]) -> None:
     text = (DOCKER / "compose.yaml").read_text()
     assert re.findall(r"(?:PASSWORD|SECRET_KEY): (?!\$\{\w+:\?)", text) == []

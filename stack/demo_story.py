@@ -26,7 +26,7 @@ from stack.demo_output import Output
 from stack.demo_steps import PATIENCE_S, RECORDS, Story, StoryFailed
 
 PHASES: Final = 12
-SLOW_FEED_S: Final = 400.0  #: the pace while things are being killed
+SLOW_FEED_S: Final = 1200.0  #: the pace while things are being killed: a busy machine kills before the year is over
 ENDED: Final = {"finished", "stopped", "canceled", "failed"}
 BAR: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
 

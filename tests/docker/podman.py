@@ -23,6 +23,10 @@ import pytest
 from stack.reaper import TEST_MARK
 from stack.settings import ROOT
 
+#: Cases that `make test-slow` leaves out, because what they add is not worth their minutes on every run.
+only_on_demand = pytest.mark.skipif(
+    os.environ.get("WEIR_TEST_CONTAINERS") != "1", reason="set WEIR_TEST_CONTAINERS=1 to run every case in containers"
+)
 PROGRAMS: Final = ("podman", "runc", "mmdebstrap", "git", "iptables")  #: netavark needs the last
 _ENGINE: Final = """
 [containers]
@@ -86,8 +90,6 @@ class Podman:
 @contextlib.contextmanager
 def podman() -> Iterator[Podman]:
     """Skips with the reason where containers cannot run; removes containers, images, networks and mounts at the end."""
-    if os.environ.get("WEIR_TEST_CONTAINERS") != "1":
-        pytest.skip("set WEIR_TEST_CONTAINERS=1 to run containers")
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")

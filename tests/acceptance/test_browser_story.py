@@ -21,7 +21,7 @@ from tests.console.ui.test_browser import ARGUMENTS
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
-pytestmark = [pytest.mark.browser, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PATIENCE_MS = PATIENCE_S * 1000
 FEED_S = 25

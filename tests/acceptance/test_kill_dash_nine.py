@@ -19,7 +19,7 @@ from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -45,10 +45,11 @@ BY_HAND = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(spark: SparkSession) -> DataFrame:
+    """Computed once: each test compares the same answer with another output."""
     airlines = spark.createDataFrame([("AA", "American"), ("UA", "United")], spark_schema(AIRLINES))
-    return answer(spark.createDataFrame(FLOWN, spark_schema(FLIGHTS)), airlines)
+    return answer(spark.createDataFrame(FLOWN, spark_schema(FLIGHTS)), airlines).cache()
 
 
 def compared(spark: SparkSession, expected: DataFrame, folder: Path, rows: list[dict[str, Any]]) -> Comparison:

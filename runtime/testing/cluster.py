@@ -52,8 +52,9 @@ from runtime.core.flow import Credits, Grants
 from runtime.core.graph import JobGraph, Partitioning
 from runtime.core.ids import ChannelId, SubtaskId, Token
 from runtime.core.keygroups import owner_of
-from runtime.core.lead import Lead, hearings
+from runtime.core.lead import hearings
 from runtime.core.messages import Records
+from runtime.core.reading import Reading
 from runtime.core.recovery import Restored
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
@@ -100,7 +101,7 @@ class Attempt:
         machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         for host in self.order:
             if host.machine.is_source:
-                host.lead = Lead(hearings(graph, host.subtask, panes_ms, machines))
+                host.reading = Reading(hearings(graph, host.subtask, panes_ms, machines))
 
     def abandon(self, lingers: int) -> None:
         self.lingers = lingers
@@ -141,7 +142,7 @@ class Host:
         self.turn = 0
         self.leisure = Random(f"{attempt.token} {subtask}")  # of its own: merging changes nothing that others see
         self.untidied: list[Callable[[], None]] = []
-        self.lead = Lead()
+        self.reading = Reading()
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
@@ -220,7 +221,7 @@ class Host:
 
     @property
     def waits_for_slower(self) -> bool:
-        return self.lead.too_far and not self.machine.idle
+        return not self.machine.idle and self.reading.waits_for_slower(self.world.now)
 
     def _poll(self) -> bool:
         source = self.operator
@@ -229,7 +230,7 @@ class Host:
         assert isinstance(source, SourceOperator), "only sources are polled"
         rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
         if rows:
-            self.lead.polled()
+            self.reading.came(len(rows), 0, self.world.now)
             self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
             if self.machine.idle:
                 self.handle(SourceResumed())

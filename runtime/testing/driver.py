@@ -32,6 +32,7 @@ from runtime.core.effects import (
     TriggerSubtask,
     WakeAt,
 )
+from runtime.core.envelope import home_of
 from runtime.core.events import (
     Acknowledged,
     CheckpointAborted,
@@ -54,14 +55,17 @@ from runtime.core.events import (
 from runtime.core.ids import CheckpointId, OperatorId, SubtaskId
 from runtime.errors import EnvironmentFailure
 from runtime.hosts import retention
+from runtime.hosts.monitor import Monitor
 from runtime.io.manifests import write_manifest
 from runtime.testing.cluster import Attempt
-from runtime.testing.invariants import check_files, check_notified, require
+from runtime.testing.invariants import check_discarded, check_files, check_notified, require
 from runtime.testing.slots import Broken, Said, SlotLost, Started
 from runtime.testing.world import JOB, World
 
 #: Reasons that count for what reports show; those of a trigger that never came to be are not reported.
 _COUNTED: Final = (FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, FailureReason.FINALIZE_FAILED)
+
+HEARTBEAT_TIMEOUT_MS: Final = 2_000
 
 Work = Callable[[], "Work | None"]  #: what must be done right after it, if anything
 
@@ -71,6 +75,7 @@ class Process:
     """The process in which a master and its drivers live, one after another."""
 
     gone: bool = False  #: crashed, or superseded
+    stopped_until: int = 0  #: in the world's time: by a signal, to continue then
 
 
 class Driver:
@@ -94,6 +99,9 @@ class Driver:
         self.tolerable = settings.tolerable_failures
         self.failed_in_a_row = 0  #: checkpoints, as a person would count them from the reports
         self.newest_completed = 0
+        self.monitor = Monitor(attempt.graph)
+        for slot in attempt.slots:
+            self.monitor.heard(slot, world.now)
 
     @property
     def now(self) -> int:
@@ -118,11 +126,25 @@ class Driver:
         self.feed(CoordinatorSuspended(self.now))
 
     def tick(self) -> None:
-        """Wakes the coordinator once for all wishes that are due."""
+        """Wakes the coordinator once for all wishes that are due, then judges silence if all mail has been read."""
+        if self.world.faults.may_happen("stop_master"):
+            self._judge_silence()
         due = [at for at in self.wakes if at <= self.now]
         if due and not self.suspended and not self.ended:
             self.wakes = [at for at in self.wakes if at > self.now]
             self.feed(Ticked(self.now))
+
+    def _judge_silence(self) -> None:
+        """As `hosts.attempt`. A slot that is lost is reported as such, so a silent one is a mistake of the master."""
+        slots = self.attempt.slots
+        if self.suspended or self.ended or any(slot.up.ready for slot in slots.values()):
+            return
+        for index, slot in slots.items():
+            if slot.take_beat():
+                self.monitor.heard(index, self.world.now)
+        silent = self.monitor.silent(self.world.now, HEARTBEAT_TIMEOUT_MS)
+        if silent is not None:
+            require(not slots[silent].beats, "a-living-slot-is-not-blamed", f"slot {silent}")
 
     # ------------------------------------------------------------ what slots say
 
@@ -226,6 +248,9 @@ class Driver:
         self.world.later(lambda: self._written(work), slow)
 
     def _written(self, work: Work) -> None:
+        if self.world.now < self.process.stopped_until:
+            self.world.background.add(self.process.stopped_until, lambda: self._written(work))
+            return
         following = work()
         if following is not None:
             self.to_write[0] = (following, "slow_manifest")
@@ -287,17 +312,24 @@ class Driver:
         """After a completion: what is too old is given up, and then its files go; time may pass in between."""
         if self.process.gone:
             return None
-        discarded = self.world.records.discard_beyond(self.attempt.token, self.world.retained_checkpoints)
+        before = self.world.records.retained()
+        folders = self.world.records.discard_beyond(self.attempt.token, self.world.retained_checkpoints)
+        discarded = [manifest for manifest in before if home_of(manifest) in folders]
         return (lambda: self._delete(discarded)) if discarded else None
 
-    def _delete(self, discarded: list[str]) -> None:
+    def _delete(self, discarded: list[Manifest]) -> None:
         if self.process.gone:
             return
+        records, storage = self.world.records, self.world.storage
+        folders = [home_of(manifest) for manifest in discarded]
         try:
-            retention.discard(self.world.storage, discarded, self.world.records.retained())
+            retention.discard(storage, folders, records.readable(), records.unreadable())
+            limit = max((one.checkpoint for one in records.retained() if one.checkpoint in records.damaged), default=0)
+            readable = [manifest for manifest in discarded if manifest.checkpoint not in records.damaged]
+            check_discarded(storage, readable, records.retained(), limit)
         except EnvironmentFailure as failure:
             self.world.note(f"{self.attempt.token}:master", f"what is left is swept at the next start: {failure}")
-        self.world.note(f"{self.attempt.token}:master", f"discarded {discarded}")
+        self.world.note(f"{self.attempt.token}:master", f"discarded {folders}")
         check_files(self.world.storage, self.world.records.retained())
 
     def _superseded(self) -> None:

@@ -33,6 +33,9 @@ RATES: Final = {
 #: Chance of each act of others at each step of the world. Drawn last, so that worlds without them stay as they were.
 OTHERS: Final = {
     "take_output": 0.002,  #: a consumer moves all committed output away
+    "storage_outage": 0.0005,  #: nothing can be read, written or deleted for a while
+    "stop_master": 0.0005,  #: the process is stopped (SIGSTOP) and continues; its slots go on meanwhile
+    "damage_manifest": 0.002,  #: a retained checkpoint, not the newest, can no longer be read
 }
 
 #: Chance of each request at each step of the world.
@@ -70,6 +73,10 @@ class Faults:
         return cls(
             seed, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in (RATES | REQUESTS | OTHERS).items()}, only
         )
+
+    def may_happen(self, name: str) -> bool:
+        """Whether this world has the fault at all."""
+        return name in self.ordered or bool(self.rates.get(name))
 
     def strikes(self, name: str) -> bool:
         if name in self.ordered:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Set
 
-from runtime.core.checkpoint import CommitPermit, FinishedState, Manifest
+from runtime.core.checkpoint import CommitPermit, FinishedState, Manifest, numbers_of
 from runtime.core.flow import CHANNEL_WINDOW_BYTES
 from runtime.core.graph import JobGraph
 from runtime.core.ids import ChannelId, CheckpointId, SubtaskId, Token
@@ -160,6 +160,23 @@ def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
     for manifest in retained:
         missing = files_of(manifest) - there
         require(not missing, "a-retained-checkpoint-keeps-its-files", f"{manifest.checkpoint} lacks {sorted(missing)}")
+
+
+def check_discarded(
+    store: SnapshotStore, discarded: Iterable[Manifest], retained: Iterable[Manifest], limit: int
+) -> None:
+    """After a deletion that did not fail. Checkpoints up to `limit` cannot be read: they may name files up to there."""
+    needed = {path for manifest in retained for path in files_of(manifest)}
+    for manifest in discarded:
+        own = [path for path in files_of(manifest) - needed if _checkpoint_of(path) > limit]
+        left = set(own) & set(store.list(""))
+        require(not left, "deletion-goes-on", f"{sorted(left)} of {manifest.checkpoint}, unreadable up to {limit}")
+
+
+def _checkpoint_of(path: str) -> int:
+    numbers = numbers_of(path.split("/", 1)[0])
+    assert numbers is not None, path
+    return numbers[0]
 
 
 def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:

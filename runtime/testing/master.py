@@ -60,12 +60,20 @@ class Master:
     def gone(self) -> bool:
         return self.process.gone
 
+    @property
+    def stopped(self) -> bool:
+        return self.world.now < self.process.stopped_until
+
+    def stop_for(self, ms: int) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        self.process.stopped_until = self.world.now + ms
+
     def crash(self) -> None:
         self.process.gone = True
 
     def step(self) -> bool:
         """Begins an attempt, ends one, or takes one message of a slot."""
-        if self.gone or self.ending is not None:
+        if self.gone or self.stopped or self.ending is not None:
             return False
         if self.driver is None:
             return self._begin() if self.world.now >= self.begin_at else False
@@ -81,12 +89,14 @@ class Master:
         return True
 
     def tick(self) -> None:
-        if self.driver is not None and not self.gone:
+        if self.driver is not None and not self.gone and not self.stopped:
             self.driver.tick()
 
     def next_wake(self) -> int | None:
         if self.gone or self.ending is not None:
             return None
+        if self.stopped:
+            return self.process.stopped_until
         return self.begin_at if self.driver is None else self.driver.next_wake()
 
     # ------------------------------------------------------------ attempts
@@ -113,10 +123,12 @@ class Master:
             self._commit(base, token)
             dealt = dict(assign(base, self.graph))
         self.world.bases[token] = base
-        retained = self.world.records.retained()
+        records = self.world.records
+        retained, unreadable = records.retained(), records.unreadable()
         for uid in (operator.uid for operator in self.graph.operators if operator.commits):
-            self.world.target.clean(uid, token, retained_committables(retained, uid))
-        retention.sweep(self.world.storage, token, retained)
+            if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
+                self.world.target.clean(uid, token, retained_committables(retained, uid))
+        retention.sweep(self.world.storage, token, records.readable(), unreadable)
         check_files(self.world.storage, retained)
         check_owed(self.world.target.names, retained)
         self._start(token, dealt)
@@ -166,7 +178,7 @@ class Master:
     # ------------------------------------------------------------ people
 
     def request(self, kind: CheckpointKind, operation: str) -> None:
-        if self.driver is not None and not self.driver.suspended and not self.driver.ended:
+        if self.driver is not None and not (self.stopped or self.driver.suspended or self.driver.ended):
             self.driver.asked.add(operation)
             self.driver.stopping = self.driver.stopping or kind.ends_job
             self.driver.feed(CheckpointRequested(self.world.now, kind, operation))

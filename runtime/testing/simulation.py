@@ -13,10 +13,12 @@ from typing import Final, TypeVar
 
 from runtime.core.checkpoint import CheckpointMode, Manifest
 from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.envelope import FILE_NAME, home_of
 from runtime.core.ids import OperatorId
 from runtime.core.messages import CheckpointKind
 from runtime.testing.cluster import Attempt, Host
 from runtime.testing.cuts import Cuts
+from runtime.testing.driver import HEARTBEAT_TIMEOUT_MS
 from runtime.testing.faults import Faults
 from runtime.testing.invariants import Violation, check_output, require
 from runtime.testing.jobs import Job, Positions, listed, pooled, random_job, random_parallelism, with_tees
@@ -77,6 +79,7 @@ class Simulation:
         self.old_masters: list[Master] = []
         self.operations = 0
         self.incidents = list(plan.incidents)
+        self.storage_back_at = 0
         self.endings: list[Ending] = []
         self.surplus: Counter[tuple[str, str, int]] = Counter()  #: committed rows that the oracle does not have
         self.master = self._new_run(None)
@@ -169,6 +172,7 @@ class Simulation:
         faults = self.world.faults
         if faults.strikes("take_output"):
             self.world.target.take()
+        self._happen_to_storage()
         if self.master.ending is not None:
             self._next_run()
         elif self.master.gone or faults.strikes("crash_master"):
@@ -177,6 +181,8 @@ class Simulation:
             self.crash_master(zombie=True)
         elif faults.strikes("clock_jump"):
             self.world.now += self.rng.choice((100, 1_000, 10_000))
+        elif faults.strikes("stop_master"):
+            self.stop_master()
         elif self.master.driver is not None:
             self._happen_to_attempt(self.master.driver.attempt)
 
@@ -189,10 +195,35 @@ class Simulation:
         for kind in REQUEST_KINDS:
             if faults.strikes(kind) and (len(self.endings) < RUNS_MAX or kind != "stop"):
                 self.request(CheckpointKind(kind))
-        if len(self.endings) < RUNS_MAX and faults.strikes("cancel"):
+        if len(self.endings) < RUNS_MAX and not self.master.stopped and faults.strikes("cancel"):
             self.master.cancel()
         if self.world.steps % 150 == 0 and self._all_read():
             self.request(CheckpointKind.DRAIN)
+
+    def _happen_to_storage(self) -> None:
+        world = self.world
+        world.storage.away = world.now < self.storage_back_at
+        if not world.storage.away and world.faults.strikes("storage_outage"):
+            self.storage_back_at = world.now + self.rng.choice((50, 500, 2_000))
+            world.storage.away = True
+            world.note("fault", f"storage is away until {self.storage_back_at}")
+        if world.faults.strikes("damage_manifest"):
+            self.damage_manifest()
+
+    def damage_manifest(self) -> None:
+        """Of a checkpoint that nothing will be restored from: an attempt or a run restores the newest."""
+        records = self.world.records
+        old = [one for one in records.readable()[:-1] if one not in (records.recovery_point(), self.master.base)]
+        old = [one for one in old if not one.kind.ends_job]
+        if old:
+            damaged = self.rng.choice(old)
+            records.damaged.add(damaged.checkpoint)
+            self.world.storage.damage(f"{home_of(damaged)}/{FILE_NAME}")
+            self.world.note("fault", f"the manifest of {damaged.checkpoint} is damaged")
+
+    def stop_master(self) -> None:
+        self.world.note("fault", "the master is stopped")
+        self.master.stop_for(self.rng.choice((500, 3 * HEARTBEAT_TIMEOUT_MS)))
 
     def crash_slot(self, index: int) -> None:
         if self.master.driver is not None and self.master.driver.attempt.slots[index].alive:
@@ -225,14 +256,14 @@ class Simulation:
     def _all_read(self) -> bool:
         """Whether all input has been given out, so that only a drain can end the job.
 
-        Or as much of it as ever will be: a source may wait for one that has no more, and does not say so.
+        A source waits for one that has no more, and does not say so, for `STANDSTILL_MS` at most.
         """
         driver = self.master.driver
         if self.job.bounded or driver is None or driver.suspended:
             return False
         hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
         sources = [(host.operator, host) for host in hosts if isinstance(host.operator, SourceOperator)]
-        return all(source.drained or host.waits_for_slower for source, host in sources)
+        return all(source.drained for source, host in sources)
 
     # ------------------------------------------------------------ runs
 

@@ -14,6 +14,7 @@ from runtime.core.ids import SubtaskId
 from runtime.testing.world import World
 
 T = TypeVar("T")
+HEARTBEAT_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,19 @@ class Slot:
         self.down: Link[tuple[SubtaskId, SubtaskEvent]] = Link(world)
         self._world = world
         self._connected = True
+        self._beat_at = world.now
+
+    @property
+    def beats(self) -> bool:
+        """Whether it sends heartbeats that arrive."""
+        return self.alive and self._connected
+
+    def take_beat(self) -> bool:
+        """Whether a heartbeat has arrived since the last question."""
+        if not self.beats or self._world.now - self._beat_at < HEARTBEAT_MS:
+            return False
+        self._beat_at = self._world.now
+        return True
 
     def say(self, subtask: SubtaskId, report: Report) -> None:
         for _ in range(self._copies(report)):

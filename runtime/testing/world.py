@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from runtime.core.checkpoint import CommitPermit, Manifest, folder_of
+from runtime.core.envelope import home_of
 from runtime.core.graph import JobGraph
 from runtime.core.ids import CheckpointId, Token
 from runtime.core.messages import CheckpointKind
@@ -71,6 +72,7 @@ class CheckpointRecords:
     run: int = 0
     runs: dict[int, int] = field(default_factory=dict)  #: checkpoint to the run that took it
     discarded: set[int] = field(default_factory=set)
+    damaged: set[int] = field(default_factory=set)  #: their manifests cannot be read
 
     def take_token(self) -> Token:
         self.token = Token(self.token + 1)
@@ -96,6 +98,14 @@ class CheckpointRecords:
     def retained(self) -> list[Manifest]:
         """What may still be restored, oldest first."""
         return [manifest for number, manifest in sorted(self.ledger.recorded.items()) if number not in self.discarded]
+
+    def readable(self) -> list[Manifest]:
+        """Of what is retained, oldest first."""
+        return [manifest for manifest in self.retained() if manifest.checkpoint not in self.damaged]
+
+    def unreadable(self) -> list[str]:
+        """The folders of the rest."""
+        return [home_of(manifest) for manifest in self.retained() if manifest.checkpoint in self.damaged]
 
     def discard_beyond(self, token: Token, keep: int) -> list[str]:
         """Gives up all but the newest `keep` checkpoints; savepoints never. Returns their folders."""
@@ -124,8 +134,16 @@ class Storage(MemorySnapshotStore):
         super().__init__()
         self._rng, self._faults = rng, faults
         self.archive = MemorySnapshotStore()  #: all that was ever written, for the oracle
+        self.away = False  #: in an outage; set by the world
+
+    def damage(self, path: str) -> None:
+        """Cuts a file short."""
+        content = super().get(path)
+        super().delete([path])
+        super().put(path, [content[: len(content) // 2]])
 
     def put(self, path: str, data: Iterable[bytes]) -> None:
+        self._check(path)
         content = b"".join(data)
         failed = self._faults.strikes("fail_snapshot" if path.endswith(".arrow") else "fail_manifest")
         if not failed or self._rng.random() < 0.3:
@@ -135,16 +153,22 @@ class Storage(MemorySnapshotStore):
             raise EnvironmentFailure(f"{path}: storage failed")
 
     def get(self, path: str) -> bytes:
+        self._check(path)
         if self._faults.strikes("fail_read"):
             raise EnvironmentFailure(f"{path}: storage failed")
         return super().get(path)
 
     def delete(self, paths: Iterable[str]) -> None:
+        self._check("a deletion")
         paths = list(paths)
         failed = self._faults.strikes("fail_delete")
         super().delete(paths[: self._rng.randrange(len(paths) + 1)] if failed else paths)
         if failed:
             raise EnvironmentFailure("storage failed")
+
+    def _check(self, what: str) -> None:
+        if self.away:
+            raise EnvironmentFailure(f"{what}: storage is away")
 
 
 @dataclass(slots=True)

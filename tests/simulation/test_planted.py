@@ -19,7 +19,7 @@ from runtime.core.loopside import LoopSide
 from runtime.core.spec import SubtaskSpec, spec_of
 from runtime.core.subtask import Subtask
 from runtime.core.watermarks import Watermarks
-from runtime.hosts import retention
+from runtime.hosts import monitor, retention
 from runtime.state.chain import Link
 from runtime.testing import cluster, master
 from runtime.testing.__main__ import main
@@ -225,7 +225,19 @@ def forget_the_delta_of_an_aborted_checkpoint(patch: pytest.MonkeyPatch) -> None
 def delete_a_file_that_a_retained_manifest_names(patch: pytest.MonkeyPatch) -> None:
     """As if each checkpoint had its files for itself."""
     discard = retention.discard
-    patch.setattr(retention, "discard", lambda store, discarded, retained: discard(store, discarded, ()))
+    patch.setattr(retention, "discard", lambda store, discarded, *retained: discard(store, discarded, ()))
+
+
+def keep_all_files_while_a_manifest_is_unreadable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_may_be_needed", lambda path, unreadable: bool(unreadable))
+
+
+def delete_what_an_unreadable_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_may_be_needed", lambda path, unreadable: False)
+
+
+def blame_slots_for_the_time_in_which_the_master_was_stopped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(monitor, "MAX_LOOK_MS", 10**9)
 
 
 def lose_credit(patch: pytest.MonkeyPatch) -> None:
@@ -301,6 +313,9 @@ PLANTED: dict[Plant, int] = {
     align_on_back_edges: 12,
     end_a_loop_without_probing: 0,
     probe_past_what_an_operator_holds_back: 0,
+    keep_all_files_while_a_manifest_is_unreadable: 30,
+    delete_what_an_unreadable_manifest_may_name: 45,
+    blame_slots_for_the_time_in_which_the_master_was_stopped: 3,
 }
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from runtime.core import reading
 from runtime.core.checkpoint import CheckpointMode, Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.graph import Partitioning
 from runtime.core.messages import CheckpointKind
+from runtime.testing.invariants import Violation
 from runtime.testing.jobs import Job
 from runtime.testing.master import Ending
 from runtime.testing.model import JoinOperator, Row, Split
@@ -382,7 +384,7 @@ def windowing(bounded: bool, *counts: int) -> Job:
 
 def a_source_waits(s: Simulation) -> bool:
     driver = s.master.driver
-    return running(s) and driver is not None and any(host.lead.too_far for host in driver.attempt.order)
+    return running(s) and driver is not None and any(host.waits_for_slower for host in driver.attempt.order)
 
 
 @pytest.mark.parametrize("act", [None, lambda s: s.crash_slot(0), ask(CheckpointKind.STOP), ask(CheckpointKind.DRAIN)])
@@ -398,10 +400,20 @@ def test_while_a_source_waits_for_slower_ones_all_else_goes_on(seed: int, act: C
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_that_has_no_more_and_does_not_say_so_is_waited_for_until_the_drain(seed: int) -> None:
-    """Its windows could not fire either; so what the other has is read after it, and not into state."""
-    s = live(plan(windowing(False, 1, 60, 1, 60), PERIODIC, parallelism={0: 2, 1: 2}), seed)
+def test_one_that_has_no_more_and_does_not_say_so_is_not_waited_for_without_end(seed: int) -> None:
+    """All input is read before the drain: a sibling that stands still holds no other back for more than a second."""
+    waited: list[int] = []
+    incident = Incident(a_source_waits, lambda s: waited.append(s.world.now))
+    s = live(plan(windowing(False, 1, 60), PERIODIC, incident, parallelism={0: 2, 1: 2}), seed)
+    assert waited
     assert CheckpointKind.DRAIN in kinds(s)
+
+
+def test_a_wait_for_a_slower_source_without_a_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the input would never be read."""
+    monkeypatch.setattr(reading, "STANDSTILL_MS", 10**9)
+    with pytest.raises(Violation, match="liveness"):
+        live(plan(windowing(False, 1, 60), PERIODIC, parallelism={0: 2, 1: 2}), 0)
 
 
 # ---------------------------------------------------------------- splits in list state

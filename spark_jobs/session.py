@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runtime.hosts.event_log import event_log_settings
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -58,7 +60,7 @@ class SparkSettings:
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if self.master == "local" or self.master.startswith("local["):  # Spark makes a secret of its own for each start
             conf["spark.authenticate"] = "true"
-        return conf | dict(self.extra)
+        return conf | event_log_settings(os.environ) | dict(self.extra)
 
 
 @contextmanager

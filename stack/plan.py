@@ -10,6 +10,8 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 from stack.services import Service
@@ -84,6 +86,31 @@ def beat(environment: Mapping[str, str], settings: Settings) -> Spec:
         "--schedule", str(settings.run / "beat-schedule"), "--pidfile=",
     ]  # fmt: skip
     return Spec(name="beat", argv=argv, environment=environment, folder=ROOT, grace_s=5.0)
+
+
+def history(environment: Mapping[str, str]) -> list[Spec]:
+    """Spark's history server, where WEIR_SPARK_HISTORY_PORT asks for it: what Spark's UI showed of runs that ended."""
+    port = environment.get("WEIR_SPARK_HISTORY_PORT")
+    if not port:
+        return []
+    log = Path(environment["WEIR_SPARK_EVENT_LOG"])
+    log.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = f"-Dspark.history.fs.logDirectory={log.resolve().as_uri()} -Dspark.history.ui.port={port}"
+    spark = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[union-attr, index]
+    return [
+        Spec(
+            name="history",
+            argv=[str(spark / "bin/spark-class"), "org.apache.spark.deploy.history.HistoryServer"],
+            environment={
+                **environment,
+                "SPARK_HISTORY_OPTS": options,
+                "SPARK_DAEMON_MEMORY": "512m",
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            folder=ROOT,
+            is_ready=lambda: answers(f"http://127.0.0.1:{port}/"),
+        )
+    ]
 
 
 def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> Spec:

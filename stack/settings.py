@@ -108,11 +108,19 @@ def contract(settings: Settings, database: str, broker: str, http_port: int) -> 
         "DJANGO_SETTINGS_MODULE": "console.settings",
         "SPARK_MASTER": environment.get("SPARK_MASTER", ""),
         "SPARK_LOCAL_DIRS": str(settings.var / "spark"),
+        **_event_log(settings, environment),
         **_spark_address(environment),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "JAVA_HOME": find_java(environment) or "",
     }
+
+
+def _event_log(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Spark's history server reads what runs and stages have logged; without it nothing is logged unless asked."""
+    port = environment.get("WEIR_SPARK_HISTORY_PORT", "")
+    folder = environment.get("WEIR_SPARK_EVENT_LOG") or (str(settings.var / "spark-events") if port else "")
+    return {"WEIR_SPARK_EVENT_LOG": folder, "WEIR_SPARK_HISTORY_PORT": port} if folder else {}
 
 
 def _spark_address(environment: Mapping[str, str]) -> dict[str, str]:

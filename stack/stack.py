@@ -90,6 +90,8 @@ class Stack:
         for spec in plan.workers(self._environment):
             self._supervisor.start(spec)
         self._supervisor.start(plan.beat(self._environment, self._settings))
+        for spec in plan.history(self._environment):
+            self._supervisor.start(spec)
         self._supervisor.wait_ready(web, _START_S)
 
     def _stay(self, guest: Child | None, ends: bool) -> int:

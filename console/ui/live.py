@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import structlog
+from msgspec import Meta
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +73,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int | None = None
     at: datetime | None = None
     flowing: bool = True
+    spark_ui: Annotated[str, Meta(pattern="^(https?://.*)?$")] = ""
 
 
 NOTHING_LIVE = Live()

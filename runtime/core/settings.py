@@ -12,6 +12,7 @@ from msgspec import Meta
 from runtime.core.checkpoint import CheckpointMode
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+from runtime.spark_settings import check_spark_settings
 
 
 class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,11 +46,13 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     slot_request_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] = 300_000
     slot_replacement_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] | None = None  #: None: without end
     slot_start_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 120_000
+    spark: dict[str, str] = {}  #: of the run's Spark application; `spark_settings` refuses what would break it
 
     def __post_init__(self) -> None:
         """Raises ValueError where settings contradict each other."""
         if self.restart_max_backoff_ms < self.restart_initial_backoff_ms:
             raise ValueError("`restart_max_backoff_ms` must not be below `restart_initial_backoff_ms`")
+        check_spark_settings(self.spark)
 
     @property
     def coordinator(self) -> CoordinatorSettings:

@@ -107,7 +107,8 @@ class Attempt:
         self._build_sides = BuildSides(self._graph)
         self._monitor = Monitor(self._graph)
         self._scribe = Scribe(lambda error: self._post(partial(self._fail, f"{type(error).__name__}: {error}")))
-        own = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
+        own: dict[str, Any] = {"restarts": config.restarts, "parallelism": self._graph.parallelism}
+        self._facts = own
         facts = ChainMap(own, cast("dict[str, Any]", config.facts))
         self._reports = Reports(self._monitor, self._coordinator, self._scribe, self.records, facts)
         self._output = PreparedOutput(config.job.sinks, config.restored.values())
@@ -284,6 +285,7 @@ class Attempt:
         if len(self._deployed) < self._graph.parallelism or self._outcome is not None:
             return
         self._running_since = self.clock.monotonic_ms()
+        self._facts["spark_ui"] = self.launcher.ui_address
         log.info("every slot is deployed", token=self.config.token)
         self._scribe.submit(self._remove_markers, once=True)
         for each in self._deployed:

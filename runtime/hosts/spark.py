@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -33,6 +33,7 @@ from runtime.core.settings import JobSettings
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
+from runtime.hosts.event_log import event_log_settings
 from runtime.hosts.scribe import RETRY_S
 from runtime.hosts.standalone import StandaloneMaster
 from runtime.hosts.standing import Stage, Stand, StandingLauncher
@@ -62,9 +63,10 @@ log = structlog.get_logger()
 class SparkLauncher(StandingLauncher):
     """Implements `terms.Launcher` with a barrier-mode stage, on one Spark context for the master's life."""
 
-    def __init__(self, name: str, spark_master: str) -> None:
+    def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
+        """`name` is that of the Spark application; `settings` are a version's, checked by `spark_settings`."""
         super().__init__()
-        self._name, self._spark_master = name, spark_master
+        self._name, self._spark_master, self._settings = name, spark_master, settings or {}
         self._context: SparkContext | None = None
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -82,6 +84,10 @@ class SparkLauncher(StandingLauncher):
         if not self._spark_master or self._spark_master.startswith("local"):
             return LOOPBACK
         return os.environ.get("SPARK_LOCAL_IP") or self._towards_master()
+
+    @property
+    def ui_address(self) -> str:
+        return str(self._context.uiWebUrl or "") if self._context is not None else ""
 
     def _towards_master(self) -> str:
         url = urlsplit(self._spark_master.split(",")[0])
@@ -224,12 +230,15 @@ class SparkLauncher(StandingLauncher):
         """A context of its own: one that is there already has other settings, and maybe too few slots to wait for."""
         with self._opening:
             if self._context is None:
+                if not self._spark_master.startswith("spark://"):
+                    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
                 self._context = SparkContext(conf=self._conf(slots))
                 self._context.setLogLevel("ERROR")
             return self._context
 
     def _conf(self, slots: int) -> SparkConf:
-        settings = SparkConf().setAppName(self._name).setAll(list(_SPARK_SETTINGS.items()))
+        settings = SparkConf().setAppName(self._name)
+        settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
         settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ])
         settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
         if is_local(settings.get("spark.master", "")):
@@ -237,10 +246,13 @@ class SparkLauncher(StandingLauncher):
         if self._spark_master.startswith("spark://"):
             SparkContext._ensure_initialized(conf=settings)  # from here on a SparkConf has what an operator has set
             operators = SparkConf()
-            for name, value in {**_CLUSTER_SETTINGS, **_addresses(self.host)}.items():
+            for name, value in {**_CLUSTER_SETTINGS, **_UI_SETTINGS, **_addresses(self.host)}.items():
                 if not operators.contains(name):
                     settings.set(name, value)
+            operators.setAll(list(self._settings.items()))
             settings.set("spark.cores.max", str(cores_for(slots, operators)))
+        else:
+            settings.setAll(list(_UI_SETTINGS.items()))
         return settings
 
 
@@ -266,8 +278,13 @@ _CLUSTER_SETTINGS: Final = {
     "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
     "spark.network.timeoutInterval": "5s",
 }
+#: On a cluster, where an operator has not set them otherwise.
+_UI_SETTINGS: Final = {
+    "spark.ui.enabled": "true",
+    "spark.ui.port": "0",
+    "spark.ui.killEnabled": "false",  # runs are ended in the console, which then knows why
+}
 _SPARK_SETTINGS: Final = {
-    "spark.ui.enabled": "false",
     "spark.stage.maxConsecutiveAttempts": "1",  # restarts are ours: from the last checkpoint
     "spark.task.maxFailures": "1",
     "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot go at once
@@ -437,9 +454,10 @@ def _run(run: int, token: Token) -> Exit:
     url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
     sign_with(keys_of(keys))
     row = _load(url, run)
-    launcher = SparkLauncher(row.job_name, os.environ.get("SPARK_MASTER", ""))
-    launcher.warm_up(row.parallelism)
     try:
+        name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
+        launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
+        launcher.warm_up(row.parallelism)
         master, records = _master(row, run, token, launcher, url)
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}

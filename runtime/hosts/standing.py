@@ -216,6 +216,10 @@ class StandingLauncher(ABC):
         return False
 
     @property
+    def ui_address(self) -> str:
+        return ""
+
+    @property
     @abstractmethod
     def host(self) -> str:
         """The address at which slots reach this process."""

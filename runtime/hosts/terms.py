@@ -48,6 +48,10 @@ class Launcher(Protocol):
     def spans_hosts(self) -> bool:
         """Whether slots may run on other hosts than this process, which may have other folders."""
 
+    @property
+    def ui_address(self) -> str:
+        """Where a page shows what the slots run in; "" where there is none, or not yet."""
+
     def prepare(self, job: CompiledJob, token: Token) -> None:
         """Begins to start what slots of this attempt will run in, unless it rests; returns at once.
 

@@ -83,6 +83,7 @@ class Played:
 
     usable = True
     spans_hosts = False
+    ui_address = ""
 
     def __init__(self) -> None:
         self.attempts: list[list[PlayedSlot]] = []

@@ -81,3 +81,33 @@ def test_a_run_takes_the_cores_that_it_needs_and_keeps_what_an_operator_has_set(
     environment.pop("SPARK_LOCAL_IP", None)
     done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["4", "None", "5s", "127.0.0.1", "127.0.0.1"]
+
+
+#: A version's settings reach Spark; its UI is on, on this machine only, and its event log is where it was asked for.
+SEEN = """
+import urllib.request
+from runtime.hosts.spark import SparkLauncher
+
+launcher = SparkLauncher("seen, run 7", "local[2]", {"spark.sql.shuffle.partitions": "3"})
+assert launcher.ui_address == ""
+context = launcher._open(1)
+context.parallelize(range(10), 2).sum()
+print(context.getConf().get("spark.sql.shuffle.partitions"), context.getConf().get("spark.ui.killEnabled"))
+print(launcher.ui_address)
+print("seen, run 7" in urllib.request.urlopen(launcher.ui_address + "/jobs/").read().decode())
+launcher.close()
+"""
+
+
+@pytest.mark.slow
+def test_spark_shows_what_it_does(tmp_path: Path) -> None:
+    environment = {**os.environ, "WEIR_SPARK_EVENT_LOG": str(tmp_path / "events")}
+    environment.pop("SPARK_LOCAL_IP", None)
+    done = subprocess.run([sys.executable, "-c", SEEN], env=environment, capture_output=True, text=True, check=False)
+    settings, address, shown = done.stdout.splitlines() or ("", "", done.stderr)
+    assert settings == "3 false"
+    assert address.startswith(("http://127.0.0.1:", "http://localhost:"))
+    assert shown == "True"
+    (log,) = (tmp_path / "events").iterdir()
+    written = "".join(path.read_text() for path in ([log] if log.is_file() else sorted(log.iterdir())))
+    assert "SparkListenerJobEnd" in written

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stack.plan import history
 from stack.settings import Settings, contract, env_file, make_folders, write_env_file
 
 
@@ -41,3 +42,19 @@ def test_state_and_logs_are_private_and_data_is_not(tmp_path: Path) -> None:
     private = {"run", "log", "storage", "inputs", "spark", "weir-spark"}
     assert {name for name, mode in modes.items() if mode == 0o700} == private
     assert modes.keys() - private == {"data"}
+
+
+def test_the_history_server_of_spark_is_started_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine only; it reads what runs and stages are told to write."""
+    monkeypatch.delenv("WEIR_SPARK_EVENT_LOG", raising=False)
+    settings = Settings.read(tmp_path / "var", {})
+    make_folders(settings)
+    asked = ("postgresql://db/weir", "redis://broker/0", 8000)
+    assert history(contract(settings, *asked)) == []
+    monkeypatch.setenv("WEIR_SPARK_HISTORY_PORT", "18080")
+    variables = contract(settings, *asked)
+    (server,) = history(variables)
+    assert variables["WEIR_SPARK_EVENT_LOG"] == str(settings.var / "spark-events")
+    assert server.environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert (settings.var / "spark-events").as_uri() in server.environment["SPARK_HISTORY_OPTS"]
+    assert Path(server.argv[0]).exists()

@@ -184,7 +184,7 @@ class JobMaster:
         asked_at = self._clock.monotonic_ms()
         while (outcome := wait.turn()) is None and not wait.is_over:
             self._alive()
-            self._released.wait(wait.slice_s)
+            self._released.wait(wait.next_pause_s())
             if self._clock.monotonic_ms() - asked_at > PAUSE_SLICE_S * 1000:
                 outcome, asked_at = self._told_meanwhile(), self._clock.monotonic_ms()
             if outcome is not None or self._released.is_set():

@@ -14,7 +14,8 @@ from runtime.ports import Clock
 
 GRACE_MS: Final = 3_000  #: executors that are on their way are no shortage yet
 REPORT_MS: Final = 1_000
-STARTING_S: Final = 0.05  #: between two looks at slots that come at once
+FIRST_S: Final = 0.005  #: between the first two looks, then doubled: threads are there within 10 ms
+STARTING_S: Final = 0.05  #: between two looks at most, at slots that come at once
 WAITING_S: Final = 0.5
 
 Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
@@ -37,6 +38,7 @@ class SlotWait:
         self._short_since: float | None = None
         self._starting_since: float | None = None
         self._reported_at: float | None = None
+        self._pause_s = FIRST_S / 2
         self.is_over = False
 
     @property
@@ -44,10 +46,10 @@ class SlotWait:
         """Whether the run is in the state `waiting`."""
         return self._reported_at is not None
 
-    @property
-    def slice_s(self) -> float:
+    def next_pause_s(self) -> float:
         """How long to sleep before the next turn."""
-        return WAITING_S if self.is_reported else STARTING_S
+        self._pause_s = min(2 * self._pause_s, STARTING_S)
+        return WAITING_S if self.is_reported else self._pause_s
 
     def turn(self) -> Outcome | None:
         """Looks once. Returns how the wait ended without slots, or None."""

@@ -501,6 +501,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_sees_committed_files_only(tmp_path: Path) -> None:
     """S1-43, S1-59."""

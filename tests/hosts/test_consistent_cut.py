@@ -18,7 +18,8 @@ from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import counts_in, positions_in
 
-SOURCE = Numbers(total=20_000, splits=5, batch=20, unbounded=True)
+#: Never hurries: a barrier passes few batches, so that checkpoints follow one another while it reads.
+SOURCE = Numbers(total=20_000, splits=5, batch=20, unbounded=True, slow_until="/never")
 
 
 def folded(positions: list[int]) -> dict[int, tuple[int, int]]:

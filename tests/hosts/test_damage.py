@@ -1,6 +1,7 @@
 """Checkpoints that cannot be read when they are needed: named, with the one before offered, or taken by policy."""
 
 import itertools
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from runtime.state.table import KeyedTable
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts
 from tests.waiting import until
 
-SOURCE = Numbers(total=5_000, batch=10, unbounded=True)
+SOURCE = Numbers(total=1_000, batch=10, unbounded=True)
 
 
 @dataclass
@@ -68,17 +69,28 @@ def master_of(folder: Path, records: MemoryRecords, policy: Any = "fail") -> Job
     return JobMaster(config, records, FileStore(str(folder / "state")), LocalLauncher(), SystemClock())
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def play(folder: Path) -> Scene:
     first = MemoryRecords()
-    master = master_of(tmp_path, first)
+    master = master_of(folder, first)
     thread = threading.Thread(target=master.run)
     thread.start()
     until(lambda: len(first.completed) >= 4)
     master.release()
     thread.join(60)
-    (tmp_path / "hurry").touch()
-    return Scene(tmp_path, first)
+    (folder / "hurry").touch()
+    return Scene(folder, first)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return play(tmp_path_factory.mktemp("played"))
+
+
+@pytest.fixture
+def scene(played: Scene, tmp_path: Path) -> Scene:
+    """A copy of it, to be damaged."""
+    shutil.copytree(played.folder, tmp_path, dirs_exist_ok=True)
+    return Scene(tmp_path, played.records)
 
 
 def again(scene: Scene, policy: str) -> tuple[MemoryRecords, JobMaster]:
@@ -163,13 +175,15 @@ def last_counts(scene: Scene) -> dict[int, tuple[int, int]]:
 
 
 @pytest.fixture
-def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+def shared_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scene:
     """All keys of this job change all the time, so that each checkpoint would have files of its own."""
     monkeypatch.setattr(KeyedTable, "mostly_changed", False)
+    return play(tmp_path)
 
 
-def test_a_file_that_the_checkpoint_before_needs_too_rules_it_out(sharing: None, scene: Scene) -> None:
+def test_a_file_that_the_checkpoint_before_needs_too_rules_it_out(shared_files: Scene) -> None:
     """Checkpoints share files: none of those that name the damaged one is offered."""
+    scene = shared_files
     shared = {s.path for s in scene.manifests[-1].segments()} & {s.path for s in scene.manifests[-2].segments()}
     file = min(shared)
     altered(scene.path(file))

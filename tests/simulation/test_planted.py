@@ -281,41 +281,41 @@ def probe_past_what_an_operator_holds_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HoldingOperator, "settle", lambda operator: [])
 
 
-#: Each with a seed that finds it soon; from there on the seeds are tried one after another.
+#: Each with a seed that finds it at once; after a change of the simulator the seeds behind it are tried as well.
 PLANTED: dict[Plant, int] = {
-    skip_alignment: 4,
-    commit_on_acknowledgement: 4,
-    reuse_an_old_token: 9,
-    abort_prepared_output_of_a_failed_checkpoint: 5,
-    skip_the_pending_commits_of_a_finished_operator: 5,
+    skip_alignment: 8,
+    commit_on_acknowledgement: 5,
+    reuse_an_old_token: 20,
+    abort_prepared_output_of_a_failed_checkpoint: 7,
+    skip_the_pending_commits_of_a_finished_operator: 16,
     drop_the_last_batch_at_drain: 5,
-    emit_behind_the_barrier: 24,
-    lose_list_state: 46,
+    emit_behind_the_barrier: 29,
+    lose_list_state: 47,
     restore_event_time_by_key_group_alone: 175,
     lose_union_lists: 8,
-    complete_with_a_partly_finished_union: 0,
-    take_every_entry_of_a_union: 30,
-    end_before_the_last_checkpoint: 45,
+    complete_with_a_partly_finished_union: 4,
+    take_every_entry_of_a_union: 31,
+    end_before_the_last_checkpoint: 42,
     forget_the_delta_of_an_aborted_checkpoint: 26,
-    delete_a_file_that_a_retained_manifest_names: 6,
-    restart_after_a_completed_stop: 43,
-    restore_an_older_checkpoint: 6,
-    clean_what_a_manifest_still_names: 7,
-    clean_what_another_sink_prepared: 7,
-    know_what_is_committed_by_its_file: 0,
+    delete_a_file_that_a_retained_manifest_names: 8,
+    restart_after_a_completed_stop: 47,
+    restore_an_older_checkpoint: 8,
+    clean_what_a_manifest_still_names: 8,
+    clean_what_another_sink_prepared: 9,
+    know_what_is_committed_by_its_file: 5,
     resume_without_a_word: 21,
     fire_before_the_successors_count_again: 151,
-    end_time_over_the_head_of_an_idle_channel: 66,
-    hold_back_time_when_all_are_idle: 1_000,
+    end_time_over_the_head_of_an_idle_channel: 68,
+    hold_back_time_when_all_are_idle: 39,
     lose_credit: 10,
-    forget_the_back_edge_log: 111,
-    acknowledge_before_the_barrier_is_back: 28,
-    align_on_back_edges: 12,
+    forget_the_back_edge_log: 127,
+    acknowledge_before_the_barrier_is_back: 85,
+    align_on_back_edges: 20,
     end_a_loop_without_probing: 0,
     probe_past_what_an_operator_holds_back: 0,
     keep_all_files_while_a_manifest_is_unreadable: 30,
-    delete_what_an_unreadable_manifest_may_name: 45,
-    blame_slots_for_the_time_in_which_the_master_was_stopped: 3,
+    delete_what_an_unreadable_manifest_may_name: 66,
+    blame_slots_for_the_time_in_which_the_master_was_stopped: 10,
 }
 
 
@@ -339,7 +339,7 @@ def test_a_violation_names_its_seed_and_law_and_the_shortest_journal_replays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     emit_behind_the_barrier(monkeypatch)
-    assert main(["--start", "37", "--seeds", "60", "--processes", "1", "--tries", "60"]) == 1
+    assert main(["--start", "91", "--seeds", "60", "--processes", "1", "--tries", "60"]) == 1
     said = capsys.readouterr().out
     found = re.search(r"^seed (\d+): [a-z]+(-[a-z]+)+$", said, re.MULTILINE)
     replay = re.search(r"^replay: python -m runtime\.testing (--replay .*)$", said, re.MULTILINE)

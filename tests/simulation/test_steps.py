@@ -9,7 +9,8 @@ from tests.simulation.test_scenarios import NONE, PERIODIC, ask, counting, live,
 SEED = 6
 LANES = {0: 2, 1: 2}
 Victim = str
-VICTIMS: list[Victim] = ["slot 0", "slot 1", "master", "zombie master"]
+#: The simulator's seeds crash any of them at any step; here the first two do so in each run of the tests.
+VICTIMS = ["slot 0", "master", *(pytest.param(one, marks=pytest.mark.slow) for one in ("slot 1", "zombie master"))]
 
 
 def world_of(kind: CheckpointKind, *crash: Incident) -> Plan:

@@ -19,8 +19,8 @@ def compile_flights(command: Command, params: object, *more: str, parallelism: i
     return command("compile", *where, "--parallelism", str(parallelism), *more, params=params)
 
 
-def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(command: Command) -> None:
-    answer = command("pipelines")
+def test_pipelines_are_listed_with_a_schema_that_a_form_can_use(process: Command) -> None:
+    answer = process("pipelines")
     assert answer.code == 0
     by_name = {one["name"]: one for one in answer.json}
     assert {"flights", "wordcount"} <= by_name.keys()
@@ -110,8 +110,8 @@ def test_parameters_that_are_not_an_object_are_refused(command: Command, text: s
     assert (answer.code, answer.json["error"]["code"]) == (3, "bad-json")
 
 
-def test_wrong_usage_answers_on_stderr(command: Command) -> None:
-    answer = command("compile", "--pipeline", "flights")
+def test_wrong_usage_answers_on_stderr(process: Command) -> None:
+    answer = process("compile", "--pipeline", "flights")
     assert (answer.code, answer.json) == (2, None)
     assert "--parallelism" in answer.stderr
 
@@ -125,20 +125,21 @@ def test_an_unknown_input_is_refused_before_spark_starts(command: Command, tmp_p
 
 
 @pytest.mark.spark
-def test_materialise_writes_once_and_answers_the_same_again(command: Command, tmp_path: Path) -> None:
+def test_materialise_writes_once_and_answers_the_same_again(process: Command, tmp_path: Path) -> None:
     call = ("materialise", "--pipeline", "flights", "--input", "airlines", "--to", str(tmp_path / "1" / "airlines"))
-    first = command(*call, params=PARAMS)
+    first = process(*call, params=PARAMS)
     assert (first.code, first.json) == (0, {"rows": 16, "files": 1}), first.stderr
-    assert command(*call, params=PARAMS, SPARK_MASTER="spark://nobody.invalid:7077").json == first.json
+    assert process(*call, params=PARAMS, SPARK_MASTER="spark://nobody.invalid:7077").json == first.json
 
 
+@pytest.mark.slow
 @pytest.mark.spark
-def test_a_broken_input_answers_with_one_line(command: Command, tmp_path: Path) -> None:
+def test_a_broken_input_answers_with_one_line(process: Command, tmp_path: Path) -> None:
     broken = tmp_path / "airlines.csv"
     broken.write_text("code,label\nAA,American\n")
     to = str(tmp_path / "to")
     params = PARAMS | {"airlines_csv": str(broken)}
-    answer = command("materialise", "--pipeline", "flights", "--input", "airlines", "--to", to, params=params)
+    answer = process("materialise", "--pipeline", "flights", "--input", "airlines", "--to", to, params=params)
     assert answer.code == 1
     assert answer.json["error"]["code"] == "stage-failed"
     assert answer.json["error"]["field"] == "airlines"

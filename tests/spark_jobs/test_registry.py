@@ -35,8 +35,8 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def listed(command: Command, site: Path) -> dict[str, Any]:
-    answer = command("pipelines", PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+def listed(process: Command, site: Path) -> dict[str, Any]:
+    answer = process("pipelines", PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 0, answer.stderr
     return {one["name"]: one for one in answer.json}
 
@@ -52,33 +52,33 @@ def listed(command: Command, site: Path) -> dict[str, Any]:
     ],
 )
 def test_a_broken_entry_point_is_listed_with_its_error_and_the_rest_works(
-    command: Command, site: Path, code: str, error: str
+    process: Command, site: Path, code: str, error: str
 ) -> None:
     install(site, "acme-torn", code, "torn")
-    found = listed(command, site)
+    found = listed(process, site)
     assert {"flights", "wordcount"} <= {name for name, one in found.items() if not one["error"]}
     assert error in found["torn"]["error"]
     assert "acme-torn" in found["torn"]["error"], "the package is named"
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     where = ("--pipeline", "torn", "--inputs", "/inputs", "--parallelism", "1")
-    refused = command("compile", *where, **environment)
+    refused = process("compile", *where, **environment)
     assert refused.json["error"]["code"] == "broken-pipeline"
     assert error in refused.json["error"]["detail"]
     whole = ("--pipeline", "wordcount", "--inputs", "/inputs", "--parallelism", "1")
-    assert command("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
+    assert process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
 
 
-def test_two_pipelines_of_one_name_are_refused_with_both_packages(command: Command, site: Path) -> None:
+def test_two_pipelines_of_one_name_are_refused_with_both_packages(process: Command, site: Path) -> None:
     install(site, "acme-first", MODULE.format(name="sums", about="first"), "sums")
     install(site, "acme-second", MODULE.format(name="sums", about="second"), "totals")
-    found = listed(command, site)
+    found = listed(process, site)
     assert "acme-first" in found["sums"]["error"]
     assert "acme-second" in found["sums"]["error"]
     assert found["wordcount"]["error"] == ""
     assert "totals" not in found
 
 
-def test_one_pipeline_under_two_entry_points_is_one(command: Command, site: Path) -> None:
+def test_one_pipeline_under_two_entry_points_is_one(process: Command, site: Path) -> None:
     points = "sums = acme:PIPELINE\nagain = acme:PIPELINE"
     install(site, "acme", MODULE.format(name="sums", about="first"), points=points)
-    assert listed(command, site)["sums"]["error"] == ""
+    assert listed(process, site)["sums"]["error"] == ""

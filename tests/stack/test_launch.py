@@ -96,7 +96,10 @@ def test_a_failed_installation_ends_with_its_last_lines(tmp_path: Path) -> None:
         venv._run(["/bin/sh", "-c", "echo no such package; exit 1"], sink, "trying")
 
 
-@pytest.mark.parametrize("name", ["python3.8", "python3.9", "python3.10", "python3.13"])
+OTHER_PYTHONS = ["python3.8", "python3.13", *(pytest.param(f"python3.{n}", marks=pytest.mark.slow) for n in (9, 10))]
+
+
+@pytest.mark.parametrize("name", OTHER_PYTHONS)
 def test_the_launcher_can_be_imported_by_other_pythons(name: str) -> None:
     """It must run before the right Python is found."""
     candidates = [

@@ -32,7 +32,10 @@ def test_that_never_ends(tmp_path: Path) -> None:
 """
 
 
-@pytest.mark.parametrize(("number", "options"), [(signal.SIGTERM, []), (signal.SIGKILL, ["-n", "1"])])
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(signal.SIGTERM, []), pytest.param(signal.SIGKILL, ["-n", "1"], marks=pytest.mark.slow)],
+)
 def test_a_killed_session_leaves_no_celery_worker(tmp_path: Path, number: signal.Signals, options: list[str]) -> None:
     up, probe = tmp_path / "up", secrets.token_hex(8)
     (tmp_path / "test_session.py").write_text(SESSION.format(up=str(up)))

@@ -30,6 +30,7 @@ def checkouts(tmp_path: Path) -> Iterator[tuple[Checkout, Checkout]]:
         checkout.remove()
 
 
+@pytest.mark.slow
 def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tuple[Checkout, Checkout]) -> None:
     """SIGKILL of one supervisor and `down` end exactly its own processes; SIGTERM ends the other in order."""
     one, two = checkouts
@@ -61,6 +62,7 @@ def test_two_checkouts_live_side_by_side_and_leave_nothing_behind(checkouts: tup
     assert list((two.var / "run").glob("*.pid")) == []
 
 
+@pytest.mark.slow
 def test_a_killed_postgres_and_a_killed_worker_come_back_and_ctrl_c_ends_all(
     checkouts: tuple[Checkout, Checkout],
 ) -> None:

@@ -26,7 +26,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 WIDTHS = [1440, 1024, 390]
-SCHEMES = ["light", "dark"]
+#: Colours change no layout: by night one width is enough for each run of the tests.
+LOOKS = [
+    *((width, "light") for width in WIDTHS),
+    (1024, "dark"),
+    *(pytest.param(width, "dark", marks=pytest.mark.slow) for width in (1440, 390)),
+]
 POLL_MS = 6_000  #: three polls
 NAMES = {"prepared": "windows_by_carrier_and_origin", "window": "WWWWWWWWWWWW"}
 LATE = "no acknowledgement from window-of-one-day/0, window-of-one-day/1, parquet/0 and 17 more"
@@ -123,8 +128,7 @@ def others(job_id: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_every_page_fits_and_nothing_complains(
     signed_in: Open, running: Run, screenshots: Path, width: int, scheme: Scheme
 ) -> None:

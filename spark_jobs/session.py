@@ -50,6 +50,7 @@ class SparkSettings:
             "spark.driver.memory": self.driver_memory,
             "spark.local.dir": self.scratch_dir,
             "spark.log.level": "WARN",
+            "spark.sql.python.filterPushdown.enabled": "true",  # for `weir-state`
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(self.shuffle_partitions),
             "spark.sql.warehouse.dir": str(Path(self.scratch_dir) / "warehouse"),

@@ -1,0 +1,241 @@
+"""The state of a checkpoint as Arrow rows: what is in it, and the rows of one state in a range of key groups.
+
+It reads with the code that restores jobs, so a row is here if and only if a restored job would have it. It knows files
+and Arrow, and no Spark. (Flink's State Processor API.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.envelope import home_of, inside
+from runtime.errors import CorruptState, JobRejected
+from runtime.io.filesystem import FileStore
+from runtime.io.manifests import read_manifest
+from runtime.state.objects import ObjectTable
+from runtime.state.schema import TableSchema
+from runtime.state.segments import read_segment
+from runtime.state.table import KeyedTable
+
+OWN_COLUMNS: Final = ("operator", "state", "key_group")
+_OBJECT_COLUMNS: Final = pa.schema(
+    [("key", pa.string()), ("place", pa.string()), ("value", pa.string()), ("expires_at", pa.timestamp("us", "UTC"))]
+)
+CONTENTS: Final = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("kind", pa.string()),
+        ("state", pa.string()),
+        ("subtask", pa.int32()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("value", pa.string()),
+    ]
+)
+_decode: Final = msgspec.msgpack.Decoder().decode
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint that can be read. Survives pickle."""
+
+    root: str
+    manifest: Manifest
+
+    @property
+    def store(self) -> FileStore:
+        return FileStore(self.root)
+
+
+def open_checkpoint(path: str) -> Opened:
+    """Opens the checkpoint in the folder `path`, where a job wrote it, or the savepoint that was copied there.
+
+    Raises:
+        CorruptState: missing, truncated, altered or not a manifest; the file is named.
+        JobRejected: its format is newer than this software, or it was moved and shares files with others.
+    """
+    folder = Path(path).absolute()
+    manifest = read_manifest(FileStore(str(folder.parent)), folder.name)
+    if folder.name == home_of(manifest):
+        return Opened(str(folder.parent), manifest)
+    files = inside(manifest, path)
+    return Opened(str(folder), manifest.with_segments(lambda s: msgspec.structs.replace(s, path=files[s.path])))
+
+
+# ---------------------------------------------------------------- what is in it
+
+
+def contents(opened: Opened) -> pa.RecordBatch:
+    """A row for each state of each subtask, for each element of a list, and for each commit that is pending.
+
+    `kind` is keyed, broadcast, list, union, commit, watermark or finished; `value` is JSON. `bytes` are those of the
+    files that it names, which a checkpoint may share with others.
+    """
+    found = [row for uid, operator in sorted(opened.manifest.operators.items()) for row in _contents_of(uid, operator)]
+    return pa.RecordBatch.from_pylist(found, schema=CONTENTS)
+
+
+def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any]]:
+    yield {"operator": uid, "kind": "finished", "value": json.dumps(str(operator.finished))}
+    for index, snapshot in sorted(operator.subtasks.items()):
+        here = {"operator": uid, "subtask": index}
+        yield {**here, "kind": "watermark", "value": json.dumps(snapshot.watermark)}
+        for kind, states in (("keyed", snapshot.keyed), ("broadcast", snapshot.broadcast)):
+            for name, segments in states.items():
+                rows, nbytes = sum(s.rows for s in segments), sum(s.nbytes for s in segments)
+                yield {**here, "kind": kind, "state": name, "rows": rows, "bytes": nbytes}
+        for kind, lists in (("list", snapshot.lists), ("union", snapshot.unions)):
+            for name, values in lists.items():
+                yield from ({**here, "kind": kind, "state": name, "value": json.dumps(value)} for value in values)
+        yield from ({**here, "kind": "commit", "value": json.dumps(each)} for each in snapshot.committables)
+
+
+# ---------------------------------------------------------------- the rows of one state
+
+
+@dataclass(frozen=True)
+class State:
+    """One named state of one operator, with the files of each subtask, oldest first."""
+
+    operator: str
+    name: str
+    files: tuple[tuple[Segment, ...], ...]
+    value_columns: frozenset[str] | None  #: None: the manifest is older than this record
+    broadcast: bool
+
+
+def find_state(opened: Opened, operator: str, name: str) -> State:
+    """Raises JobRejected, naming what there is."""
+    operators = opened.manifest.operators
+    if operator not in operators:
+        raise _unknown("operator", operator, sorted(operators))
+    snapshots = [snapshot for _, snapshot in sorted(operators[operator].subtasks.items())]
+    named = sorted({state for snapshot in snapshots for state in (*snapshot.keyed, *snapshot.broadcast)})
+    if name not in named:
+        raise _unknown("state", name, named)
+    keyed = tuple(snapshot.keyed[name] for snapshot in snapshots if snapshot.keyed.get(name))
+    copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
+    return State(operator, name, keyed or copies[:1], _value_columns(snapshots, name), broadcast=not keyed)
+
+
+def _unknown(what: str, given: str, known: list[str]) -> JobRejected:
+    return JobRejected(f"unknown-{what}", what, f"the checkpoint has no {what} {given!r}, only {', '.join(known)}")
+
+
+def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[str] | None:
+    types = [snapshot.value_types for snapshot in snapshots if snapshot.value_types]
+    named = {column.removeprefix(f"{state}.") for each in types for column in each if column.startswith(f"{state}.")}
+    return frozenset(named) if named else None
+
+
+def row_schema(opened: Opened, state: State) -> pa.Schema:
+    """The columns of `rows`: operator, state, key group, then those of the state. Reads the head of one file."""
+    stored = _stored_schema(opened, state)
+    columns = _OBJECT_COLUMNS if _holds_objects(stored) else pa.schema(list(stored)[0 if state.broadcast else 2 :])
+    taken = sorted(set(columns.names) & set(OWN_COLUMNS))
+    if taken:
+        raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
+    own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
+    return pa.schema([*own, *(pa.field(field.name, field.type) for field in columns)])
+
+
+def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch]:
+    """The rows of `groups`, one file chain after another; broadcast state once, with key group null.
+
+    Raises:
+        CorruptState: a file is missing, truncated or altered; it is named.
+        JobRejected: the manifest does not tell keys from values.
+    """
+    stored, schema = _stored_schema(opened, state), row_schema(opened, state)
+    for files in state.files:
+        if state.broadcast and not _holds_objects(stored):
+            for segment in files:
+                batch = read_segment(opened.store, segment)
+                yield _named(state, [pa.nulls(batch.num_rows, pa.int32()), *batch.columns], schema)
+        elif _holds_objects(stored):
+            yield _object_rows(opened, state, files, groups, schema)
+        else:
+            yield _table_rows(opened, state, files, groups, schema, stored)
+
+
+def _table_rows(
+    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema, stored: pa.Schema
+) -> pa.RecordBatch:
+    if state.value_columns is None:
+        detail = "its manifest is older than the record of value columns: restore it once and take a new savepoint"
+        raise JobRejected("old-manifest", state.name, detail)
+    columns = list(stored)[2:]
+    keys = pa.schema([field for field in columns if field.name not in state.value_columns])
+    values = pa.schema([field for field in columns if field.name in state.value_columns])
+    table = KeyedTable(TableSchema(state.name, keys, values), opened.manifest.max_parallelism)
+    for segment in files:
+        if mine := _overlap(segment, groups):
+            table.take_over(read_segment(opened.store, segment, mine), mine)
+    copied = table.copy_all()
+    batch = copied.to_batch(np.arange(len(copied)))
+    return _named(state, [batch.column(0), *batch.columns[2:]], schema)
+
+
+def _object_rows(
+    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
+) -> pa.RecordBatch:
+    table = ObjectTable(state.name)
+    for segment in files:
+        mine = _overlap(segment, groups)
+        if mine or state.broadcast:
+            table.take_over(read_segment(opened.store, segment, mine), range(opened.manifest.max_parallelism))
+    found = [_object_row(*entry, stored) for entry, stored in table.items()]
+    fields = list(schema)[2:]
+    columns = [pa.array([row[place] for row in found], field.type) for place, field in enumerate(fields)]
+    return _named(state, columns, schema)
+
+
+def _object_row(group: int, key: bytes, place: Any, stored: Any) -> tuple[Any, ...]:
+    expires, value = _decode(stored) if isinstance(stored, bytes) else (None, stored)
+    values = _decode(key)
+    one = values[0] if isinstance(values, list) and len(values) == 1 else values
+    return group, _json(one), _json(_place(place)), _json(value), None if expires is None else expires * 1000
+
+
+def _place(place: Any) -> Any:
+    """The key within a map; the number of an element in a list."""
+    return _decode(place) if isinstance(place, bytes) else place
+
+
+def _json(value: Any) -> str | None:
+    """Bytes as text in base 64."""
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _named(state: State, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    count = len(columns[0])
+    names = [pa.array([text] * count, pa.string()) for text in (state.operator, state.name)]
+    return pa.RecordBatch.from_arrays([*names, *columns], schema=schema)
+
+
+def _overlap(segment: Segment, groups: range) -> range:
+    return range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
+
+
+def _holds_objects(stored: pa.Schema) -> bool:
+    return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
+
+
+def _stored_schema(opened: Opened, state: State) -> pa.Schema:
+    """Of the newest file: an older one may be narrower. Only the head is read where the file is in blocks."""
+    newest = state.files[0][-1]
+    end = newest.blocks[0].offset if newest.blocks else newest.nbytes
+    head = opened.store.get_range(newest.path, 0, end)
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(head))
+    except pa.ArrowInvalid as error:
+        raise CorruptState(newest.path, f"not an Arrow stream: {error}") from error

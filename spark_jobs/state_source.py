@@ -1,0 +1,188 @@
+"""Checkpoints as DataFrames: the Spark data source `weir-state`.
+
+    spark.read.format("weir-state").load("/storage/7/savepoint-12-3")                    what is in it
+    spark.read.format("weir-state").option("operator", "counts").option("state", "keys")
+        .load("/storage/7/savepoint-12-3")                                              the rows of one state
+
+A state is read in parallel, by ranges of key groups. Comparisons of `key_group` with constants choose which are read,
+where the session has `spark.sql.python.filterPushdown.enabled`; other sessions read all and filter themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from runtime.core.keygroups import range_of
+from runtime.errors import JobRejected
+from spark_jobs.state_rows import Opened, State, contents, find_state, open_checkpoint, row_schema, rows
+
+PARTITIONS_MAX: Final = 32
+
+
+class StateSource(DataSource):
+    """Options: `path` (by `load`), `operator` and `state` for the rows of one state, `partitions` of the result."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "weir-state"
+
+    def schema(self) -> StructType:
+        return _spark_schema(self._arrow_schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        opened, state = self._opened(), self._state()
+        return ContentsReader(opened) if state is None else StateReader(opened, state, self._partitions(opened))
+
+    def _opened(self) -> Opened:
+        path = self.options.get("path")
+        if not path:
+            raise JobRejected("no-path", "path", "name the folder of a checkpoint or savepoint: .load(folder)")
+        return open_checkpoint(path)
+
+    def _state(self) -> State | None:
+        operator, state = self.options.get("operator"), self.options.get("state")
+        if operator is None and state is None:
+            return None
+        if operator is None or state is None:
+            missing = "operator" if operator is None else "state"
+            raise JobRejected("incomplete", missing, "the rows of a state need both, `operator` and `state`")
+        return find_state(self._opened(), operator, state)
+
+    def _arrow_schema(self) -> pa.Schema:
+        opened, state = self._opened(), self._state()
+        return contents(opened).schema if state is None else row_schema(opened, state)
+
+    def _partitions(self, opened: Opened) -> int:
+        given = self.options.get("partitions", str(min(PARTITIONS_MAX, opened.manifest.max_parallelism)))
+        if not given.isdigit() or not 0 < int(given) <= opened.manifest.max_parallelism:
+            detail = f"between 1 and the number of key groups, {opened.manifest.max_parallelism}, not {given!r}"
+            raise JobRejected("bad-partitions", "partitions", detail)
+        return int(given)
+
+
+class ContentsReader(DataSourceReader):
+    """One partition: it is all in the manifest."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield _cast(contents(self._opened))
+
+
+@dataclass
+class Groups(InputPartition):
+    """Key groups from `start` to before `stop`."""
+
+    start: int
+    stop: int
+
+
+class StateReader(DataSourceReader):
+    """Reads the rows of one state by ranges of key groups."""
+
+    def __init__(self, opened: Opened, state: State, count: int) -> None:
+        self._opened, self._state, self._count = opened, state, count
+        self._wanted = range(opened.manifest.max_parallelism)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  (a hook of PySpark)
+        """Narrows the key groups; broadcast rows have none. Spark still checks every filter."""
+        for each in filters:
+            if not self._state.broadcast and getattr(each, "attribute", None) == ("key_group",):
+                self._wanted = _narrowed(self._wanted, each)
+            yield each
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self._state.broadcast:
+            return [Groups(0, 1)]
+        groups = self._opened.manifest.max_parallelism
+        parts = (range_of(index, groups, self._count) for index in range(self._count))
+        found = [(max(p.start, self._wanted.start), min(p.stop, self._wanted.stop)) for p in parts]
+        return [Groups(start, stop) for start, stop in found if start < stop] or [Groups(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Groups), "partitions are made above"
+        for batch in rows(self._opened, self._state, range(partition.start, partition.stop)):
+            yield _cast(batch)
+
+
+def _narrowed(groups: range, told: Filter) -> range:
+    match told:
+        case EqualTo(value=value):
+            return range(max(groups.start, value), min(groups.stop, value + 1))
+        case GreaterThan(value=value):
+            return range(max(groups.start, value + 1), groups.stop)
+        case GreaterThanOrEqual(value=value):
+            return range(max(groups.start, value), groups.stop)
+        case LessThan(value=value):
+            return range(groups.start, min(groups.stop, value))
+        case LessThanOrEqual(value=value):
+            return range(groups.start, min(groups.stop, value + 1))
+    return groups
+
+
+# ---------------------------------------------------------------- types
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    return from_arrow_schema(_in_spark(schema), prefer_timestamp_ntz=True)
+
+
+def _cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark compares the schema of a batch with its own to the letter."""
+    target: Any = to_arrow_schema(_spark_schema(batch.schema), timezone="UTC")
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _in_spark(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(_spark_type(field)) for field in schema])
+
+
+def _spark_type(field: pa.Field) -> pa.DataType:
+    """The type in which Spark has the values of a column.
+
+    Raises:
+        JobRejected: it has none; the column is named.
+    """
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        return _spark_type(field.with_type(kind.value_type))
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz and "UTC")
+    if pa.types.is_unsigned_integer(kind):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+        return wider[kind.bit_width]
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    if pa.types.is_time(kind):
+        raise JobRejected("no-spark-type", field.name, f"Spark has no type for {kind}")
+    return kind

@@ -1,12 +1,15 @@
 """A console that is set up wrongly does not start, and says in one line what is wrong."""
 
 import os
+import re
+import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 ROOT = Path(__file__).parents[2]
 GOOD = {
@@ -15,33 +18,33 @@ GOOD = {
     "WEIR_VAR": "/nowhere",
     "DJANGO_SECRET_KEY": "x",
 }
-SHOW = """
-from console.settings import DATABASES
-print({name: DATABASES["default"][name] for name in ("NAME", "USER", "PASSWORD", "HOST", "PORT")})
-"""
+SETTINGS = ROOT / "console" / "settings.py"
 
 
-COOKIES = "from console.settings import *; print(SESSION_COOKIE_NAME, CSRF_COOKIE_NAME)"
+def read(**changes: str | None) -> dict[str, Any]:
+    """The settings, read anew in this environment and nothing else."""
+    given = {"PATH": os.environ["PATH"], **GOOD, **changes}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - given.keys():
+            patch.delenv(name)
+        for name, value in given.items():
+            patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+        return runpy.run_path(str(SETTINGS))
 
 
-def read(**changes: str | None) -> "subprocess.CompletedProcess[str]":
-    return run(SHOW, changes)
-
-
-def run(show: str, changes: Mapping[str, str | None]) -> "subprocess.CompletedProcess[str]":
-    given = {**GOOD, **changes}
-    environment = {"PATH": os.environ["PATH"], **{name: value for name, value in given.items() if value is not None}}
-    return subprocess.run(
-        [sys.executable, "-c", show], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+def test_a_process_ends_with_one_line() -> None:
+    environment = {"PATH": os.environ["PATH"], **GOOD, "DATABASE_URL": ""}
+    command = [sys.executable, "-c", "import console.settings"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "DATABASE_URL is not set" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
-    said = read(**{name: value})
-    assert said.returncode != 0
-    assert f"{name} is not set" in said.stderr.splitlines()[-1]
+    with pytest.raises(ImproperlyConfigured, match=f"{name} is not set"):
+        read(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -56,20 +59,19 @@ def test_a_missing_variable_is_named(name: str, value: str | None) -> None:
     ],
 )
 def test_a_malformed_variable_is_named(changes: dict[str, str], message: str) -> None:
-    said = read(**changes)
-    assert said.returncode != 0
-    assert message in said.stderr.splitlines()[-1]
+    with pytest.raises(ImproperlyConfigured, match=re.escape(message)):
+        read(**changes)
 
 
 def test_jobs_may_use_the_data_folder_alone_unless_told_otherwise() -> None:
-    show = "from console.settings import *; print(*WEIR_DATA_ROOTS)"
-    assert run(show, {}).stdout.split() == ["/nowhere/data", "/nowhere/demo"]
-    assert run(show, {"WEIR_DATA_ROOTS": "/a:/b"}).stdout.split() == ["/a", "/b"]
+    assert [*map(str, read()["WEIR_DATA_ROOTS"])] == ["/nowhere/data", "/nowhere/demo"]
+    assert [*map(str, read(WEIR_DATA_ROOTS="/a:/b")["WEIR_DATA_ROOTS"])] == ["/a", "/b"]
 
 
 def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:
     one, again, other = (
-        run(COOKIES, {"WEIR_VAR": var}).stdout.split() for var in ("/one/var", "/one/var", "/other/var")
+        [read(WEIR_VAR=var)[name] for name in ("SESSION_COOKIE_NAME", "CSRF_COOKIE_NAME")]
+        for var in ("/one/var", "/one/var", "/other/var")
     )
     assert one == again
     assert len({*one, *other}) == 4
@@ -93,13 +95,12 @@ def test_two_checkouts_on_one_machine_have_cookies_of_their_own() -> None:
     ],
 )
 def test_sockets_and_tcp_are_read_from_one_url(url: str, expected: dict[str, str]) -> None:
-    said = read(DATABASE_URL=url)
-    assert said.stdout.strip() == str(expected), said.stderr
+    database = read(DATABASE_URL=url)["DATABASES"]["default"]
+    assert {name: database[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [({}, "['/nowhere/storage']"), ({"WEIR_SAVEPOINT_ROOTS": "/a:/b c"}, "['/a', '/b c']")]
+    ("given", "expected"), [({}, ["/nowhere/storage"]), ({"WEIR_SAVEPOINT_ROOTS": "/a:/b c"}, ["/a", "/b c"])]
 )
-def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(given: dict[str, str], expected: str) -> None:
-    said = run("from console.settings import *; print([str(root) for root in WEIR_SAVEPOINT_ROOTS])", given)
-    assert said.stdout.strip() == expected
+def test_savepoints_are_read_in_storage_only_unless_more_is_allowed(given: dict[str, str], expected: list[str]) -> None:
+    assert [str(root) for root in read(**given)["WEIR_SAVEPOINT_ROOTS"]] == expected

@@ -53,11 +53,12 @@ class LoopSide:
                 f"records came back into {self._uid!r} after the end of its loop: an operator in it must put out what "
                 "it holds back in `settle`, not at the end of its input"
             )
+        checkpoints = self._edges.logging(channel)
         if self._sealed is not None:  # nothing may be emitted behind this barrier: they go on after a restore
-            return [LogFeedback((self._sealed,), records)]
+            overtaken = tuple(checkpoint for checkpoint in checkpoints if checkpoint != self._sealed)
+            return [LogFeedback((*overtaken, self._sealed), records)]
         if self._probing is not None:  # pragma: no branch  (whoever has back-edges stands in a loop)
             self._probing.heard()
-        checkpoints = self._edges.logging(channel)
         log: Effects = [LogFeedback(checkpoints, records)] if checkpoints else []
         return [*log, Process(channel, records)]
 

@@ -293,6 +293,15 @@ def test_a_stop_leaves_what_goes_round_to_the_savepoint() -> None:
     assert ReportEnded() in machine.handle(permit(1))
 
 
+def test_a_checkpoint_that_a_stop_overtakes_logs_on_until_its_own_barrier_is_back() -> None:
+    """Rows between the two barriers belong to both: the job may be restored from the checkpoint if the stop fails."""
+    machine = head()
+    hear_both(machine, barrier(1), STOPPED, barrier(2, Kind.STOP))
+    assert hear(machine, ROUND, ROWS) == [LogFeedback((FIRST, CheckpointId(2)), ROWS)]
+    assert hear(machine, ROUND, barrier(1)) == [CloseLog(FIRST)]
+    assert hear(machine, ROUND, ROWS) == [LogFeedback((CheckpointId(2),), ROWS)]
+
+
 def test_a_stop_that_is_planned_anew_takes_over_what_the_first_has_logged() -> None:
     """The operator never saw it, and never will in this attempt."""
     machine = head()

@@ -10,12 +10,13 @@ import pytest
 from runtime.core import alignment, commit, coordinator, recovery
 from runtime.core.alignment import Alignment, Verdict
 from runtime.core.checkpoint import Manifest
-from runtime.core.effects import CaptureState, ForgetCheckpoint, SubtaskEffect
+from runtime.core.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
 from runtime.core.events import ManifestRecorded
 from runtime.core.feedback import BackEdges
 from runtime.core.graph import JobGraph
-from runtime.core.ids import CheckpointId, OperatorId, Token
+from runtime.core.ids import ChannelId, CheckpointId, OperatorId, Token
 from runtime.core.loopside import LoopSide
+from runtime.core.messages import Records
 from runtime.core.spec import SubtaskSpec, spec_of
 from runtime.core.subtask import Subtask
 from runtime.core.watermarks import Watermarks
@@ -251,6 +252,18 @@ def forget_the_back_edge_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BackEdges, "logging", lambda edges, channel: ())
 
 
+def log_for_the_stop_alone(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is still being logged when a stop's barrier passes loses what comes round from then on."""
+    records = LoopSide.records
+
+    def forgetful(side: LoopSide, channel: ChannelId, came: Records, *, over: bool) -> list[SubtaskEffect]:
+        effects = records(side, channel, came, over=over)
+        stop = side._sealed
+        return effects if stop is None or over else [LogFeedback((stop,), came)]
+
+    patch.setattr(LoopSide, "records", forgetful)
+
+
 def acknowledge_before_the_barrier_is_back(patch: pytest.MonkeyPatch) -> None:
     """S4-39."""
     begin = BackEdges.begin
@@ -309,6 +322,7 @@ PLANTED: dict[Plant, int] = {
     hold_back_time_when_all_are_idle: 39,
     lose_credit: 10,
     forget_the_back_edge_log: 127,
+    log_for_the_stop_alone: 1_295,
     acknowledge_before_the_barrier_is_back: 85,
     align_on_back_edges: 20,
     end_a_loop_without_probing: 0,

@@ -76,14 +76,22 @@ def rename_exclusively(source: Path, target: Path) -> bool:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Gives `target` the bytes of `source`, durably and in one step. It is a second name for them where that can be."""
+    """Gives `target` the bytes of `source`, durably and in one step. It is a second name for them where that can be.
+
+    Follows no symbolic link, at either end.
+    """
     try:
         target.hardlink_to(source)
     except FileExistsError:
         return
     except OSError:
         partial = target.with_suffix(".inprogress")
-        with writing(partial), source.open("rb") as read, partial.open("wb") as written:
+        partial.unlink(missing_ok=True)
+        with (
+            writing(partial),
+            os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as read,
+            partial.open("xb") as written,
+        ):
             shutil.copyfileobj(read, written)
             written.flush()
             os.fsync(written.fileno())

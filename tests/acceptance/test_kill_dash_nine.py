@@ -96,7 +96,7 @@ def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
     words.api.operate(words.job, "drain", {}, PATIENCE_S)
     assert words.run["state"] == "finished"
     assert words.is_exact()
-    assert not [path for path in words.output.iterdir() if path.name.startswith(".")], "leftovers"
+    assert not list(words.output.glob(".weir-*")), "leftovers"
 
 
 def master_pid(words: WordCount) -> int:

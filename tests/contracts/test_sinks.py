@@ -59,11 +59,11 @@ def visible(folder: Path) -> list[int]:
 
 def names(folder: Path) -> list[str]:
     """Of everything but commit marks."""
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_committed-"))
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith(".committed-"))
 
 
 def marks(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("_committed-*"))
+    return sorted(path.name for path in folder.glob(".committed-*"))
 
 
 # ---------------------------------------------------------------- two phases
@@ -297,6 +297,21 @@ def test_a_committed_file_that_a_consumer_took_away_is_not_owed_any_more(tmp_pat
     assert visible(tmp_path) == [3]
 
 
+@pytest.mark.parametrize("consumer", ["mv out/* taken/", "rm out/*", "mv out/* taken/; rm -rf out/_*"])
+def test_what_a_consumer_does_with_a_shell_leaves_the_marks(tmp_path: Path, consumer: str) -> None:
+    """A shell's `*` and clean-ups of `_*` pass over names that begin with a dot."""
+    (tmp_path / "taken").mkdir()
+    sink = writer(tmp_path / "out")
+    sink.write(batch(1))
+    committables = sink.prepare(1)
+    commit(tmp_path / "out", committables)
+    subprocess.run(consumer, shell=True, cwd=tmp_path, check=True)
+    for token in (2, 3):
+        assert commit(tmp_path / "out", committables, token=token) == 0
+    assert marks(tmp_path / "out") == [".committed-7-1-out-0-1"]
+    assert visible(tmp_path / "out") == []
+
+
 def test_a_mark_is_no_excuse_for_a_file_that_was_prepared_later(tmp_path: Path) -> None:
     """Nor does an attempt to commit what is not there make one: the next attempt must fail as well."""
     sink = writer(tmp_path)
@@ -309,7 +324,7 @@ def test_a_mark_is_no_excuse_for_a_file_that_was_prepared_later(tmp_path: Path) 
     for token in (2, 3):
         with pytest.raises(EnvironmentFailure, match="neither pending nor committed"):
             commit(tmp_path, [*first, *second], token=token, checkpoint=2)
-    assert marks(tmp_path) == ["_committed-7-1-out-0-1"]
+    assert marks(tmp_path) == [".committed-7-1-out-0-1"]
 
 
 def test_a_folder_that_is_not_the_one_shows_no_commit(tmp_path: Path) -> None:
@@ -332,15 +347,15 @@ def test_marks_are_few_and_go_with_the_last_manifest_that_may_ask_for_them(tmp_p
         committer.commit(CommitPermit("7", Token(1), CheckpointId(checkpoint)), prepared[-1:])
     other.write(batch(5))
     commit(tmp_path, other.prepare(5))
-    assert marks(tmp_path) == ["_committed-7-1-other-0-1", "_committed-7-1-out-0-4"]
-    (tmp_path / "_committed-7-1-out-0-2").touch()  # of a zombie
+    assert marks(tmp_path) == [".committed-7-1-other-0-1", ".committed-7-1-out-0-4"]
+    (tmp_path / ".committed-7-1-out-0-2").touch()  # of a zombie
     clean(tmp_path, 2, prepared[0])
-    assert marks(tmp_path) == ["_committed-7-1-other-0-1", "_committed-7-1-out-0-4"]
+    assert marks(tmp_path) == [".committed-7-1-other-0-1", ".committed-7-1-out-0-4"]
     clean(tmp_path, 1)
     clean(tmp_path, 2, job="8")
     assert len(marks(tmp_path)) == 2
     clean(tmp_path, 2)
-    assert marks(tmp_path) == ["_committed-7-1-other-0-1"]
+    assert marks(tmp_path) == [".committed-7-1-other-0-1"]
 
 
 def test_a_pending_file_that_was_cut_short_is_not_shown(tmp_path: Path) -> None:
@@ -351,6 +366,37 @@ def test_a_pending_file_that_was_cut_short_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"has 4 bytes, not \d+"):
         commit(tmp_path, [committable])
     assert visible(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["a file", "a folder"])
+@pytest.mark.parametrize("into", ["out", "elsewhere"])
+def test_a_pending_file_that_is_a_link_is_refused(tmp_path: Path, into: str, target: str) -> None:
+    """It would show any file that the service account can read, and its size can be known."""
+    sink, private = writer(tmp_path / "out"), tmp_path / "private"
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    pending = tmp_path / "out" / committable["pending"]
+    private.mkdir() if target == "a folder" else private.write_bytes(pending.read_bytes())
+    pending.unlink()
+    pending.symlink_to(private)
+    crafted = {**committable, "bytes": pending.stat().st_size}
+    with pytest.raises(JobRejected, match=f"{pending}: the file to commit is no regular file"):
+        commit(tmp_path / into, [crafted])
+    assert visible(tmp_path / "out") == []
+    assert names(tmp_path / "out") == [pending.name], "nothing was shown, and no mark made"
+    assert marks(tmp_path / "out") == []
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_link_to_the_pending_file_is_in_the_way(tmp_path: Path) -> None:
+    """Taken for a commit that was cut off, the pending file would be removed, and the link would lead nowhere."""
+    sink = writer(tmp_path)
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    (tmp_path / committable["final"]).symlink_to(tmp_path / committable["pending"])
+    with pytest.raises(EnvironmentFailure, match="not ours is in the way"):
+        commit(tmp_path, [committable])
+    assert (tmp_path / committable["pending"]).exists()
 
 
 @pytest.mark.parametrize("exclusive", [True, False], ids=["one step", "two steps"])
@@ -463,6 +509,23 @@ def test_what_is_pending_in_one_folder_is_committed_in_each_that_it_is_restored_
         assert [commit(tmp_path / folder, committables, token=token) for _ in range(2)] == [1, 0]
         assert visible(tmp_path / folder) == [1, 2]
         assert names(tmp_path / folder) == [committables[0]["final"]]
+
+
+def test_a_copy_without_links_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does it follow the pending file, should it have become a link since it was looked at."""
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    sink, victim = writer(tmp_path / "blue"), tmp_path / "victim"
+    sink.write(batch(1))
+    (committable,) = sink.prepare(1)
+    victim.write_bytes(b"somebody else's")
+    (tmp_path / "green").mkdir()
+    (tmp_path / "green" / committable["pending"]).with_suffix(".inprogress").symlink_to(victim)
+    assert commit(tmp_path / "green", [committable], token=2) == 1
+    assert victim.read_bytes() == b"somebody else's"
+    (tmp_path / "link").symlink_to(victim)
+    with pytest.raises(EnvironmentFailure, match="symbolic links"):
+        durable.copy_file(tmp_path / "link", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def refused(self: Path, target: Path) -> None:

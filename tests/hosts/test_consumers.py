@@ -27,14 +27,17 @@ ASKED = CoordinatorSettings(interval_ms=None)
 
 @contextmanager
 def consuming(output: Path, consumed: Path) -> Iterator[None]:
-    """Moves every visible file away as soon as it is there."""
+    """Moves what `mv output/* consumed/` would, as soon as it is there."""
     consumed.mkdir()
     over = threading.Event()
 
     def consume() -> None:
         while not over.wait(0.001):
-            for path in output.glob("part-*"):
-                path.rename(consumed / path.name)
+            consume_once()
+
+    def consume_once() -> None:
+        for path in [path for path in output.glob("*") if not path.name.startswith(".")]:
+            path.rename(consumed / path.name)
 
     thread = threading.Thread(target=consume)
     thread.start()
@@ -43,8 +46,7 @@ def consuming(output: Path, consumed: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        for path in output.glob("part-*"):
-            path.rename(consumed / path.name)
+        consume_once()
 
 
 def half(folder: Path, kind: str, *then: str) -> Path:

@@ -142,7 +142,7 @@ def drained_but_not_committed(folder: Path) -> tuple[MemoryRecords, list[Path]]:
     savepoint = first.completed[-1].manifest
     assert savepoint.kind is CheckpointKind.DRAIN
     write_manifest(FileStore(str(folder / "state")), savepoint)  # the end of the run has noted what was committed
-    for mark in (folder / "out").glob("_committed-*"):
+    for mark in (folder / "out").glob(".committed-*"):
         mark.unlink()
     shown = []
     for committable in owed(savepoint)[OperatorId("out")]:

@@ -24,7 +24,7 @@ def test_a_bounded_job_ends_by_itself_with_everything_committed(tmp_path: Path, 
     )
     assert records.state is RunState.FINISHED
     assert final_counts(tmp_path / "out") == expected_counts(source)
-    assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
+    assert not list((tmp_path / "out").glob(".weir-*"))
 
 
 def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_output(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def test_a_damaged_savepoint_is_named_and_nothing_is_written(
 
 def output_in(folder: Path) -> list[str]:
     """Prepared or committed; commit marks go when no manifest may ask for them."""
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_committed-"))
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith(".committed-"))
 
 
 # ---------------------------------------------------------------- crafted

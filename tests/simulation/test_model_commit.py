@@ -172,6 +172,14 @@ class TwoPhaseCommit(RuleBasedStateMachine):
             self.taken_names.add(path.name)
             path.unlink()
 
+    @rule()
+    def a_consumer_takes_all_that_a_shell_finds(self) -> None:
+        for path in [path for path in self.folder.iterdir() if not path.name.startswith(".")]:
+            if path.suffix == ".parquet":
+                self.taken += Counter(pq.read_table(path)["n"].to_pylist())
+            self.taken_names.add(path.name)
+            path.unlink()
+
     # ------------------------------------------------------------ zombies
 
     @precondition(lambda self: self.zombies)

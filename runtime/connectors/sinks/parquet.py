@@ -7,11 +7,12 @@ Arrow, Hive) therefore see committed rows only, each once.
     .weir-<job>-<token>-<uid>-<subtask>-<n>.inprogress
     .weir-<job>-<token>-<uid>-<subtask>-<n>.pending
     part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
-    _committed-<job>-<token>-<uid>-<subtask>-<n>
+    .committed-<job>-<token>-<uid>-<subtask>-<n>
 
 The last one is an empty file, the commit mark: files 1 to n of that writer have been committed, or are pending here. It
 is durable before a file gets its visible name. A commit is repeated at every restore, and a consumer may have moved,
-compacted or deleted the visible file by then; the mark, not that file, shows that nothing is owed (decision 0015).
+compacted or deleted the visible file by then; the mark, not that file, shows that nothing is owed (decision 0015). Its
+name begins with a dot: `mv out/* archive/` and clean-ups of `_*` leave it.
 
 The attempt's token is in every name, so no attempt ever touches a file of another one, except the job master, which
 removes what older attempts of the same sink left behind. Files of others are never touched or overwritten.
@@ -20,6 +21,7 @@ removes what older attempts of the same sink left behind. Files of others are ne
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +43,7 @@ _OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-(?P<uid>{_PART})-\d+"
 _HIDDEN: Final = re.compile(rf"\.weir-{_OWNER}-\d+\.(?:inprogress|pending)")
 _PENDING: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER})-(?P<number>\d+)\.pending")
 _FINAL: Final = re.compile(rf"part-(?P<owner>{_OWNER})-\d+-(?P<number>\d+)\.parquet")
-_MARK: Final = re.compile(rf"_committed-(?P<owner>{_OWNER})-(?P<number>\d+)")
+_MARK: Final = re.compile(rf"\.committed-(?P<owner>{_OWNER})-(?P<number>\d+)")
 _GROUP_BYTES: Final = 32 << 20  #: rows are gathered to row groups of about this size
 
 
@@ -188,21 +190,27 @@ class ParquetCommitter(SinkCommitter):
     # ------------------------------------------------------------ what is due
 
     def _is_due(self, file: Mapping[str, Any]) -> bool:
-        """Whether the file is pending. False: it has been committed, here or where it was written."""
+        """Whether the file is pending. False: it has been committed, here or where it was written.
+
+        Raises:
+            JobRejected: a link or a folder stands in its place. A link would show any file of the service account.
+        """
         pending, final = self._folder / file["pending"], self._folder / file["final"]
         try:
-            size = pending.stat().st_size
+            found = pending.lstat()
         except FileNotFoundError:
             return not self._has_committed(file) and self._fetch(file)
-        if size != file["bytes"]:
-            raise EnvironmentFailure(f"{pending}: the file to commit has {size} bytes, not {file['bytes']}")
+        if not stat.S_ISREG(found.st_mode):
+            raise JobRejected("bad-committable", "sink", f"{pending}: the file to commit is no regular file")
+        if found.st_size != file["bytes"]:
+            raise EnvironmentFailure(f"{pending}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
         self._check_ours(pending, final)
         return True
 
     def _check_ours(self, pending: Path, final: Path) -> None:
         """A commit of older software, cut off between link and unlink, is completed; a foreign file is left alone."""
         with contextlib.suppress(FileNotFoundError):
-            if not final.samefile(pending):
+            if not os.path.samestat(final.lstat(), pending.lstat()):
                 raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
 
     def _has_committed(self, file: Mapping[str, Any]) -> bool:
@@ -228,11 +236,11 @@ class ParquetCommitter(SinkCommitter):
             raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
         DataRoots.of_environment(os.environ).check("folder", former)
         before = ParquetCommitter(Path(former))
-        if (before._folder / file["pending"]).exists():
+        if os.path.lexists(before._folder / file["pending"]):
             before._is_due(file)
             make_folder(self._folder)
             copy_file(before._folder / file["pending"], pending)
-            return True
+            return self._is_due(file)  # the former folder may have changed since the look
         if before._has_committed(file):
             return False
         raise EnvironmentFailure(
@@ -252,7 +260,7 @@ class ParquetCommitter(SinkCommitter):
             pending = _PENDING.fullmatch(file["pending"])
             assert pending is not None, "its name has been checked"
             newest[pending["owner"]] = max(int(pending["number"]), newest.get(pending["owner"], 0))
-        made = {owner: self._folder / f"_committed-{owner}-{number}" for owner, number in newest.items()}
+        made = {owner: self._folder / f".committed-{owner}-{number}" for owner, number in newest.items()}
         for path in made.values():
             with writing(path):
                 path.touch()
@@ -263,13 +271,13 @@ class ParquetCommitter(SinkCommitter):
         self._marks.update(made)
 
     def _marks_of(self, owner: str) -> list[tuple[Path, int]]:
-        found = ((path, _MARK.fullmatch(path.name)) for path in self._folder.glob(f"_committed-{owner}-*"))
+        found = ((path, _MARK.fullmatch(path.name)) for path in self._folder.glob(f".committed-{owner}-*"))
         return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
 
     def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
         """A retained manifest may ask for files of a writer that are long gone: of these the newest mark stays."""
         owners = set()
-        for path in self._folder.glob("_committed-*"):
+        for path in self._folder.glob(".committed-*"):
             found = _MARK.fullmatch(path.name)
             if found and found.group("job", "uid") == sink and int(found["token"]) < token:
                 owners.add(found["owner"])

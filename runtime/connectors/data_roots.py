@@ -3,13 +3,17 @@
 Parameters of a job name folders, and whoever may define a job chooses them. A path is allowed if, with every symbolic
 link resolved, it lies below a data root. The folders of Weir (`WEIR_STORAGE`, `WEIR_INPUTS`, `WEIR_LOGS` and those
 that the stack makes in `WEIR_VAR`) stay refused, also below a data root.
+
+A folder may be replaced by a symbolic link at any time. Connectors therefore reach it through a `CheckedFolder`, which
+checks it at each use.
 """
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from runtime.errors import JobRejected
 
@@ -48,6 +52,17 @@ class DataRoots:
             own=_resolved_all(own),
         )
 
+    @classmethod
+    def of_connector(cls, environment: Mapping[str, str], folder: str | Path) -> Self:
+        """The roots for a source or sink that has been accepted with `folder`.
+
+        Materialised inputs (`WEIR_INPUTS`) belong to Weir: only a folder that is named by its path in there is read.
+        """
+        inputs, roots = environment.get("WEIR_INPUTS"), cls.of_environment(environment)
+        if roots.allowed is None or not inputs or not _lies_in(folder, inputs):
+            return roots
+        return cls(allowed=_resolved_all([inputs]))
+
     def holds(self, path: str | Path) -> bool:
         """Whether `path` may be used, after its symbolic links."""
         if self.allowed is None:
@@ -62,14 +77,99 @@ class DataRoots:
 
     def check(self, field: str, path: str) -> None:
         """Raises JobRejected naming `field`, with the roots that are allowed."""
-        if self.holds(path):
-            return
+        if not self.holds(path):
+            self.refuse(field, path)
+
+    def refuse(self, field: str, path: str) -> NoReturn:
+        """Raises the JobRejected of `check`."""
         roots = ", ".join(map(str, self.allowed or ())) or "none"
         detail = (
             f"{path} is not a folder that jobs may use. Allowed is what lies below: {roots}. "
             f"An administrator adds folders in {VARIABLE}; the folders of Weir itself cannot be added"
         )
         raise JobRejected("path-not-allowed", field, detail)
+
+
+@dataclass(frozen=True)
+class CheckedFolder:
+    """A folder of a source or sink that is checked against `roots` at each use.
+
+    Args:
+        argument: the argument of the source or sink that named the folder.
+        path: the folder; links in it are followed, as far as they stay below the roots.
+    """
+
+    argument: str
+    path: Path
+    roots: DataRoots
+
+    @classmethod
+    def of(cls, argument: str, path: str | Path) -> Self:
+        """With the roots of this process."""
+        return cls(argument, Path(path), DataRoots.of_connector(os.environ, path))
+
+    def check(self) -> None:
+        """Raises JobRejected naming the argument: the folder lies outside the roots, now."""
+        self.roots.check(self.argument, str(self.path))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor of the folder, checked after it was opened: no later link changes where it leads.
+
+        Raises:
+            JobRejected: the folder lies outside the roots.
+            OSError: it cannot be opened.
+        """
+        self.check()
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not self._holds_opened(descriptor):
+                self.roots.refuse(self.argument, str(self.path))
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open_to_read(self, name: str) -> int | None:
+        """A descriptor of the file `name`; None: it lies outside the roots, by a link of its own or of the folder."""
+        if not self.roots.holds(self.path / name):
+            return None
+        descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
+        if self._holds_opened(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
+
+    def open_to_write(self, name: str, flags: int) -> int:
+        """A descriptor of the file `name` in the folder itself: a link of that name is not followed.
+
+        Args:
+            flags: of `os.open`, such as O_EXCL or O_APPEND.
+
+        Raises:
+            JobRejected: the folder lies outside the roots.
+            OSError: naming the file; it is a link, or cannot be made.
+        """
+        with self.opened() as folder:
+            try:
+                given = flags | os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                return os.open(name, given, 0o666, dir_fd=folder)
+            except OSError as error:
+                error.filename = str(self.path / name)
+                raise
+
+    def _holds_opened(self, descriptor: int) -> bool:
+        return self.roots.allowed is None or self.roots.holds(path_of(descriptor).readlink())
+
+
+def path_of(descriptor: int) -> Path:
+    """A path that leads to the open file, whatever has become of its name (Linux, proc(5))."""
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _lies_in(folder: str | Path, parent: str) -> bool:
+    """By their names alone: no link is followed."""
+    place = os.path.normpath(Path(folder).absolute())
+    return Path(place).is_relative_to(os.path.normpath(Path(parent).absolute()))
 
 
 def _resolved_all(paths: Iterable[str]) -> tuple[Path, ...]:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from runtime.connectors.data_roots import CheckedFolder
 from runtime.connectors.durable import make_folder, sync_folder, writing
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import safe
@@ -28,6 +29,7 @@ class DeadLetters:
 
     def __init__(self, folder: Path, context: OperatorContext) -> None:
         name = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}.jsonl"
+        self._folder = CheckedFolder.of("dead_letter_path", folder)
         self._path = folder / name
         self._file: BinaryIO | None = None
         self._unsynced = False
@@ -54,8 +56,9 @@ class DeadLetters:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
+            self._folder.check()
             make_folder(self._path.parent)
-            self._file = self._path.open("ab")
+            self._file = os.fdopen(self._folder.open_to_write(self._path.name, os.O_APPEND), "ab")
             sync_folder(self._path.parent)
         return self._file
 

@@ -42,7 +42,7 @@ from runtime.hosts.attempt import Attempt
 from runtime.hosts.damage import assess
 from runtime.hosts.outages import is_outage
 from runtime.hosts.scribe import RETRY_S
-from runtime.hosts.shared_folders import Marker, leave_markers
+from runtime.hosts.shared_folders import Marker, check_roots, leave_markers
 from runtime.hosts.slot_wait import SlotWait
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
@@ -152,6 +152,7 @@ class JobMaster:
             told = self._told_meanwhile()
             if told is not None:
                 return told
+            check_roots(self._config.job)  # a folder may have become a link since the attempt before
             restored = self._restore()
         except JobRejected as error:
             return Outcome(OutcomeKind.FAILED, str(error), final=True)

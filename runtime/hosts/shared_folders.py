@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from runtime.blueprint import CompiledJob
+from runtime.connectors.data_roots import CheckedFolder
 from runtime.connectors.durable import make_folder
 from runtime.connectors.names import safe
 from runtime.core.ids import Token
@@ -46,6 +47,14 @@ def folders_of(job: CompiledJob, storage: str) -> tuple[set[str], set[str]]:
                 reads = uid in job.sources and argument == INPUT
                 (inputs if reads else outputs).add(str(Path(folder).absolute()))
     return inputs, outputs
+
+
+def check_roots(job: CompiledJob) -> None:
+    """Raises JobRejected naming operator and argument: a folder lies outside WEIR_DATA_ROOTS, now."""
+    for uid, connector in itertools.chain(job.sources.items(), job.sinks.items()):
+        if isinstance(connector, UsesFolders):
+            for argument, folder in connector.folders().items():
+                CheckedFolder.of(f"{uid}.{argument}", folder).check()
 
 
 def leave_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> list[Marker]:

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.connectors.data_roots import DataRoots
+from runtime.connectors.data_roots import CheckedFolder
 from runtime.connectors.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
 from runtime.connectors.names import safe
 from runtime.core.checkpoint import CommitPermit
@@ -78,6 +78,7 @@ class ParquetWriter(SinkWriter):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._checked = CheckedFolder.of("path", folder)
         self._number = 0
         self._rows = 0
         self._waiting: list[pa.RecordBatch] = []
@@ -88,6 +89,7 @@ class ParquetWriter(SinkWriter):
 
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{safe(context.job)}-{context.token}-{safe(context.uid)}-{context.index}"
+        self._checked.check()
         make_folder(self._folder)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -100,6 +102,7 @@ class ParquetWriter(SinkWriter):
             self._write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._checked.check()
         if self._parquet is None:
             return ()
         assert self._path is not None, "a file that is written has a name"
@@ -135,8 +138,9 @@ class ParquetWriter(SinkWriter):
     def _begin(self, schema: pa.Schema) -> None:
         self._number += 1
         self._rows = 0
-        self._path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
-        self._file = self._path.open("xb")
+        path = self._folder / f".weir-{self._owner}-{self._number}.inprogress"
+        self._file = os.fdopen(self._checked.open_to_write(path.name, os.O_EXCL), "wb")
+        self._path = path
         self._parquet = pq.ParquetWriter(self._file, schema, compression="zstd", use_dictionary=_dictionaries(schema))
 
     def _write_group(self) -> None:
@@ -159,10 +163,12 @@ class ParquetCommitter(SinkCommitter):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._checked = CheckedFolder.of("path", folder)
         self._marks: dict[str, Path] = {}  #: the newest by writer that this committer has made
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Looks at all files first: nothing is shown, and no mark is made, when one of them is missing."""
+        self._checked.check()
         files = [_checked(committable, permit.job) for committable in committables]
         due = [file for file in files if self._is_due(file)]
         if due:
@@ -173,6 +179,7 @@ class ParquetCommitter(SinkCommitter):
         return shown
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+        self._checked.check()
         kept, owner = {committable["pending"] for committable in keep}, (safe(job), safe(uid))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
@@ -234,8 +241,8 @@ class ParquetCommitter(SinkCommitter):
         pending, former = self._folder / file["pending"], file.get("folder")
         if former is None or Path(former) == self._folder.absolute():
             raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
-        DataRoots.of_environment(os.environ).check("folder", former)
         before = ParquetCommitter(Path(former))
+        before._checked.check()
         if os.path.lexists(before._folder / file["pending"]):
             before._is_due(file)
             make_folder(self._folder)
@@ -263,7 +270,7 @@ class ParquetCommitter(SinkCommitter):
         made = {owner: self._folder / f".committed-{owner}-{number}" for owner, number in newest.items()}
         for path in made.values():
             with writing(path):
-                path.touch()
+                os.close(self._checked.open_to_write(path.name, 0))
         sync_folder(self._folder)
         for owner, path in made.items():
             if owner in self._marks and self._marks[owner] != path:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
-from runtime.connectors.data_roots import DataRoots
+from runtime.connectors.data_roots import CheckedFolder, path_of
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Format, Malformed, MalformedFile
 from runtime.connectors.sources.open_file import OpenFile
@@ -125,6 +125,7 @@ class DirectoryReader(SourceReader):
     def __init__(self, source: DirectorySource) -> None:
         self._source = source
         self._folder = Path(source.path)
+        self._checked = CheckedFolder.of("path", source.path)
         self._positions: dict[str, Position] = {}
         self._changed: set[str] = set()  #: files whose position is not in the table yet
         self._pending: list[str] = []  #: names known and not begun, last one first
@@ -135,7 +136,6 @@ class DirectoryReader(SourceReader):
         self._schema: pa.Schema | None = source.format.columns()
         self._largest_time: int | None = None
         self._letters: DeadLetters | None = None
-        self._roots = DataRoots.of_environment(os.environ)
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -223,7 +223,7 @@ class DirectoryReader(SourceReader):
 
     def _new_names(self) -> list[str]:
         try:
-            with os.scandir(self._folder) as entries:
+            with self._checked.opened() as folder, os.scandir(folder) as entries:
                 new = (entry for entry in entries if entry.name not in self._known)
                 return [self._text(entry.name) for entry in new if entry.name[0] not in "._" and entry.is_file()]
         except FileNotFoundError:
@@ -260,17 +260,19 @@ class DirectoryReader(SourceReader):
             return False
         name = self._pending.pop()
         path, position = self._folder / name, self._positions.setdefault(name, Position())
-        if path.is_symlink() and not self._roots.holds(path):
-            raise DataRejected(f"{path}: this link leads out of the folders that jobs may read (WEIR_DATA_ROOTS)")
         try:
-            size = path.stat().st_size
+            descriptor = self._checked.open_to_read(name)
         except FileNotFoundError:
             raise _gone(path) from None
+        if descriptor is None:
+            raise DataRejected(f"{path}: this link leads out of the folders that jobs may read (WEIR_DATA_ROOTS)")
+        chunks = self._source.format.read(path_of(descriptor), position.next_row)
+        self._current = OpenFile(path, descriptor, chunks)
+        size = os.fstat(descriptor).st_size
         if position.next_row and size != position.size_bytes:
             was = f"it has {size} bytes and had {position.size_bytes}"
             raise DataRejected(f"{path}: the file has changed since row {position.next_row} of it was read: {was}")
         position.size_bytes = size
-        self._current = OpenFile(path, self._source.format.read(path, position.next_row))
         return True
 
     # ------------------------------------------------------------ rows

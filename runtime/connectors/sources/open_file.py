@@ -3,6 +3,7 @@
 It knows neither positions nor what becomes of malformed rows.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,17 @@ from runtime.operators.event_time import in_range
 
 
 class OpenFile:
-    """A file being read, and what is left of the chunk that was parsed last."""
+    """A file being read, and what is left of the chunk that was parsed last.
 
-    def __init__(self, path: Path, chunks: Iterator[Chunk]) -> None:
+    Args:
+        path: its name, for messages.
+        descriptor: the open file, through which `chunks` reads it; it is closed with this object.
+        chunks: its rows.
+    """
+
+    def __init__(self, path: Path, descriptor: int, chunks: Iterator[Chunk]) -> None:
         self.path = path
+        self._descriptor: int | None = descriptor
         self._chunks = chunks
         self._rest: Chunk | None = None
 
@@ -41,6 +49,9 @@ class OpenFile:
         close = getattr(self._chunks, "close", None)  # generators have it; that closes the file
         if close is not None:
             close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _part(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Chunk:

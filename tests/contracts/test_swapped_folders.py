@@ -1,0 +1,154 @@
+"""Folders of sources and sinks that become symbolic links out of WEIR_DATA_ROOTS while the job runs."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.connectors.formats import JsonLinesFormat
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectoryReader, DirectorySource
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from tests.contracts.files import Reading, drop
+from tests.contracts.test_sinks import batch as numbers
+from tests.contracts.test_sinks import clean, commit, names, writer
+from tests.contracts.test_sources import SCHEMA
+
+SECRET = "postgresql://weir:swordfish@127.0.0.1/weir\n"
+ROW = '{"id": 1, "at": 2}\n'
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root, beside a folder that is none."""
+    (tmp_path / "data").mkdir()
+    drop(tmp_path / "foreign", "a.jsonl", SECRET)
+    monkeypatch.setenv("WEIR_DATA_ROOTS", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def swap(folder: Path) -> None:
+    """Replaces `folder` by a link to the foreign one."""
+    if folder.exists():
+        folder.rename(folder.with_name(f"{folder.name}.old"))
+    folder.symlink_to(folder.parent.parent / "foreign")
+
+
+def reading(folder: Path) -> Reading:
+    return Reading(DirectorySource(str(folder), JsonLinesFormat(SCHEMA)))
+
+
+def refuses(folder: Path, use: Callable[[], object]) -> None:
+    with pytest.raises(JobRejected, match=re.escape(f"{folder} is not a folder that jobs may use")) as refused:
+        use()
+    assert refused.value.code == "path-not-allowed"
+    assert "swordfish" not in str(refused.value)
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_watched_folder_that_becomes_a_link_is_not_listed(data: Path, existed: bool) -> None:
+    folder = data / "in"
+    if existed:
+        drop(folder, "a.jsonl", ROW)
+    found = reading(folder)
+    assert len(found.rows()) == int(existed)
+    swap(folder)
+    refuses(folder, found.rows)
+
+
+def test_a_folder_that_becomes_a_link_after_it_was_listed_is_not_read(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, list_names = data / "in", DirectoryReader._new_names
+    drop(folder, "a.jsonl", ROW)
+
+    def swap_behind(reader: DirectoryReader) -> list[str]:
+        found = list_names(reader)
+        swap(folder)
+        return found
+
+    monkeypatch.setattr(DirectoryReader, "_new_names", swap_behind)
+    with pytest.raises(DataRejected, match="leads out of the folders that jobs may read") as refused:
+        reading(folder).rows()
+    assert "swordfish" not in str(refused.value)
+
+
+def test_a_folder_that_becomes_a_link_after_the_check_is_not_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open descriptor decides, so that nothing lies between check and use."""
+    folder, read = data / "in", JsonLinesFormat.read
+    drop(folder, "a.jsonl", ROW)
+
+    def swap_before(self: JsonLinesFormat, path: Path, first_row: int) -> object:
+        swap(folder)
+        return read(self, path, first_row)
+
+    monkeypatch.setattr(JsonLinesFormat, "read", swap_before)
+    batch = reading(folder).poll()
+    assert batch is not None
+    assert batch.to_pylist() == [{"id": 1, "at": 2}]
+
+
+def test_materialised_inputs_are_read_and_links_to_them_are_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WEIR_INPUTS is a folder of Weir, which a pipeline reads by its own path only."""
+    inputs = data.parent / "inputs"
+    drop(inputs / "1" / "2" / "airports", "a.jsonl", ROW)
+    monkeypatch.setenv("WEIR_INPUTS", str(inputs))
+    assert len(reading(inputs / "1" / "2" / "airports").rows()) == 1
+    (data / "in").symlink_to(inputs / "1" / "2" / "airports")
+    refuses(data / "in", reading(data / "in").rows)
+
+
+@pytest.mark.parametrize("use", ["open", "write", "prepare", "prepare nothing", "commit", "clean"])
+def test_an_output_folder_that_becomes_a_link_is_not_written(data: Path, use: str) -> None:
+    folder, foreign = data / "out", data.parent / "foreign"
+    sink = writer(folder)
+    if use == "prepare":
+        sink.write(numbers(1))
+    if use == "commit":
+        sink.write(numbers(1))
+        committables = sink.prepare(1)
+    swap(folder)
+    uses: dict[str, Callable[[], object]] = {
+        "open": lambda: writer(folder, token=2),
+        "write": lambda: sink.write(numbers(2)),
+        "prepare": lambda: sink.prepare(1),
+        "prepare nothing": lambda: sink.prepare(1),
+        "commit": lambda: commit(folder, committables),
+        "clean": lambda: clean(folder, 2),
+    }
+    refuses(folder, uses[use])
+    assert names(foreign) == ["a.jsonl"]
+    sink.close()
+
+
+@pytest.mark.parametrize("planted", ["folder", "file"])
+def test_dead_letters_go_through_no_link(data: Path, planted: str) -> None:
+    folder, letters, victim = data / "in", data / "letters", data.parent / "foreign" / "a.jsonl"
+    drop(folder, "a.jsonl", "broken\n")
+    source = DirectorySource(
+        str(folder), JsonLinesFormat(SCHEMA), on_malformed="dead_letter", dead_letter_path=str(letters)
+    )
+    found = Reading(source)
+    if planted == "folder":
+        swap(letters)
+        refuses(letters, found.rows)
+    else:
+        letters.mkdir()
+        (letters / "job-1-files-0.jsonl").symlink_to(victim)
+        with pytest.raises(EnvironmentFailure, match=r"job-1-files-0\.jsonl"):
+            found.rows()
+    assert victim.read_text() == SECRET
+    assert names(victim.parent) == ["a.jsonl"]
+
+
+def test_links_within_the_data_roots_are_followed(data: Path) -> None:
+    drop(data / "real", "a.jsonl", ROW)
+    (data / "in").symlink_to(data / "real")
+    (data / "out").symlink_to(data / "made")
+    (data / "made").mkdir()
+    assert len(reading(data / "in").rows()) == 1
+    sink = writer(data / "out")
+    sink.write(numbers(1))
+    assert commit(data / "out", sink.prepare(1)) == 1
+    assert isinstance(ParquetSink(str(data / "out")).committer().missing([]), list)

@@ -65,8 +65,8 @@ def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest], unre
 def _may_be_needed(path: str, unreadable: Collection[str]) -> bool:
     """Whether a checkpoint whose manifest cannot be read may name `path`.
 
-    A savepoint names files in its own folder only. A checkpoint names files that existed when it was taken: none in
-    the folder of a newer checkpoint.
+    A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer
+    checkpoint (`state.chain`).
     """
     folder = _folder(path)
     if folder in unreadable:

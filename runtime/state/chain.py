@@ -2,7 +2,8 @@
 
 A link is written once, by whichever capture's write comes to it first. A link whose write failed stays unwritten, and
 the write of the next capture tries again; so no change is ever lost, and none is written twice. A write that is
-overtaken by the next capture's write (its checkpoint expired) is safe too: each link has a lock.
+overtaken by the next capture's write (its checkpoint expired) is safe too: each link has a lock. A checkpoint that is
+still wanted then copies the file: none names a file in the folder of a newer one, and `hosts.retention` relies on it.
 
 A small state gets a new base at a barrier, by copying it. Links of a larger one are merged from their files in the
 background (`tidy`), so that a barrier costs what has changed, however large the state is; the captures that follow take
@@ -18,9 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
-from runtime.core.checkpoint import Segment
+from runtime.core.checkpoint import Segment, numbers_of
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.ports import SnapshotStore
 from runtime.state.merge import merged, run_to_merge
@@ -28,6 +30,7 @@ from runtime.state.segments import write_segment
 
 MOST_DELTAS: Final = 8
 SMALLEST_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the base
+COPY_CHUNK_BYTES: Final = 1 << 22
 COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
 
 #: What files that cannot be merged raise: they are damaged, or hold types that do not go together.
@@ -61,8 +64,11 @@ class Link:
     def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
         """The segment, written under `prefix` unless it was before, and the bytes that this took."""
         with self._lock:
-            if self.segments is not None:
+            if self.segments is not None and not _is_of_a_newer_checkpoint(self.segments, prefix):
                 return self.segments, 0
+            if self.segments is not None:
+                copies = tuple(_copy(store, segment, f"{prefix}/{self._name}") for segment in self.segments)
+                return copies, sum(segment.nbytes for segment in copies)
             self.segments = self._written(store, f"{prefix}/{self._name}")
             self._make = None
             return self.segments, sum(segment.nbytes for segment in self.segments)
@@ -78,6 +84,18 @@ class Link:
         except _UNUSABLE:
             self.lost = True
             raise
+
+
+def _is_of_a_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
+    own = numbers_of(prefix.split("/", 1)[0])
+    found = [numbers_of(segment.path.split("/", 1)[0]) for segment in segments]
+    return own is not None and any(other is not None and other > own for other in found)
+
+
+def _copy(store: SnapshotStore, segment: Segment, path: str) -> Segment:
+    offsets = range(0, segment.nbytes, COPY_CHUNK_BYTES)
+    store.put(path, (store.get_range(segment.path, offset, COPY_CHUNK_BYTES) for offset in offsets))
+    return msgspec.structs.replace(segment, path=path)
 
 
 class _Stopped(EnvironmentFailure):

@@ -108,6 +108,21 @@ def test_bytes_written_follow_the_change_and_files_stay_few() -> None:
 # ---------------------------------------------------------------- meanwhile
 
 
+def test_a_checkpoint_whose_writes_are_overtaken_names_no_file_of_a_newer_one() -> None:
+    """Retention relies on it where the older manifest is unreadable."""
+    store = MemorySnapshotStore()
+    state, table = opened(store)
+    put(table, range(50))
+    older, then = state.capture(False), dict(table.items())
+    put(table, range(50, 60))
+    after, _ = state.capture(False).write(store, "chk-31-4/op-0")
+    before, nbytes = older.write(store, "chk-30-4/op-0")
+    assert nbytes > 0
+    assert {segment.path.split("/")[0] for segment in before.segments()} == {"chk-30-4"}
+    store.delete([segment.path for segment in after.segments()])
+    assert dict(opened(store, [before])[1].items()) == then
+
+
 class GatedStore(MemorySnapshotStore):
     """Lets writes through, and those of merging only when it is told to."""
 

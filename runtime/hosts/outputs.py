@@ -22,6 +22,7 @@ from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK, Control, Idle, M
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.combine import Combiner, rows_of
 from runtime.operators.partition import Partitioner, by_function, by_key_group
+from runtime.state.encodings import takeable
 from runtime.state.key_types import check_keys
 
 Send = Callable[[ChannelId, Message], None]
@@ -84,7 +85,7 @@ class Outputs:
         return all(operator.role is Role.SINK for operator in behind)
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Sends `batch` on every edge. Empty batches are not sent.
+        """Sends `batch` on every edge, without views and run ends (`state.encodings`). Empty batches are not sent.
 
         Raises:
             WeirError: its columns are not those of the batches before.
@@ -92,7 +93,7 @@ class Outputs:
         """
         if batch.num_rows == 0:
             return
-        self._check_alike(batch.schema)
+        batch = self._alike(batch)
         self.records += batch.num_rows
         for edge in self._edges:
             if edge.combiner is None:
@@ -116,19 +117,25 @@ class Outputs:
                 for channel in edge.channels:
                     self.send(channel, worded)
 
-    def _check_alike(self, schema: pa.Schema) -> None:
-        """Refuses here, where the culprit is known, what receivers could not take."""
+    def _alike(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in types whose rows can be taken.
+
+        Refuses here, where the culprit is known, what receivers could not take.
+        """
+        if self.schema is not None and (batch.schema is self.schema or batch.schema.equals(self.schema)):
+            return batch
+        batch = takeable(batch)
+        schema = batch.schema
         if self.schema is None:
             for edge in self._edges:
                 if edge.spec.partitioning is Partitioning.HASH:
                     check_keys(schema, edge.spec.keys, edge.spec.target)
             self.schema = schema
-        if schema is self.schema or schema.equals(self.schema):
-            return
         before, now = _columns(self.schema), _columns(schema)
         if list(before.items()) != list(now.items()):
             uid = self.subtask.operator
             raise WeirError(f"operator {uid!r} changed the columns of its output: {_difference(before, now)}")
+        return batch
 
     def _deal(self, edge: _Edge, batch: pa.RecordBatch) -> None:
         match edge.spec.partitioning:

@@ -4,6 +4,7 @@ from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from runtime.blueprint import Folding
@@ -174,3 +175,37 @@ def test_rows_whose_key_column_cannot_be_a_key_are_refused_by_name(
         out.emit(pa.record_batch({"key": pa.nulls(1, kind)}))
     with pytest.raises(JobRejected, match="key: there is no such key column for operator 'b'; there are value"):
         out.emit(pa.record_batch({"value": [1]}))
+
+
+TEXT = pa.string_view()
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array(["x", None], TEXT), pa.string()),
+        (pa.array([b"x", None], pa.binary_view()), pa.binary()),
+        (pa.array([["x"], None], pa.list_(TEXT)), pa.list_(pa.string())),
+        (pa.array([["x"], None], pa.large_list(TEXT)), pa.large_list(pa.string())),
+        (pa.array([["x"], None], pa.list_(TEXT, 1)), pa.list_(pa.string(), 1)),
+        (pa.array([{"a": "x"}, None], pa.struct([("a", TEXT)])), pa.struct([("a", pa.string())])),
+        (pa.array([[("a", "b")], None], pa.map_(TEXT, TEXT)), pa.map_(pa.string(), pa.string())),
+        (pa.DictionaryArray.from_arrays([0, None], pa.array(["x"], TEXT)), pa.dictionary(pa.int64(), pa.string())),
+        (pc.run_end_encode(pa.array([1, None])), pa.int64()),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_columns_whose_rows_cannot_be_taken_are_dealt_by_key_as_plain_ones(column: pa.Array, kind: pa.DataType) -> None:
+    """Arrow takes no rows of views and run ends; DuckDB and Polars return string views."""
+    sent: list[tuple[ChannelId, Message]] = []
+    graph = JobGraph((source("a", 2), sink("c", 2)), (edge("a", "c", Partitioning.HASH),), max_parallelism=8)
+    made = Outputs(graph, subtask("a/0"), lambda channel, message: sent.append((channel, message)))
+    field = pa.field("value", column.type, metadata={"by": "duckdb"})
+    batch = pa.record_batch([pa.array([1, 6]), column], schema=pa.schema([("key", pa.int64()), field]))
+    for _ in range(2):
+        made.emit(batch)
+    parts = [message.payload for _, message in sent if isinstance(message, Records)]
+    assert {part.schema.field("value").type for part in parts} == {kind}
+    rows = [row for part in parts for row in part.to_pylist()]
+    assert sorted(rows, key=str) == sorted(2 * batch.to_pylist(), key=str)
+    assert len(parts) == 4, "both channels had rows of each batch"

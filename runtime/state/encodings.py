@@ -1,0 +1,52 @@
+"""Encodings of Arrow for which its kernels lack `take` and `filter`: views and run ends.
+
+DuckDB, Polars and other producers of Arrow data return string views. Dealing rows by key, keeping them in state and
+joining them all take rows, so a batch loses these encodings where an operator emits it. The values stay as they are.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def takeable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows without views and run ends; `batch` itself where it has none."""
+    types = [takeable_type(field.type) for field in batch.schema]
+    if types == batch.schema.types:
+        return batch
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, types, strict=True)]
+    schema = [field.with_type(kind) for field, kind in zip(batch.schema, types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(schema, batch.schema.metadata))
+
+
+def takeable_type(kind: Any) -> Any:
+    """The type of such a column: also of what lies inside lists, structs, maps and dictionaries."""
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_run_end_encoded(kind):
+        return takeable_type(kind.value_type)
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, takeable_type(kind.value_type), kind.ordered)
+    if types.is_struct(kind):
+        return pa.struct([_field(kind.field(number)) for number in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(_field(kind.key_field), _field(kind.item_field), kind.keys_sorted)
+    if types.is_list(kind):
+        return pa.list_(_field(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(_field(kind.value_field))
+    return pa.list_(_field(kind.value_field), kind.list_size) if types.is_fixed_size_list(kind) else kind
+
+
+def _field(field: pa.Field) -> pa.Field:
+    return field.with_type(takeable_type(field.type))
+
+
+def _cast(column: pa.Array, kind: Any) -> pa.Array:
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    return column if column.type == kind else column.cast(kind)

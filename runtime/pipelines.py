@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path, PurePosixPath
@@ -16,6 +19,7 @@ from runtime.errors import JobRejected
 from runtime.ports import Sink, Source, UsesFolders
 
 ENTRY_POINT_GROUP: Final = "weir.pipelines"
+IMPORT_LIMIT_S: Final = 20.0  #: for one entry point
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -113,15 +117,33 @@ class Registry:
 
 
 def registry() -> Registry:
-    """Loads every entry point; one that fails, or shares its name with another, costs that name only."""
+    """Loads every entry point; one that fails, hangs, or shares its name with another, costs that name only."""
+    return _registry(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def pipeline(name: str) -> Pipeline[Any]:
+    """One pipeline of the registry; a dotted path is never accepted.
+
+    Only entry points of this name are loaded, so that a slow or broken package costs its own pipelines only. The other
+    entry points are loaded if none of these offers the pipeline: an entry point may have another name than it.
+
+    Raises:
+        JobRejected: no installed package offers it, or it is broken.
+    """
+    found = _registry(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    return (found if name in found.pipelines or name in found.broken else registry()).pipeline(name)
+
+
+def _registry(points: Iterable[EntryPoint]) -> Registry:
     found: dict[str, tuple[Pipeline[Any], str]] = {}
     broken: dict[str, str] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    for point in points:
         place = _place(point)
         try:
-            offered = _loaded(point)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of any package; its error is what people need
-            broken[point.name] = f"{place} cannot be used: {type(error).__name__}: {error}"
+            with _limited():
+                offered = _loaded(point)
+        except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - code of any package; people need its error
+            broken[point.name] = f"{place} cannot be used: {type(error).__name__.strip('_')}: {error}"
             continue
         other, where = found.setdefault(offered.name, (offered, place))
         if other is not offered:
@@ -130,13 +152,30 @@ def registry() -> Registry:
     return Registry(whole, broken)
 
 
-def pipeline(name: str) -> Pipeline[Any]:
-    """One pipeline of the registry; a dotted path is never accepted.
+class _TooSlow(BaseException):
+    """An import took longer than `IMPORT_LIMIT_S`. No `except Exception` of the package stops it."""
 
-    Raises:
-        JobRejected: no installed package offers it, or it is broken.
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Ends what runs within after `IMPORT_LIMIT_S`. Only the main thread can be interrupted; others have no limit.
+
+    The import stays in this thread, since packages may set signal handlers, which no other thread can.
     """
-    return registry().pipeline(name)
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TooSlow(f"its import takes longer than {IMPORT_LIMIT_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def parameter_schema(offered: Pipeline[Any]) -> dict[str, Any]:

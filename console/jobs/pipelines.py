@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from console.jobs import stages
 from console.jobs.models import Pipeline
 
-_TIMEOUT_S = 60
+_TIMEOUT_S = 180  # one package whose import hangs costs `runtime.pipelines.IMPORT_LIMIT_S` of it
 
 
 class Offered(msgspec.Struct, frozen=True):

@@ -1,6 +1,9 @@
 """Pipelines of packages that are installed beside Weir: one broken package costs its own pipelines only."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +85,43 @@ def test_one_pipeline_under_two_entry_points_is_one(process: Command, site: Path
     points = "sums = acme:PIPELINE\nagain = acme:PIPELINE"
     install(site, "acme", MODULE.format(name="sums", about="first"), points=points)
     assert listed(process, site)["sums"]["error"] == ""
+
+
+HANGS = "import threading\nthreading.Event().wait(100)\n"
+
+LISTING = """
+import json, sys
+from runtime import pipelines
+from spark_jobs.stages.compile import describe
+pipelines.IMPORT_LIMIT_S = float(sys.argv[1])
+for name in ("components", "flights", "wordcount"):
+    pipelines.pipeline(name)  # only the package that hangs is under the limit
+print(json.dumps({one["name"]: one["error"] for one in describe()}))
+"""
+
+
+def test_a_lookup_loads_no_package_that_cannot_have_the_name(process: Command, site: Path) -> None:
+    install(site, "acme-hangs", HANGS, "stuck")
+    whole = ("--pipeline", "wordcount", "--inputs", "/inputs", "--parallelism", "1")
+    environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    answer = process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment)
+    assert answer.code == 0, answer.stderr
+
+
+def test_an_import_that_hangs_is_listed_with_its_package_and_the_rest_works(tmp_path: Path, site: Path) -> None:
+    install(site, "acme-hangs", "try:\n    import threading\n    threading.Event().wait()\nexcept Exception: pass", "a")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    command = [sys.executable, "-c", LISTING, "0.5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    found = json.loads(done.stdout)
+    assert "acme-hangs" in found["a"]
+    assert "takes longer than 0.5 s" in found["a"]
+    assert {name for name, error in found.items() if not error} >= {"components", "flights", "wordcount"}
+
+
+def test_a_pipeline_under_an_entry_point_of_another_name_is_found(process: Command, site: Path) -> None:
+    install(site, "acme", MODULE.format(name="sums", about="x"), "totals")
+    where = ("--pipeline", "sums", "--inputs", "/inputs", "--parallelism", "1")
+    answer = process("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
+    assert answer.code == 1, "it is found, and makes no dataflow"
+    assert answer.json["error"]["code"] == "stage-failed"

@@ -24,6 +24,9 @@ class Folding:
 
     pane_ms: int  #: event time that is folded together
     make: Callable[[], Combiner]
+    time: str = ""  #: column of event times
+    size_ms: int = 0  #: length of a window
+    slide_ms: int = 0  #: from the beginning of one to that of the next
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -411,7 +411,8 @@ class KeyedStream:
         check_aggregates(uid, aggregates)
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
-        folding = Folding(pane_ms, partial(WindowCombiner, keys, time, pane_ms, wanted))
+        combiner = partial(WindowCombiner, keys, time, pane_ms, wanted)
+        folding = Folding(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
         if slide_ms == size_ms:
             tumbling = _made(uid, lambda: TumblingWindow(keys, size_ms, wanted))
             return self._then(uid, tumbling, parallelism, folding, ("windows", wanted))
@@ -437,11 +438,18 @@ class KeyedStream:
         return self._then(uid, running, parallelism, state=("aggregates", wanted))
 
     def batches(
-        self, uid: str, function: BatchFunction, *, max_rows: int, max_wait_ms: int, parallelism: int | None = None
+        self,
+        uid: str,
+        function: BatchFunction,
+        *,
+        max_rows: int,
+        max_wait_ms: int | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """Applies `function` to batches of rows of many keys, in the order of each key.
 
-        A batch leaves with `max_rows` rows, or when its first has waited `max_wait_ms`.
+        A batch leaves with `max_rows` rows, or when its first has waited `max_wait_ms`; without an
+        age limit (None) only when it is full, or at the end of the input.
         """
         check_function(uid, function)
         keys, limits = self.keys, _named(uid, lambda: BatchLimits(max_rows, max_wait_ms))

@@ -102,6 +102,14 @@ class Operator(ABC):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         """Handle a batch of input number `input`."""
 
+    def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
+        """BATCH mode only, in place of `process`: rows of input 0 in the order of their keys, then of event time.
+
+        Keys come whole, several batches may hold one key, and no row is late. The watermark comes once, at the end: an
+        operator whose event timers must fire between two rows fires them itself.
+        """
+        self.process(0, batch, out)
+
     def on_watermark(self, watermark: int, out: Collector) -> None:
         """Event time has reached `watermark` (ms): fire what is due. It is forwarded after this returns."""
 
@@ -150,6 +158,10 @@ class Operator(ABC):
 
     def finish(self, out: Collector) -> None:
         """All inputs have truly ended: emit what is left. No output after this."""
+
+    def output_columns(self) -> pa.Schema | None:
+        """The columns of every output batch; None: they follow from the input or from the data."""
+        return None
 
     def committables(self) -> tuple[Any, ...]:
         """What is prepared and not yet known to be committed, as JSON values (sinks only)."""

@@ -4,6 +4,7 @@ session     typed settings → SparkSession
 nycflights  where the demo's data lies
 schemas     the contract of each dataset
 pipelines   the jobs themselves, offered through the entry point group `weir.pipelines`
+batch       a whole job as a Spark plan (BATCH mode)
 stages      what runs beside a job: compiling it, materialising its bounded inputs
 feeder      drops a year of flights into a folder, for the demo
 oracle      the plain Spark batch answer, for the proof

@@ -1,4 +1,4 @@
-"""The command line between the console and the pipelines: `python -m spark_jobs pipelines | compile | materialise`.
+"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | materialise | batch`.
 
 Parameters come as JSON on stdin, the answer goes as JSON to stdout and nothing else does. Exit codes: 0 done, 2 wrong
 usage, 3 refused (`{"error": {"code", "field", "detail"}}`), 1 something failed
@@ -19,6 +19,7 @@ from typing import Any, Final, TextIO
 from runtime.connectors.data_roots import DataRoots
 from runtime.errors import JobRejected
 from runtime.pipelines import PipelineContext, pipeline
+from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import materialise as materialising
@@ -69,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     stage.add_argument("--input", required=True)
     stage.add_argument("--to", required=True, type=Path, help="folder to write; one that is finished is kept")
     stage.set_defaults(command=_materialise)
+    batch = commands.add_parser("batch", help="parameters on stdin → the whole job as a Spark plan, rows by sink")
+    batch.add_argument("--pipeline", required=True)
+    batch.add_argument("--parallelism", required=True, type=int)
+    batch.add_argument("--inputs", required=True, help="folder of the materialised inputs")
+    batch.add_argument("--storage", required=True, help="folder for the record of the end, one per job")
+    batch.set_defaults(command=_batch)
     return parser
 
 
@@ -91,6 +98,15 @@ def _materialise(arguments: argparse.Namespace) -> materialising.Materialised:
         return kept
     with spark_session(SparkSettings.from_environment(f"weir: {one.name}, input {arguments.input}")) as spark:
         return materialising.materialise(lambda: make(spark, params), folder)
+
+
+def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
+    a = arguments
+    flow = pipeline(a.pipeline).dataflow(_params(), _context(a.inputs))
+    job = flow.compile(a.parallelism)
+    stages = running.plan_batch(job)  # what cannot run is refused before Spark starts
+    with spark_session(SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)) as spark:
+        return {"rows": running.run_planned(job, stages, spark=spark, storage=a.storage).rows}
 
 
 def _context(inputs: str) -> PipelineContext:

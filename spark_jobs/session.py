@@ -6,18 +6,21 @@ It decides where Spark runs and how quiet it is. It does not know what runs in i
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from runtime.hosts.event_log import event_log_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+BATCH_TRIES: Final = 4  #: of a task, as Spark's own default on a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,14 @@ class SparkSettings:
         master = os.environ.get("SPARK_MASTER") or f"local[{cores}]"
         root = os.environ.get("WEIR_VAR") or tempfile.gettempdir()
         return cls(app_name=app_name, master=master, scratch_dir=str(Path(root) / "weir-spark"))
+
+    @classmethod
+    def for_batch(cls, app_name: str, *, cores: int = 2) -> SparkSettings:
+        """As `from_environment`, in a context that tries a failed task again: of `local[N]` that is part of the URL."""
+        settings = cls.from_environment(app_name, cores=cores)
+        master = re.sub(r"^local\[(\w+|\*)\]$", rf"local[\1,{BATCH_TRIES}]", settings.master)
+        extra = {"spark.task.maxFailures": str(BATCH_TRIES), "spark.speculation": "false"}
+        return replace(settings, master=master, extra={**extra, **settings.extra})
 
     def as_conf(self) -> dict[str, str]:
         """The Spark settings, as Spark names them."""

@@ -126,7 +126,7 @@ def local_master(
     """A master over threads, for those who want to ask something of the job while it runs (`records.operations`)."""
     root = Path(storage).absolute()
     store = FileStore(str(root))
-    records.reserve_above(*_newest_in(store, records.restore_from))
+    records.reserve_above(*newest_in(store, records.restore_from))
     config = MasterConfig(
         job_id=job.name,
         token=records.token,
@@ -138,7 +138,7 @@ def local_master(
     return JobMaster(config, records, store, LocalLauncher(), SystemClock())
 
 
-def _newest_in(store: FileStore, restored: str | None) -> tuple[int, int]:
+def newest_in(store: FileStore, restored: str | None) -> tuple[int, int]:
     """The highest checkpoint id and token in the storage and in the savepoint to restore."""
     named = [numbers_of(path.split("/", 1)[0]) for path in store.list("")]
     if restored is not None:

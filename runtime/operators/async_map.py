@@ -87,6 +87,7 @@ class AsyncMap(Operator):
         self._limits = limits
         self._ordered = ordered
         self._on_timeout = on_timeout
+        self._schema = schema
         self._out = RowCollector(schema)
         self._waiting: deque[_Waiting] = deque()
         self._requests: deque[_Request] = deque()  #: oldest first
@@ -117,6 +118,9 @@ class AsyncMap(Operator):
     def close(self) -> None:
         if self._runner is not None:
             self._runner.close()
+
+    def output_columns(self) -> pa.Schema:
+        return self._schema
 
     # ------------------------------------------------------------ when
 

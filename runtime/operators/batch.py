@@ -42,6 +42,10 @@ class MapBatches(Operator):
         if result.num_rows:
             out.emit(result)
 
+    def of_no_rows(self, schema: pa.Schema) -> pa.RecordBatch:
+        """What the function makes of an empty batch: columns, where no row shows them."""
+        return applied(self._function, pa.RecordBatch.from_pylist([], schema))
+
 
 class FlatMapRows(Operator):
     """Applies a row function that gives any number of rows.
@@ -59,6 +63,9 @@ class FlatMapRows(Operator):
         rows = self._made(batch)
         while chunk := list(islice(rows, ROWS_PER_BATCH)):
             out.emit(batch_of(chunk, self._schema))
+
+    def output_columns(self) -> pa.Schema:
+        return self._schema
 
     def _made(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         for row in rows_of(batch):

@@ -27,12 +27,12 @@ class BatchLimits:
     """When a batch leaves: with so many rows, or when the first of them has waited so long."""
 
     max_rows: int
-    max_wait_ms: int
+    max_wait_ms: int | None  #: None: a batch leaves when it is full, or at the end of the input
 
     def __post_init__(self) -> None:
         if self.max_rows < 1:
             raise JobRejected("bad-batch", "max_rows", f"a batch has at least 1 row, not {self.max_rows}")
-        if self.max_wait_ms < 0:
+        if self.max_wait_ms is not None and self.max_wait_ms < 0:
             raise JobRejected("bad-batch", "max_wait_ms", f"rows wait 0 ms or longer, not {self.max_wait_ms}")
 
 
@@ -52,9 +52,13 @@ class Batches(Operator):
         self._limits = limits
         self._buffer: list[pa.RecordBatch] = []
         self._rows = 0
-        self._deadline_ms = 0  #: of the first row in the buffer
+        self._deadline_ms: int | None = None  #: of the first row in the buffer
         self._time = MIN_WATERMARK
         self._hold = MIN_WATERMARK  #: event time when the first row in the buffer came
+
+    @property
+    def max_wait_ms(self) -> int | None:
+        return self._limits.max_wait_ms
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -94,7 +98,8 @@ class Batches(Operator):
     def _add(self, batch: pa.RecordBatch, out: Collector) -> None:
         while batch.num_rows:
             if not self._rows:
-                self._deadline_ms = self._context.now_ms() + self._limits.max_wait_ms
+                wait_ms = self._limits.max_wait_ms
+                self._deadline_ms = None if wait_ms is None else self._context.now_ms() + wait_ms
                 self._hold = self._time
             fitting = batch.slice(0, self._limits.max_rows - self._rows)
             batch = batch.slice(fitting.num_rows)

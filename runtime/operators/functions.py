@@ -210,6 +210,7 @@ class FunctionOperator(Operator, Generic[C]):
     def __init__(self, function: Function[C], schema: pa.Schema) -> None:
         check_hooks("function_factory", type(function))
         self._function = function
+        self._schema = schema
         self._out = RowCollector(schema)
         self._context: C
 
@@ -220,6 +221,13 @@ class FunctionOperator(Operator, Generic[C]):
     @abstractmethod
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         """Hands rows of the main input to the function."""
+
+    @property
+    def function(self) -> Function[C]:
+        return self._function
+
+    def output_columns(self) -> pa.Schema:
+        return self._schema
 
     def open(self, context: OperatorContext) -> None:
         self._context = self._made(context)

@@ -46,6 +46,16 @@ class BroadcastJoin(Operator):
     def open(self, context: OperatorContext) -> None:
         self._build: BroadcastTable = context.state.broadcast_table("build")
 
+    def joined_columns(self, probe: pa.Schema, build: pa.Schema) -> pa.Schema:
+        """The columns that come out, for the columns of both sides.
+
+        Raises:
+            JobRejected: the build side lacks a column, or both sides have it.
+        """
+        self._check_build(build)
+        self._check_probe(probe)
+        return pa.schema([*probe, *(pa.field(name, plain_type(build.field(name).type)) for name in self._take)])
+
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if input == BUILD:
             self._remember(batch)
@@ -53,15 +63,25 @@ class BroadcastJoin(Operator):
             self._probe(batch, out)
 
     def _remember(self, batch: pa.RecordBatch) -> None:
-        wanted = list(dict.fromkeys([*self._on, *self._take]))
-        for name in wanted:
-            if name not in batch.schema.names:
-                raise JobRejected("unknown-column", name, f"the build side has only {', '.join(batch.schema.names)}")
-        for name in self._on:
-            check_key_type(name, batch.schema.field(name).type)
+        wanted = self._check_build(batch.schema)
         columns = [plain(batch.column(name)) for name in wanted]
         self._build.append(pa.RecordBatch.from_arrays(columns, names=wanted))
         self._lookup = None
+
+    def _check_build(self, schema: pa.Schema) -> list[str]:
+        """The columns that are kept of it."""
+        wanted = list(dict.fromkeys([*self._on, *self._take]))
+        for name in wanted:
+            if name not in schema.names:
+                raise JobRejected("unknown-column", name, f"the build side has only {', '.join(schema.names)}")
+        for name in self._on:
+            check_key_type(name, schema.field(name).type)
+        return wanted
+
+    def _check_probe(self, schema: pa.Schema) -> None:
+        for name in self._take:
+            if name in schema.names:
+                raise JobRejected("duplicate-column", name, "both sides of the join have this column")
 
     def _probe(self, batch: pa.RecordBatch, out: Collector) -> None:
         if self._lookup is None:
@@ -74,9 +94,7 @@ class BroadcastJoin(Operator):
             out.emit(self._joined(batch, pa.array(rows, mask=~found)))
 
     def _joined(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
-        for name in self._take:
-            if name in batch.schema.names:
-                raise JobRejected("duplicate-column", name, "both sides of the join have this column")
+        self._check_probe(batch.schema)
         assert self._lookup is not None, "the lookup is made before the first row"
         added = [self._lookup.column(name, rows) for name in self._take]
         fields = [*batch.schema, *(pa.field(name, array.type) for name, array in zip(self._take, added, strict=True))]

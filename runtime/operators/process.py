@@ -1,29 +1,37 @@
 """Row-wise functions with state and timers per key.
 
     class Sessions(KeyedProcessFunction):
-        # Counts the rows of a user until it has been quiet for a minute.
+        # Counts the rows of a user between two pauses of more than a minute.
 
         def open(self, context):
-            self.count = context.reducing_state("count", lambda one, other: one + other)
-            self.last = context.value_state("last")
+            self.open_sessions = context.value_state("open")  # [first, last, count] of each
 
         def process(self, row, context, out):
-            self.count.add(1)
-            self.last.update(context.timestamp)
-            context.register_event_timer(context.timestamp + 60_000)
+            at = context.timestamp
+            near = [s for s in self.open_sessions.get() or [] if s[0] - 60_000 <= at <= s[1] + 60_000]
+            far = [s for s in self.open_sessions.get() or [] if s not in near]
+            joined = [min([at, *(s[0] for s in near)]), max([at, *(s[1] for s in near)]), 1 + sum(s[2] for s in near)]
+            self.open_sessions.update([*far, joined])
+            context.register_event_timer(joined[1] + 60_000)
 
         def on_timer(self, timestamp_ms, context, out):
-            if timestamp_ms == self.last.get() + 60_000:
-                out.emit({"user": context.current_key, "count": self.count.get()})
-                self.count.clear()
+            over = [s for s in self.open_sessions.get() or [] if s[1] + 60_000 == timestamp_ms]
+            for first, last, count in over:
+                out.emit({"user": context.current_key, "first": first, "count": count})
+            self.open_sessions.update([s for s in self.open_sessions.get() or [] if s not in over])
 
     stream.key_by("user").process("sessions", Sessions, schema, time="at")
+
+The order of rows and timers is known only as far as the watermark tells: rows arrive out of order, and a row may be
+processed before a timer that its time has passed. `Sessions` gives the same answer wherever the watermark falls,
+because a row joins the session that it belongs to by its own time. A function that only compares the timer with the
+last row does not, and its answers differ from run to run, and between STREAMING and BATCH.
 
 A batch is taken row by row inside one operator: what a row puts into state, the next one sees. Everything runs on the
 subtask's loop, one thing at a time, so rows and timers of a key never meet.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Final
@@ -31,6 +39,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from runtime.core.messages import MAX_WATERMARK
 from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.functions import Function, FunctionContext, FunctionOperator, HandlesBroadcast, returned_rows
@@ -178,6 +187,12 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._keys = tuple(keys)
         self._time = time
         self._checked: pa.Schema | None = None
+        self._sorted_key: At | None = None  #: of the last row of sorted input
+
+    @property
+    def time(self) -> str | None:
+        """The column of event times."""
+        return self._time
 
     def open(self, context: OperatorContext) -> None:
         self._groups = context.max_parallelism
@@ -189,7 +204,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
         self._check_keys(batch.schema)
         keys, which = self._keys_of(batch)
-        times = repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
+        times = self._times_of(batch)
         process: Callable[..., object] = self._function.process
         context, collector, key = self._context, self._out, self._context.key
         with collector.into(out), context.handling(keys):
@@ -201,6 +216,48 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
             except Exception as error:
                 note_row(error, row)
                 raise
+
+    def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
+        """The timers before a row's time fire before it, all timers of a key before the next key (as Flink in BATCH).
+
+        So the queue holds timers of the current key only.
+        """
+        if not batch.num_rows:
+            return
+        self._check_keys(batch.schema)
+        keys, which = self._keys_of(batch)
+        first, last = keys[which[0]], keys[which[-1]]
+        if self._sorted_key not in (None, first):
+            self._fire(self._context.event_timers.due(MAX_WATERMARK), out)
+        self._sorted_key = last
+        process: Callable[..., object] = self._function.process
+        context, collector, key, timers = self._context, self._out, self._context.key, self._context.event_timers
+        with collector.into(out), context.handling(keys):
+            key.number = which[0]
+            for row, number, time in zip(rows_of(batch), which, self._times_of(batch)):  # noqa: B905  # as long
+                if (due := timers.next_ms) is not None:
+                    if number != key.number:
+                        self._fire_current(MAX_WATERMARK)
+                    elif time is not None and due < time:
+                        self._fire_current(time - 1)
+                key.number, context.timestamp = number, time
+                try:
+                    if (returned := process(row, context, collector)) is not None:
+                        raise returned_rows(returned)
+                except Exception as error:
+                    note_row(error, row)
+                    raise
+
+    def _fire_current(self, watermark: int) -> None:
+        """Fires timers of the current key in the middle of its rows."""
+        on_timer: Callable[..., object] = self._function.on_timer
+        for timestamp, _, _ in self._context.event_timers.due(watermark):
+            self._context.timestamp = timestamp
+            if (returned := on_timer(timestamp, self._context, self._out)) is not None:
+                raise returned_rows(returned)
+
+    def _times_of(self, batch: pa.RecordBatch) -> Iterable[int | None]:
+        return repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
 
     def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[At], list[int]]:
         """Key group and key of each distinct key, and which of them each row has."""

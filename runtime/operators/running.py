@@ -22,6 +22,7 @@ from runtime.state.schema import UNSETTLED
 from runtime.state.table import KeyedTable
 
 OP: Final = "op"  #: the column of a changelog that says what a row does
+_ROWS_PER_BATCH: Final = 65_536
 INSERT, UPDATE_BEFORE, UPDATE_AFTER = "insert", "update_before", "update_after"
 
 
@@ -45,6 +46,8 @@ class RunningAggregate(Operator):
         if len(set(names)) != len(names):
             raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {names}")
 
+        self._is_sorted = False
+
     def open(self, context: OperatorContext) -> None:
         keys = pa.schema([pa.field(key, UNSETTLED) for key in self._keys])
         self._table: KeyedTable = context.state.keyed_table("aggregates", keys, self._aggregates.fields())
@@ -52,28 +55,49 @@ class RunningAggregate(Operator):
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         if not batch.num_rows:
             return
-        kinds = [batch.schema.field(key).type for key in self._keys]
-        self._table.settle(kinds, self._aggregates.kinds(batch.schema))
-        columns = [batch.column(key) for key in self._keys]
-        distinct = factorise(columns)
-        keys = distinct.once(columns)
+        distinct, keys = self._keys_of(batch)
         rows = self._changes(batch, distinct, keys) if self._changelog else self._folded(batch, distinct, keys)
         if rows.num_rows:
             out.emit(self._sorted(rows))
 
+    def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
+        """Emits nothing: the values of each key leave once, in `finish`."""
+        self._is_sorted = True
+        if batch.num_rows:
+            self._fold(batch, *self._keys_of(batch))
+
+    def finish(self, out: Collector) -> None:
+        if not self._is_sorted:
+            return
+        slots = self._table.slots()
+        for start in range(0, len(slots), _ROWS_PER_BATCH):
+            some = slots[start : start + _ROWS_PER_BATCH]
+            rows = self._shown([self._table.key_column(key, some) for key in self._keys], some)
+            out.emit(_with_op(self._sorted(rows), INSERT) if self._changelog else self._sorted(rows))
+
+    def _keys_of(self, batch: pa.RecordBatch) -> tuple[Distinct, list[pa.Array]]:
+        kinds = [batch.schema.field(key).type for key in self._keys]
+        self._table.settle(kinds, self._aggregates.kinds(batch.schema))
+        columns = [batch.column(key) for key in self._keys]
+        distinct = factorise(columns)
+        return distinct, distinct.once(columns)
+
     def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """By key. Whole numbers that occur once mostly lie in order; if not, numpy sorts them several times faster."""
         keys = rows.column(0)
-        if self._changelog or len(self._keys) > 1 or keys.null_count or not pa.types.is_integer(keys.type):
+        if OP in rows.schema.names or len(self._keys) > 1 or keys.null_count or not pa.types.is_integer(keys.type):
             return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys]))
         values = keys.to_numpy()
         return rows if (values[1:] > values[:-1]).all() else rows.take(pa.array(np.argsort(values)))
 
     def _folded(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        return self._results(self._fold(batch, distinct, keys), keys)
+
+    def _fold(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> Slots:
         slots = self._table.upsert(keys)
         self._aggregates.fold(self._table, batch, slots[distinct.which])
         self._table.touch(slots)
-        return self._results(slots, keys)
+        return slots
 
     def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         known = pa.array(self._table.find(keys) != NOWHERE)
@@ -85,9 +109,7 @@ class RunningAggregate(Operator):
             (before.filter(changed), UPDATE_BEFORE),  # ahead of what takes its place: sorting by key is stable
             (now.filter(changed), UPDATE_AFTER),
         ]
-        return pa.concat_batches(
-            [rows.append_column(OP, pa.array([op] * len(rows), pa.string())) for rows, op in kinds]
-        )
+        return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
 
     def _results(self, slots: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """What is known of the keys. The table has some in another form: text that came as codes, one zero of two."""
@@ -95,7 +117,14 @@ class RunningAggregate(Operator):
             values if pa.types.is_integer(values.type) else self._table.key_column(key, slots)
             for key, values in zip(self._keys, keys, strict=True)
         ]
-        return pa.RecordBatch.from_arrays([*shown, *self._aggregates.results(self._table, slots)], names=self._names)
+        return self._shown(shown, slots)
+
+    def _shown(self, keys: Sequence[pa.Array], slots: Slots) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, slots)], names=self._names)
+
+
+def _with_op(rows: pa.RecordBatch, op: str) -> pa.RecordBatch:
+    return rows.append_column(OP, pa.array([op] * len(rows), pa.string()))
 
 
 def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:

@@ -57,6 +57,9 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     airlines_csv: Annotated[
         OptionalPath, Meta(title="Airlines (CSV)", description="Empty: the list that comes with the demo.")
     ] = ""
+    bounded: Annotated[
+        bool, Meta(title="Bounded", description="Read the files that are there, then end; needed for BATCH.")
+    ] = False
 
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -96,6 +99,7 @@ def _source(params: FlightsParams) -> DirectorySource:
         CsvFormat(FLIGHT_FILES),
         event_time="scheduled",
         max_disorder_ms=params.max_disorder_hours * HOUR_MS,
+        bounded=params.bounded,
         on_malformed=params.on_malformed,
         dead_letter_path=params.dead_letter_dir if params.on_malformed == "dead_letter" else None,
     )

@@ -15,8 +15,11 @@ from runtime.pipelines import Pipeline, PipelineContext
 
 
 class WordCountParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`bounded`: read the files that are there, then end."""
+
     lines_dir: str
     output_dir: str
+    bounded: bool = False
 
 
 def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -25,7 +28,7 @@ def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 def build(params: WordCountParams, context: PipelineContext) -> Dataflow:
     flow = Dataflow("wordcount")
-    lines = flow.source("lines", DirectorySource(params.lines_dir, LineFormat()))
+    lines = flow.source("lines", DirectorySource(params.lines_dir, LineFormat(), bounded=params.bounded))
     each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
     each.key_by("word").aggregate("counts", {"count": Count()}).sink("parquet", ParquetSink(params.output_dir))
     return flow

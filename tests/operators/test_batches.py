@@ -74,6 +74,16 @@ def test_a_batch_leaves_when_its_first_row_has_waited_long_enough() -> None:
     assert harness.context.counters == {BY_TIME: 1}
 
 
+def test_a_batch_without_an_age_limit_waits_for_its_last_row_or_the_end() -> None:
+    bulk = Bulk()
+    harness = Harness(Batches(["k"], bulk, BatchLimits(max_rows=3, max_wait_ms=None)))
+    harness.process(rows(1, 2, 3, 4))
+    harness.clock.advance(1_000_000)
+    assert (harness.operator.next_processing_timer(), harness.tick(), bulk.sizes) == (None, [], [3])
+    harness.finish()
+    assert bulk.sizes == [3, 1]
+
+
 @given(sizes=st.lists(st.integers(0, 40), max_size=12), max_rows=st.integers(1, 20))
 def test_every_row_leaves_once_and_in_order(sizes: list[int], max_rows: int) -> None:
     """S3-16, S3-60: what came in is out or waits."""

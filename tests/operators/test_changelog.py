@@ -116,3 +116,24 @@ def test_what_is_no_number_stays_what_it_is() -> None:
 def test_a_changelog_without_aggregates_is_refused_when_the_job_is_built() -> None:
     with pytest.raises(JobRejected, match="a changelog needs an aggregate"):
         RunningAggregate(["k"], {}, changelog=True)
+
+
+@given(batches=st.lists(ROWS, max_size=6), changelog=st.booleans())
+def test_sorted_input_gives_the_last_values_once(
+    batches: list[list[tuple[str | None, int | None]]], changelog: bool
+) -> None:
+    """S0-07, S0-10: what BATCH emits is the table to which the changes of STREAMING fold, as inserts."""
+    table: Table = {}
+    streaming = Harness(RunningAggregate(["k"], ALL, changelog=True))
+    for rows in batches:
+        fold(table, streaming.process(batch(rows)))
+    sorted_rows = sorted((row for rows in batches for row in rows), key=lambda row: str(row[0]))
+    harness = Harness(RunningAggregate(["k"], ALL, changelog))
+    for start in range(0, len(sorted_rows), 3):
+        harness.operator.process_sorted(batch(sorted_rows[start : start + 3]), harness.out)
+    assert harness.out.batches == []
+    last: Table = {}
+    found = harness.finish()
+    fold(last, found if changelog else [row | {"op": "insert"} for row in found])
+    assert last == table
+    assert all(row["op"] == "insert" for row in found if changelog)

@@ -1,0 +1,182 @@
+"""The columns of what every step emits, found in the driver before Spark is asked for anything.
+
+Sources and row functions declare theirs. Aggregates, windows and joins follow from their input. The columns of a
+function over batches follow from the data only: it is called in the driver with the first rows of its sources, after
+the steps before it. A batch of other columns later is an error that names the step and the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.blueprint import CompiledJob
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.core.graph import Role
+from runtime.core.ids import OperatorId, Token
+from runtime.errors import JobRejected
+from runtime.operators.batch import MapBatches
+from runtime.operators.join import BUILD, BroadcastJoin
+from runtime.operators.running import RunningAggregate
+from runtime.operators.sliding import SlidingWindow
+from runtime.operators.window import TumblingWindow
+from runtime.ports import DescribesColumns, Operator, Source
+from runtime.state.hashing import hash_columns
+from spark_jobs.batch.subtask import Job, Subtask, context_of, wall_clock_ms
+
+SAMPLE_ROWS: Final = 1_000
+_POLLS: Final = 1_000  #: for the first rows of a source
+
+
+class Columns:
+    """Of one job. Everything is found when it is asked for the first time."""
+
+    def __init__(self, job: CompiledJob) -> None:
+        self._job, self._graph = job, job.graph
+        self._facts = Job(name=job.name, max_parallelism=job.graph.max_parallelism, token=Token(0))
+        self._schemas: dict[OperatorId, pa.Schema] = {}
+        self._samples: dict[OperatorId, list[pa.RecordBatch]] = {}
+
+    def of(self, uid: OperatorId) -> pa.Schema:
+        """Raises JobRejected: they cannot be found; the step is named."""
+        if uid not in self._schemas:
+            self._schemas[uid] = self._found(uid)
+        return self._schemas[uid]
+
+    def parts(self, window: OperatorId) -> pa.Schema:
+        """The columns of pre-aggregated rows, which a window takes in place of the rows."""
+        (parts, *_) = self._one_part(window)
+        return parts.schema
+
+    # ------------------------------------------------------------ how they are found
+
+    def _found(self, uid: OperatorId) -> pa.Schema:
+        if self._graph.by_uid[uid].role is Role.SOURCE:
+            return self._of_source(uid)
+        operator = self._job.operators[uid]()
+        declared = operator.output_columns()
+        if declared is not None:
+            return declared
+        if isinstance(operator, BroadcastJoin):
+            return operator.joined_columns(self.of(self._input(uid)), self.of(self._input(uid, BUILD)))
+        if isinstance(operator, TumblingWindow | SlidingWindow | RunningAggregate):
+            return self._of_one_row(uid, operator)
+        return self._of_sample(uid)
+
+    def _of_source(self, uid: OperatorId) -> pa.Schema:
+        source = self._job.sources[uid]
+        declared = source.output_columns() if isinstance(source, DescribesColumns) else None
+        return self._of_sample(uid) if declared is None else declared
+
+    def _of_one_row(self, uid: OperatorId, operator: Operator) -> pa.Schema:
+        """Of an operator without code of the author's: what a row of nulls comes to."""
+        window = isinstance(operator, TumblingWindow | SlidingWindow)
+        rows = self._one_part(uid) if window else [_row_of_nulls(self.of(self._input(uid)), None)]
+        kept = _Kept()
+        subtask = Subtask(self._facts, uid, 0, 1, operator, None, (), kept)
+        for batch in rows:
+            subtask.process_sorted(batch)
+        subtask.finish()
+        return kept.batches[0].schema
+
+    def _one_part(self, window: OperatorId) -> list[pa.RecordBatch]:
+        number = next(n for n in self._job.foldings if self._graph.edges[n].target == window)
+        folding = self._job.foldings[number]
+        combiner = folding.make()
+        row = _row_of_nulls(self.of(self._graph.edges[number].source), folding.time)
+        try:
+            return [*combiner.add(row), *combiner.flush()]
+        except JobRejected as error:
+            raise JobRejected(error.code, window, str(error)) from error
+
+    def _of_sample(self, uid: OperatorId) -> pa.Schema:
+        rows = self._sample(uid)
+        if not rows:
+            detail = "its columns are known from its rows only, and none came of the first rows of its sources"
+            raise JobRejected("unknown-columns", uid, f"{detail}: use flat_map or process, which declare a schema")
+        return rows[0].schema
+
+    # ------------------------------------------------------------ samples
+
+    def _sample(self, uid: OperatorId) -> list[pa.RecordBatch]:
+        if uid not in self._samples:
+            source = self._job.sources.get(uid)
+            self._samples[uid] = self._run(uid) if source is None else list(_first_rows(self._facts, uid, source))
+        return self._samples[uid]
+
+    def _run(self, uid: OperatorId) -> list[pa.RecordBatch]:
+        """What the operator makes of the sample; at least the columns of an empty batch where that is all there is."""
+        operator, kept = self._job.operators[uid](), _Kept()
+        edges = [(number, edge) for number, edge in enumerate(self._graph.edges) if edge.target == uid]
+        builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]
+        number, edge = next((number, edge) for number, edge in edges if edge.input == 0)
+        rows = self._sample(edge.source)
+        folding = self._job.foldings.get(number)
+        if folding is not None:
+            combiner = folding.make()
+            rows = [part for batch in rows for part in combiner.add(batch)] + combiner.flush()
+        subtask = Subtask(self._facts, uid, 0, 1, operator, None, builds, kept)
+        for batch in [_by_key(rows, edge.keys)] if edge.keys and rows else rows:
+            subtask.process_sorted(batch)
+        subtask.finish()
+        subtask.close()
+        if isinstance(operator, MapBatches) and rows and not kept.batches:
+            return [operator.of_no_rows(rows[0].schema)]
+        return kept.batches
+
+    def _input(self, uid: OperatorId, number: int = 0) -> OperatorId:
+        return next(edge.source for edge in self._graph.edges if edge.target == uid and edge.input == number)
+
+
+def _first_rows(job: Job, uid: OperatorId, source: Source) -> Iterator[pa.RecordBatch]:
+    """An empty batch where there are none and the source declares its columns."""
+    if isinstance(source, DirectorySource) and source.on_malformed == "dead_letter":
+        source = replace(source, on_malformed="skip", dead_letter_path=None)  # the run itself keeps the dead letters
+    reader = source.reader()
+    try:
+        reader.open(context_of(job, uid, 0, 1, wall_clock_ms))
+        for _ in range(_POLLS):
+            batch = reader.poll(SAMPLE_ROWS)
+            if batch is not None and batch.num_rows:
+                yield batch.slice(0, SAMPLE_ROWS)
+                return
+            if reader.exhausted:
+                break
+    finally:
+        reader.close()
+    declared = source.output_columns() if isinstance(source, DescribesColumns) else None
+    if declared is not None:
+        yield pa.RecordBatch.from_pylist([], declared)
+
+
+def _row_of_nulls(schema: pa.Schema, time: str | None) -> pa.RecordBatch:
+    """One row; only its event time is not null."""
+    columns = [_null(field.type) if field.name != time else _epoch(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _null(kind: pa.DataType) -> pa.Array:
+    return pa.array([None], kind)
+
+
+def _epoch(kind: pa.DataType) -> pa.Array:
+    return pa.array([0], kind)
+
+
+def _by_key(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:
+    """Equal keys together."""
+    rows = pa.concat_batches(batches)
+    order = np.argsort(hash_columns([rows.column(key) for key in keys]), kind="stable")
+    return rows.take(pa.array(order))
+
+
+class _Kept:
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)

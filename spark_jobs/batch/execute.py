@@ -1,0 +1,158 @@
+"""The stages of a plan as DataFrames. Their action is one collect per sink: what its tasks have prepared.
+
+Spark retries a task that fails. A collect takes exactly one result per partition, so exactly one try of each is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import structlog
+
+from runtime.core.ids import OperatorId
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
+from spark_jobs.batch.plan import Emit, Read, Rows, Stage, Write
+from spark_jobs.batch.subtask import Job
+from spark_jobs.batch.tasks import CHUNK_ROWS, PREPARED, task_of
+from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_REFUSED: Final = re.compile(r"TaskRefused: (\[.*\])")
+_RAISED: Final = re.compile(r"^(?:runtime\.errors\.(\w+)): (.*)$", re.MULTILINE)
+_ERRORS: Final[dict[str, Callable[[str], WeirError]]] = {
+    "DataRejected": DataRejected,
+    "EnvironmentFailure": EnvironmentFailure,
+}
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What one sink task has written: `committables` are for the sink's committer."""
+
+    sink: OperatorId
+    partition: int
+    rows: int
+    committables: tuple[Any, ...]
+
+
+def execute(
+    spark: SparkSession, stages: Sequence[Stage], job: Job, group: str, chunk_rows: int = CHUNK_ROWS
+) -> list[Prepared]:
+    """Runs the stages. Nothing is visible afterwards; what is returned may be committed.
+
+    Args:
+        group: the Spark job group, by which the run is cancelled.
+        chunk_rows: see `tasks.CHUNK_ROWS`.
+
+    Raises:
+        WeirError: a task failed for good; the operator is named.
+    """
+    execution = _Execution(spark, stages, job, group, chunk_rows)
+    try:
+        return execution.run()
+    except WeirError:
+        raise
+    except Exception as error:
+        raise failure_of(error) from error
+    finally:
+        execution.close()
+
+
+class _Execution:
+    def __init__(self, spark: SparkSession, stages: Sequence[Stage], job: Job, group: str, chunk_rows: int) -> None:
+        self._spark, self._stages, self._job, self._group = spark, stages, job, group
+        self._chunk_rows = chunk_rows
+        self._frames: dict[int, DataFrame] = {}
+        self._builds: dict[int, Any] = {}
+
+    def run(self) -> list[Prepared]:
+        found: list[Prepared] = []
+        for stage in self._stages:
+            self._spark.sparkContext.setJobGroup(self._group, f"{self._job.name}: {stage.name}", interruptOnCancel=True)
+            frame = self._frame(stage)
+            if isinstance(stage.tail, Write):
+                rows = frame.collect()
+                found += [_prepared(partition, row) for partition, row in enumerate(rows)]
+                continue
+            self._frames[stage.number] = frame.persist() if stage.shared else frame
+            if stage.broadcast:
+                self._builds[stage.number] = self._collected(stage.tail, self._frames[stage.number])
+        return found
+
+    def close(self) -> None:
+        for number, frame in self._frames.items():
+            if self._stages[number].shared:
+                frame.unpersist()
+        for build in self._builds.values():
+            build.unpersist()
+
+    def _frame(self, stage: Stage) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        task = task_of(stage, self._job, self._builds, self._chunk_rows)
+        schema = stage.tail.wire.spark_schema() if isinstance(stage.tail, Emit) else from_arrow_schema(PREPARED)
+        return self._input(stage.head).mapInArrow(task, schema)
+
+    def _input(self, head: Read | Rows) -> DataFrame:
+        if isinstance(head, Read):
+            return self._spark.range(0, head.parallelism, 1, head.parallelism)
+        frame = self._frames[head.stage]
+        if head.markers:
+            frame = frame.unionByName(self._markers(head))
+        if head.owners:
+            order = [HASH, *map(_quoted, head.sort), TIME, ORDER] if head.by_key else [ORDER]
+            frame = frame.repartitionById(head.owners, OWNER).sortWithinPartitions(OWNER, *order)
+        return frame
+
+    def _markers(self, head: Rows) -> DataFrame:
+        wire, owners = head.wire, head.owners
+
+        def markers(batches: Any) -> Any:
+            for _ in batches:
+                yield wire.markers(range(owners))
+
+        return self._spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
+
+    def _collected(self, tail: Emit | Write, frame: DataFrame) -> Any:
+        """The rows of a build side, in every executor: Arrow IPC streams, in the types of the step."""
+        assert isinstance(tail, Emit), "a build side is no sink"
+        streams = []
+        for spark_batch in frame.toArrow().to_batches():
+            for rows in tail.wire.decode(spark_batch):
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, rows.batch.schema) as writer:
+                    writer.write_batch(rows.batch)
+                streams.append(sink.getvalue().to_pybytes())
+        return self._spark.sparkContext.broadcast(streams)
+
+
+def _prepared(partition: int, row: Any) -> Prepared:
+    committables = tuple(msgspec.json.decode(row["committables"]))
+    return Prepared(sink=OperatorId(row["sink"]), partition=partition, rows=row["rows"], committables=committables)
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
+
+
+def failure_of(error: Exception) -> WeirError:
+    """The error of a task, out of the text that Spark makes of it."""
+    text = str(error)
+    refused = _REFUSED.findall(text)
+    if refused:
+        return JobRejected(*msgspec.json.decode(refused[-1], type=tuple[str, str, str]))
+    raised = _RAISED.findall(text)
+    if raised:
+        name, message = raised[-1]
+        return _ERRORS.get(name, WeirError)(message)
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return WeirError(first)

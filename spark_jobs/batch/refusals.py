@@ -1,0 +1,81 @@
+"""What a job may not hold to run in BATCH, by operator and reason, before anything starts.
+
+Flink refuses or ignores the same (FLIP-134): there is no end to wait for, or the answer would depend on the clock.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+from runtime.blueprint import CompiledJob
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.graph import Role
+from runtime.errors import JobRejected
+from runtime.operators.async_map import AsyncMap
+from runtime.operators.batches import Batches
+from runtime.operators.functions import Function, FunctionOperator
+from runtime.ports import Operator
+
+PROCESSING_TIME: Final = "processing-time-in-batch"
+_METHODS: Final = ("register_processing_timer", "now_ms")
+_ARGUMENTS: Final = ("ttl_ms",)
+
+
+def check_batch(job: CompiledJob) -> None:
+    """Raises JobRejected: `job` cannot run in BATCH; the operator is named."""
+    for operator in job.graph.operators:
+        if operator.role is Role.SOURCE and not operator.bounded:
+            raise JobRejected("unbounded-in-batch", operator.uid, "BATCH reads bounded sources: this one has no end")
+    for edge in job.graph.edges:
+        if edge.feedback:
+            detail = "BATCH has no iteration: run this job in STREAMING, which takes bounded inputs too"
+            raise JobRejected("iteration-in-batch", edge.target, detail)
+    for uid, source in job.sources.items():
+        if isinstance(source, SequenceSource) and source.duration_ms is not None:
+            raise JobRejected(PROCESSING_TIME, uid, "it ends by the clock (duration_ms): give it a number of rows")
+    for operator in job.graph.operators:
+        if operator.role is Role.OPERATOR:
+            _check_operator(operator.uid, job.operators[operator.uid]())
+
+
+def _check_operator(uid: str, operator: Operator) -> None:
+    if isinstance(operator, AsyncMap):
+        detail = "asynchronous requests end by the clock (timeout_ms), and a task that is tried again repeats them"
+        raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
+    if isinstance(operator, Batches) and operator.max_wait_ms is not None:
+        raise JobRejected(PROCESSING_TIME, uid, "its batches leave by age (max_wait_ms): leave the age limit out")
+    if isinstance(operator, FunctionOperator):
+        used = _processing_time_in(operator.function)
+        if used is not None:
+            raise JobRejected(PROCESSING_TIME, uid, f"{type(operator.function).__name__} uses {used}")
+
+
+def _processing_time_in(function: Function[Any]) -> str | None:
+    """The first use of processing time in the code of a function's class. Others are met when it runs."""
+    for base in type(function).__mro__:
+        if base.__module__.startswith("runtime.operators."):
+            continue
+        for hook in vars(base).values():
+            if isinstance(hook, types.FunctionType):
+                for code in _codes(hook.__code__):
+                    found = _named_in(code)
+                    if found is not None:
+                        return found
+    return None
+
+
+def _named_in(code: types.CodeType) -> str | None:
+    """Names of attributes, and the names of keyword arguments, which are constants of the code."""
+    method = next((name for name in _METHODS if name in code.co_names), None)
+    keywords = (name for constant in code.co_consts if isinstance(constant, tuple) for name in constant)
+    return method or next((name for name in keywords if name in _ARGUMENTS), None)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of those that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

@@ -1,0 +1,191 @@
+"""A batch run: plan, execute, then one commit.
+
+    with spark_session(SparkSettings.for_batch("counts")) as spark:
+        run_batch(flow, parallelism=2, spark=spark, storage="/tmp/counts")
+
+The end of a run is recorded like a drain: one manifest that names what every sink has prepared, made durable and
+recorded before anything is committed. Until then a run that fails leaves nothing visible. Whoever finds the record
+after a crash commits what it names, and runs nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from runtime.blueprint import CompiledJob
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.commit import owed, permit_for_recorded, retained_committables
+from runtime.core.ids import OperatorId, Token
+from runtime.core.messages import CheckpointKind
+from runtime.dataflow import Dataflow
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
+from runtime.hosts.completion import complete
+from runtime.hosts.local import newest_in
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.manifests import read_manifest
+from runtime.io.memory_records import MemoryRecords
+from runtime.io.savepoints import note_committed
+from runtime.records import RunRecords
+from spark_jobs.batch.columns import Columns
+from spark_jobs.batch.execute import Prepared, execute
+from spark_jobs.batch.plan import Stage, stages_of
+from spark_jobs.batch.refusals import check_batch
+from spark_jobs.batch.subtask import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """What was committed. `rows` by sink; none are known if an earlier attempt has executed the job."""
+
+    rows: dict[OperatorId, int]
+
+
+def plan_batch(job: CompiledJob) -> tuple[Stage, ...]:
+    """The stages of `job`. Nothing is started: at most the first rows of its sources are read.
+
+    Raises:
+        JobRejected: it cannot run in BATCH; operator and reason are named.
+    """
+    check_batch(job)
+    return stages_of(job, Columns(job))
+
+
+def run_batch(
+    flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str, records: MemoryRecords | None = None
+) -> BatchResult:
+    """Runs a bounded job to its end as a Spark plan.
+
+    Args:
+        parallelism: subtasks of each operator, as in STREAMING.
+        spark: a context of `SparkSettings.for_batch`, so that a task that fails is tried again.
+        storage: folder for the record of the run's end.
+
+    Raises:
+        JobRejected: the job cannot run in BATCH; nothing was started.
+        WeirError: a task failed for good; nothing is visible.
+    """
+    job = flow.compile(parallelism)
+    return run_planned(job, plan_batch(job), spark=spark, storage=storage, records=records)
+
+
+def run_planned(
+    job: CompiledJob,
+    stages: Sequence[Stage],
+    *,
+    spark: SparkSession,
+    storage: str,
+    records: MemoryRecords | None = None,
+) -> BatchResult:
+    """As `run_batch`, for a job that was planned before Spark was started."""
+    store = FileStore(str(Path(storage).absolute()))
+    records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
+    records.reserve_above(*newest_in(store, None))
+    return BatchRun(job=job, job_id=job.name, token=records.token, records=records, store=store).run(stages, spark)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRun:
+    """One attempt at a batch run, by the holder of `token`."""
+
+    job: CompiledJob
+    job_id: str
+    token: Token
+    records: RunRecords
+    store: FileStore
+
+    def run(self, stages: Sequence[Stage], spark: SparkSession) -> BatchResult:
+        """Executes and commits; only commits if an earlier attempt has recorded the end.
+
+        Raises:
+            WeirError: a task failed for good, or the attempt was superseded; nothing is visible.
+        """
+        recorded = self.records.final_savepoint()
+        try:
+            if recorded is not None:
+                self._commit(read_manifest(self.store, recorded))
+                return BatchResult(rows={})
+            prepared = execute(spark, stages, self.facts, self.group)
+            self._check_there(prepared)
+            self._commit(self._recorded(prepared))
+        finally:
+            self._clean()
+        rows = {uid: sum(each.rows for each in prepared if each.sink == uid) for uid in self.job.sinks}
+        log.info("committed a batch run", rows=rows)
+        return BatchResult(rows=rows)
+
+    @property
+    def facts(self) -> Job:
+        return Job(name=self.job_id, max_parallelism=self.job.graph.max_parallelism, token=self.token)
+
+    @property
+    def group(self) -> str:
+        """The Spark job group."""
+        return f"{self.job_id}-{self.token}"
+
+    def _commit(self, manifest: Manifest) -> None:
+        """Of a recorded manifest. May be repeated."""
+        permit = permit_for_recorded(manifest, self.token)
+        for uid, committables in owed(manifest).items():
+            self.job.sinks[uid].committer().commit(permit, committables)
+        note_committed(self.store, manifest, None)
+
+    def _check_there(self, prepared: Sequence[Prepared]) -> None:
+        """The record promises that the output can be committed, so this process must see it."""
+        for each in prepared:
+            missing = self.job.sinks[each.sink].committer().missing(each.committables)
+            if missing:
+                raise EnvironmentFailure(f"sink {each.sink!r}: a task has written {missing[0]}, which is not seen here")
+
+    def _recorded(self, prepared: Sequence[Prepared]) -> Manifest:
+        checkpoint = self.records.next_checkpoint_id()
+        now = SystemClock().now_ms()
+        if checkpoint is None:
+            raise _superseded()
+        manifest = Manifest(
+            job=self.job_id,
+            checkpoint=checkpoint,
+            kind=CheckpointKind.DRAIN,
+            token=self.token,
+            triggered_at=now,
+            max_parallelism=self.job.graph.max_parallelism,
+            operators={o.uid: self._snapshot(o.uid, o.parallelism, prepared) for o in self.job.graph.operators},
+        )
+        done = complete(self.store, self.records, manifest, (), now)
+        if done is not True:
+            raise EnvironmentFailure(done) if isinstance(done, str) else _superseded()
+        return manifest
+
+    @staticmethod
+    def _snapshot(uid: OperatorId, parallelism: int, prepared: Sequence[Prepared]) -> OperatorSnapshot:
+        written = [each.committables for each in prepared if each.sink == uid]
+        subtasks = {
+            number: SubtaskSnapshot(finished=True, committables=committables)
+            for number, committables in enumerate(written)
+        }
+        return OperatorSnapshot(parallelism=parallelism, finished=FinishedState.FINISHED, subtasks=subtasks)
+
+    def _clean(self) -> None:
+        """Removes what tries that were not committed, and older attempts, have left in the output folders."""
+        try:
+            retained = [read_manifest(self.store, folder) for folder in self.records.retained()]
+        except (CorruptState, JobRejected) as error:
+            log.error("a retained checkpoint is unreadable: leftovers of output stay", error=str(error))
+            return
+        for uid, sink in self.job.sinks.items():
+            keep = retained_committables(retained, uid)
+            sink.committer().clean(self.job_id, uid, Token(self.token + 1), keep)
+
+
+def _superseded() -> WeirError:
+    return WeirError("a newer attempt has taken over; this one commits nothing")

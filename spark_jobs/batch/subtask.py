@@ -1,0 +1,176 @@
+"""Operators of one Spark task, driven without channels and barriers; their state is in memory.
+
+A fused operator lives as long as its task. A keyed operator lives for a chunk of whole keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from runtime.core.ids import Token
+from runtime.core.keygroups import range_of
+from runtime.core.messages import MAX_WATERMARK
+from runtime.errors import JobRejected, OperatorFailure, WeirError
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.store import SubtaskState
+from spark_jobs.batch.refusals import PROCESSING_TIME
+
+_MS_PER_S: Final = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every operator may know of the run."""
+
+    name: str
+    max_parallelism: int
+    token: Token
+
+
+def context_of(job: Job, uid: str, index: int, parallelism: int, now_ms: Callable[[], int]) -> OperatorContext:
+    """With fresh state."""
+    groups = range_of(index % parallelism, job.max_parallelism, parallelism)
+    return OperatorContext(
+        job=job.name,
+        uid=uid,
+        index=index % parallelism,
+        parallelism=parallelism,
+        max_parallelism=job.max_parallelism,
+        token=job.token,
+        state=SubtaskState(groups, job.max_parallelism, None),
+        now_ms=now_ms,
+    )
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // (_MS_PER_S * _MS_PER_S)
+
+
+class Subtask:
+    """One operator with fresh state. Errors of its code name it.
+
+    Args:
+        operator: for this subtask alone.
+        schema: of its output; None: not checked.
+        builds: broadcast rows by input; they come first, and whole.
+        out: takes its output.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        uid: str,
+        index: int,
+        parallelism: int,
+        operator: Operator,
+        schema: pa.Schema | None,
+        builds: Sequence[tuple[int, Sequence[pa.RecordBatch]]],
+        out: Collector,
+    ) -> None:
+        self._uid, self._index, self._operator = uid, index, operator
+        self._out = out if schema is None else _Checked(uid, schema, out)
+        self._inputs = [0, *(number for number, _ in builds)]
+        self._call("open", operator.open, context_of(job, uid, index, parallelism, self._refuse_clock))
+        self._call("start", operator.start, self._out)
+        for number, batches in builds:
+            for batch in batches:
+                self._call("process", operator.process, number, batch, self._out)
+            self._call("end_input", operator.end_input, number, self._out)
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        self._call("process", self._operator.process, 0, batch, self._out)
+
+    def process_sorted(self, batch: pa.RecordBatch) -> None:
+        self._call("process", self._operator.process_sorted, batch, self._out)
+
+    def finish(self) -> None:
+        """The end of its input: all event time has passed."""
+        if self._call("next_processing_timer", self._operator.next_processing_timer) is not None:
+            raise self._processing_time("it has set a timer in processing time")
+        self._call("on_watermark", self._operator.on_watermark, MAX_WATERMARK, self._out)
+        self._call("end_input", self._operator.end_input, 0, self._out)
+        self._call("finish", self._operator.finish, self._out)
+
+    def close(self) -> None:
+        self._call("close", self._operator.close)
+
+    def _refuse_clock(self) -> int:
+        raise self._processing_time("it asks for the time of the clock")
+
+    def _processing_time(self, what: str) -> JobRejected:
+        return JobRejected(PROCESSING_TIME, self._uid, f"{what}: its answer would differ from run to run in BATCH")
+
+    def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except WeirError:
+            raise
+        except Exception as error:
+            raise OperatorFailure(self._uid, self._index, hook, error) from error
+
+
+class _Checked:
+    """Passes batches on if their columns are those that the step was planned with."""
+
+    def __init__(self, uid: str, schema: pa.Schema, out: Collector) -> None:
+        self._uid, self._schema, self._out = uid, schema, out
+        self._seen: pa.Schema | None = None
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if batch.schema is not self._seen:
+            check_columns(self._uid, self._schema, batch.schema)
+            self._seen = batch.schema
+        self._out.emit(batch)
+
+
+def check_columns(uid: str, expected: pa.Schema, found: pa.Schema) -> None:
+    """Raises WeirError: columns differ in name, order or type from those that step `uid` was planned with."""
+    if expected.names != found.names:
+        raise WeirError(f"operator {uid!r}: its rows have the columns {found.names}, and had {expected.names}")
+    for before, now in zip(expected, found, strict=True):
+        if before.type != now.type:
+            raise WeirError(f"operator {uid!r}: column {now.name!r} was {before.type} and is {now.type}")
+
+
+class Chain:
+    """A collector: runs operators one behind the other, the last one's output going to `out`.
+
+    Args:
+        make: makes a subtask that emits to the collector that it is given; first operator first.
+    """
+
+    def __init__(self, make: Iterable[Callable[[Collector], Subtask]], out: Collector) -> None:
+        self._subtasks: list[Subtask] = []
+        self._entrance = out
+        for one in reversed(list(make)):
+            subtask = one(self._entrance)
+            self._subtasks.insert(0, subtask)
+            self._entrance = _Entrance(subtask)
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._entrance.emit(batch)
+
+    def finish(self) -> None:
+        """First operator first: what it emits at its end, the next one gets."""
+        for subtask in self._subtasks:
+            subtask.finish()
+
+    def close(self) -> None:
+        for subtask in self._subtasks:
+            subtask.close()
+
+
+class _Entrance:
+    def __init__(self, subtask: Subtask) -> None:
+        self._subtask = subtask
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self._subtask.process(batch)

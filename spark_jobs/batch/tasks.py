@@ -1,0 +1,378 @@
+"""What runs inside `mapInArrow`: a task reads or takes rows, runs the operators of its stage, and deals or writes.
+
+It is given plain values, the job's code and Spark broadcasts. Which subtask it is follows from the data: the id of the
+range row for a source, the owner for dealt rows. (`TaskContext.partitionId()` is another number once plans are
+combined.) A task may be run again, and another try of it may still run: it leaves nothing visible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from runtime.errors import DataRejected, JobRejected
+from runtime.operators.event_time import event_times_ms
+from runtime.operators.partition import by_function
+from runtime.ports import Collector
+from runtime.state.hashing import groups_of, hash_columns
+from spark_jobs.batch.plan import Deal, Emit, Read, Rows, Stage, Step, Write
+from spark_jobs.batch.subtask import Chain, Job, Subtask, check_columns, context_of, wall_clock_ms
+
+CHUNK_ROWS: Final = 200_000  #: rows of whole keys that one instance of a keyed operator takes, or the largest key
+POLL_ROWS: Final = 16_384
+_PAUSE_S: Final = 0.002  #: after a poll that gave nothing
+_NEVER: Final = -(2**63)
+
+#: What a sink task returns: the sink, its try, the rows written, and what it has prepared, as JSON.
+PREPARED: Final = pa.schema(
+    [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
+)
+Batches = Iterator[pa.RecordBatch]
+Builds = Mapping[int, Any]  #: stage → Spark broadcast of its rows as Arrow IPC streams
+
+
+class TaskRefused(Exception):
+    """A `JobRejected` in a task. Spark passes on the text of an error only, so that is JSON."""
+
+    def __init__(self, error: JobRejected) -> None:
+        super().__init__(msgspec.json.encode([error.code, error.field, error.detail]).decode())
+
+
+def task_of(stage: Stage, job: Job, builds: Builds, chunk_rows: int = CHUNK_ROWS) -> Callable[[Batches], Batches]:
+    """The function for `mapInArrow`."""
+
+    def run(batches: Batches) -> Batches:
+        try:
+            yield from _Task(stage, job, builds, chunk_rows).run(batches)
+        except JobRejected as error:
+            raise TaskRefused(error) from error
+
+    return run
+
+
+class _Tail(Protocol):
+    """Takes what the last operator emits, for Spark or for a sink."""
+
+    watermark: int  #: of the source at the beginning of the stage, before the batch under way
+
+    def emit(self, batch: pa.RecordBatch) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+    def taken(self) -> list[pa.RecordBatch]:
+        """What goes to Spark now."""
+
+
+class _Task:
+    def __init__(self, stage: Stage, job: Job, builds: Builds, chunk_rows: int) -> None:
+        self._stage, self._job, self._chunk_rows = stage, job, chunk_rows
+        wanted = {number for step in stage.steps for _, number in step.builds}
+        self._builds = {number: _decoded(builds[number].value) for number in wanted}
+
+    def run(self, batches: Batches) -> Batches:
+        head = self._stage.head
+        runs = self._read(head, batches) if isinstance(head, Read) else self._take(head, batches)
+        yield from runs
+
+    # ------------------------------------------------------------ heads
+
+    def _read(self, head: Read, batches: Batches) -> Batches:
+        for ids in batches:
+            for index in ids.column(0).to_pylist():
+                with _Run(self, index, self._stage.steps) as run:
+                    yield from self._poll(head, index, run)
+                    yield from run.finish()
+
+    def _poll(self, head: Read, index: int, run: _Run) -> Batches:
+        reader = head.source.reader()
+        try:
+            reader.open(context_of(self._job, head.uid, index, head.parallelism, wall_clock_ms))
+            while True:
+                watermark = reader.watermark()
+                batch = reader.poll(POLL_ROWS)
+                if batch is not None:
+                    run.tail.watermark = _NEVER if watermark is None else watermark
+                    yield from run.push(batch)
+                elif reader.exhausted:
+                    reader.snapshot(1)  # what it keeps beside the job, such as dead letters, becomes durable
+                    return
+                else:
+                    time.sleep(_PAUSE_S)
+        finally:
+            reader.close()
+
+    def _take(self, head: Rows, batches: Batches) -> Batches:
+        """The rows of each owner, one owner after the other."""
+        run: _Run | None = None
+        owner = -1
+        try:
+            for spark_batch in batches:
+                for rows in head.wire.decode(spark_batch):
+                    if run is None or rows.owner != owner:
+                        if run is not None:
+                            yield from run.finish()
+                            run.close()
+                        owner, run = rows.owner, self._run_of(head, rows.owner)
+                    yield from run.take(rows.batch, rows.hashes)
+            if run is not None:
+                yield from run.finish()
+        finally:
+            if run is not None:
+                run.close()
+
+    def _run_of(self, head: Rows, owner: int) -> _Run:
+        steps = self._stage.steps
+        return _Keyed(self, owner, steps[0], steps[1:]) if head.by_key else _Run(self, owner, steps)
+
+    # ------------------------------------------------------------ parts
+
+    @property
+    def chunk_rows(self) -> int:
+        return self._chunk_rows
+
+    def subtask(self, step: Step, index: int, out: Collector) -> Subtask:
+        builds = [(number, self._builds[stage]) for number, stage in step.builds]
+        return Subtask(self._job, step.uid, index, step.parallelism, step.make(), step.schema, builds, out)
+
+    def tail(self, index: int) -> _Tail:
+        tail = self._stage.tail
+        return _Emitter(tail, index) if isinstance(tail, Emit) else _Writer(tail, self._job)
+
+    def check_read(self, batch: pa.RecordBatch) -> None:
+        """A source is held to the columns that it was planned with where its rows leave the task as they are."""
+        head, tail = self._stage.head, self._stage.tail
+        if isinstance(head, Read) and not self._stage.steps and isinstance(tail, Emit) and tail.folding is None:
+            check_columns(head.uid, tail.wire.schema, batch.schema)
+
+
+class _Run:
+    """The operators of a stage for one subtask."""
+
+    def __init__(self, task: _Task, index: int, steps: Sequence[Step]) -> None:
+        self._task, self._index = task, index
+        self.tail = task.tail(index)
+        try:
+            self._chain = Chain([partial(task.subtask, step, index) for step in steps], self.tail)
+        except BaseException:
+            self.tail.close()
+            raise
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def push(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        self._task.check_read(batch)
+        self._chain.emit(batch)
+        return self.tail.taken()
+
+    def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
+        """Rows that were dealt to this subtask."""
+        yield from self.push(batch)
+
+    def finish(self) -> Batches:
+        self._chain.finish()
+        self.tail.finish()
+        yield from self.tail.taken()
+
+    def close(self) -> None:
+        try:
+            self._chain.close()
+        finally:
+            self.tail.close()
+
+
+class _Keyed(_Run):
+    """The first operator is made anew for each chunk of whole keys, so its state is bounded by a chunk."""
+
+    def __init__(self, task: _Task, index: int, first: Step, others: Sequence[Step]) -> None:
+        super().__init__(task, index, others)
+        self._first = first
+        self._operator: Subtask | None = None
+        self._rows = 0
+        self._last = 0  #: hash of the last row
+
+    def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
+        start = 0
+        while start < len(hashes):
+            stop = self._end_of_chunk(hashes, start)
+            if self._operator is not None and stop == start:
+                yield from self._end_chunk()
+                continue
+            if self._operator is None:
+                self._operator = self._task.subtask(self._first, self._index, self._chain)
+            self._operator.process_sorted(batch.slice(start, stop - start))
+            self._rows += stop - start
+            self._last = int(hashes[stop - 1])
+            start = stop
+            yield from self.tail.taken()
+
+    def _end_of_chunk(self, hashes: Any, start: int) -> int:
+        """The first row of the chunk after this one: the first of a key, behind as many rows as a chunk has."""
+        enough = start + max(0, self._task.chunk_rows - self._rows)
+        if enough >= len(hashes):
+            return len(hashes)
+        before = self._last if enough == start else int(hashes[enough - 1])
+        other = np.flatnonzero(hashes[enough:] != before)
+        return len(hashes) if not len(other) else enough + int(other[0])
+
+    def _end_chunk(self) -> Batches:
+        if self._operator is not None:
+            operator, self._operator = self._operator, None
+            try:
+                operator.finish()
+            finally:
+                operator.close()
+        self._rows = 0
+        yield from self.tail.taken()
+
+    def finish(self) -> Batches:
+        yield from self._end_chunk()
+        yield from super().finish()
+
+    def close(self) -> None:
+        if self._operator is not None:
+            self._operator.close()
+        super().close()
+
+
+# ---------------------------------------------------------------- tails
+
+
+class _Emitter:
+    """Rows for a later stage, with their owner, hash and event time."""
+
+    def __init__(self, emit: Emit, index: int) -> None:
+        self._emit, self._index = emit, index
+        self._combiner = None if emit.folding is None else emit.folding.make()
+        self._ready: list[pa.RecordBatch] = []
+        self._count = 0
+        self.watermark = _NEVER
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        if self._combiner is None:
+            self._add(batch)
+            return
+        self._check_late(batch)
+        for part in self._combined(partial(self._combiner.add, batch)):
+            self._add(part)
+        for part in self._combined(partial(self._combiner.advance, self.watermark)):
+            self._add(part)
+
+    def finish(self) -> None:
+        if self._combiner is not None:
+            for part in self._combined(self._combiner.flush):
+                self._add(part)
+
+    def close(self) -> None:
+        """Nothing is held outside of memory."""
+
+    def taken(self) -> list[pa.RecordBatch]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _combined(self, due: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+        try:
+            return due()
+        except DataRejected as error:
+            raise DataRejected(f"operator {self._emit.target!r}: {error}") from error
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        owners, hashes = self._dealt(batch)
+        time = self._emit.time
+        times = 0 if time is None else event_times_ms(batch, time)
+        self._ready.append(self._emit.wire.encode(batch, owners, hashes, times, self._index, self._count))
+        self._count += batch.num_rows
+
+    def _dealt(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
+        emit = self._emit
+        match emit.deal:
+            case Deal.KEPT:
+                return self._index, 0
+            case Deal.HASH:
+                hashes = hash_columns([batch.column(key) for key in emit.keys])
+                groups = groups_of(hashes, emit.max_parallelism)
+                return groups * emit.owners // emit.max_parallelism, hashes.view(np.int64)
+            case Deal.REBALANCE:
+                return (self._index + self._count + np.arange(batch.num_rows)) % emit.owners, 0
+            case Deal.CUSTOM:
+                return self._custom(batch), 0
+
+    def _custom(self, batch: pa.RecordBatch) -> Any:
+        assert self._emit.partitioner is not None, "a custom edge has a partitioner"
+        numbered = batch.select(list(self._emit.keys)).append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+
+        def function(rows: pa.RecordBatch, owners: int) -> Any:
+            return self._emit.partitioner(rows.select(list(self._emit.keys)), owners)  # type: ignore[misc]
+
+        parts = by_function(numbered, numbered.schema.names, function, self._emit.target, self._emit.owners)
+        found = np.zeros(batch.num_rows, dtype=np.int32)
+        for owner, part in enumerate(parts):
+            if part is not None:
+                found[part.column(part.num_columns - 1).to_numpy()] = owner
+        return found
+
+    def _check_late(self, batch: pa.RecordBatch) -> None:
+        """A row whose last window the watermark of its own source has passed is late: STREAMING would drop it."""
+        folding = self._emit.folding
+        assert folding is not None, "only windows drop late rows"
+        if self.watermark == _NEVER:
+            return
+        times = event_times_ms(batch, folding.time)
+        ends = times // folding.slide_ms * folding.slide_ms + folding.size_ms
+        late = np.flatnonzero(ends - 1 <= self.watermark)
+        if len(late):
+            behind = self.watermark - int(times[late[0]])
+            detail = (
+                f"{len(late)} rows of a batch are late, the first by {behind} ms: STREAMING drops such rows, so the "
+                "answers would differ; give the source a larger max_disorder_ms"
+            )
+            raise JobRejected("late-rows-in-batch", self._emit.target, detail)
+
+
+class _Writer:
+    """A sink: this try's rows under a name of its own, prepared and not visible."""
+
+    def __init__(self, write: Write, job: Job) -> None:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None, "it runs in a Spark task"
+        self._uid, self._attempt = write.uid, int(task.taskAttemptId())
+        self._rows = 0
+        self._ready: list[pa.RecordBatch] = []
+        self.watermark = _NEVER
+        context = context_of(job, write.uid, 0, 1, wall_clock_ms)
+        context.index = self._attempt  # names of files hold it, and tries share none
+        self._writer = write.sink.writer()
+        self._writer.open(context)
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        self._writer.write(batch)
+
+    def finish(self) -> None:
+        committables = msgspec.json.encode(self._writer.prepare(1)).decode()
+        columns = [[self._uid], [self._attempt], [self._rows], [committables]]
+        self._ready.append(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], schema=PREPARED))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def taken(self) -> list[pa.RecordBatch]:
+        ready, self._ready = self._ready, []
+        return ready
+
+
+_ROW: Final = ":row"
+
+
+def _decoded(streams: Sequence[bytes]) -> list[pa.RecordBatch]:
+    return [batch for data in streams for batch in pa.ipc.open_stream(data).read_all().to_batches()]

@@ -1,0 +1,221 @@
+"""Arrow rows as Spark columns: a Spark type for each Arrow type, and four columns by which rows are dealt and sorted.
+
+Spark takes fewer types than Arrow has. A column travels as its *carrier*, a type that Spark takes and that holds every
+value exactly (`timestamp[ms]` as `timestamp[us]`, `timestamp[ns]` as its integer), and is cast back before any code of
+the author or a sink sees it. So STREAMING and BATCH write the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.errors import DataRejected, JobRejected
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+OWNER: Final = "owner"  #: the subtask that a row goes to
+HASH: Final = "hash"  #: of its key
+TIME: Final = "time"  #: event time, ms
+ORDER: Final = "order"  #: where the row was made: subtask and number; below 0 it is no row but names an owner
+_ADDED: Final = pa.schema([(OWNER, pa.int32()), (HASH, pa.int64()), (TIME, pa.int64()), (ORDER, pa.int64())])
+_ORDER_BITS: Final = 40  #: of a row's number within its subtask; the index of the subtask stands above
+
+types = pa.types
+_AS_THEY_ARE: Final = (
+    types.is_boolean, types.is_int8, types.is_int16, types.is_int32, types.is_int64, types.is_float32,
+    types.is_float64, types.is_string, types.is_binary, types.is_date32,
+)  # fmt: skip
+_CARRIERS: Final = (
+    (types.is_uint8, pa.int16()),
+    (types.is_uint16, pa.int32()),
+    (types.is_uint32, pa.int64()),
+    (types.is_uint64, pa.decimal128(20, 0)),
+    (types.is_float16, pa.float32()),
+    (types.is_large_string, pa.string()),
+    (types.is_string_view, pa.string()),
+    (types.is_large_binary, pa.binary()),
+    (types.is_binary_view, pa.binary()),
+    (types.is_fixed_size_binary, pa.binary()),
+    (types.is_date64, pa.int64()),
+    (types.is_time32, pa.int32()),
+    (types.is_time64, pa.int64()),
+    (types.is_duration, pa.int64()),
+    (types.is_null, pa.int8()),
+)
+_MAX_PRECISION: Final = 38  #: of Spark's decimals
+
+
+def carrier_of(kind: pa.DataType) -> pa.DataType | None:
+    """The type in which Spark holds values of `kind`; None: there is none that holds them exactly."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return None
+    if any(test(kind) for test in _AS_THEY_ARE):
+        return kind
+    for test, carrier in _CARRIERS:
+        if test(kind):
+            return carrier
+    if types.is_timestamp(kind):
+        return pa.int64() if kind.unit == "ns" else pa.timestamp("us")
+    if types.is_decimal(kind):
+        whole = kind.precision <= _MAX_PRECISION and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if whole else None
+    if types.is_dictionary(kind):
+        return carrier_of(kind.value_type)
+    return _nested_carrier(kind)
+
+
+def _nested_carrier(kind: pa.DataType) -> pa.DataType | None:
+    carrier: pa.DataType | None = None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        item = carrier_of(kind.value_type)
+        carrier = None if item is None else pa.list_(item)
+    elif types.is_struct(kind):
+        inner = [(field.name, carrier_of(field.type)) for field in kind]
+        names = {name.casefold() for name, _ in inner}
+        if inner and len(names) == len(inner) and all(one is not None for _, one in inner):
+            carrier = pa.struct(inner)
+    elif types.is_map(kind):
+        key, item = carrier_of(kind.key_type), carrier_of(kind.item_type)
+        carrier = None if key is None or item is None else pa.map_(key, item)
+    return carrier if carrier is not None and _casts_back(kind, carrier) else None
+
+
+def _casts_back(kind: pa.DataType, carrier: pa.DataType) -> bool:
+    try:
+        pa.array([], kind).cast(carrier).cast(kind)
+    except (pa.ArrowException, NotImplementedError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one owner, as they arrive in a task. `order` has the index of the subtask that made the first of them."""
+
+    batch: pa.RecordBatch
+    owner: int
+    hashes: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+
+    @property
+    def made_by(self) -> int:
+        """The subtask that emitted the first row."""
+        return int(self.order[0]) >> _ORDER_BITS
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The columns of what one step emits.
+
+    Args:
+        uid: the step.
+        schema: what it emits.
+
+    Raises:
+        JobRejected: Spark has no type for a column, or the columns cannot be told apart; step and column are named.
+    """
+
+    uid: str
+    schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        if not len(self.schema):
+            raise JobRejected("no-columns", self.uid, "its rows have no columns: Spark cannot carry them in BATCH")
+        for name in self.schema.names:
+            if self.schema.names.count(name) > 1:
+                raise JobRejected("duplicate-column", self.uid, f"two columns of its rows are called {name!r}")
+        for field in self.schema:
+            if carrier_of(field.type) is None:
+                detail = f"column {field.name!r} is {field.type}, and Spark has no type that holds it in BATCH"
+                raise JobRejected("type-in-batch", self.uid, detail)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """What Spark holds: our own columns, then the carriers. Their names differ whatever the author's are."""
+        carriers = [pa.field(self.column(number), carrier_of(field.type)) for number, field in enumerate(self.schema)]
+        return pa.schema([*_ADDED, *carriers])
+
+    def spark_schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.arrow_schema, prefer_timestamp_ntz=True)
+
+    def column(self, number: int) -> str:
+        """The name that a column has within Spark: Spark takes names that differ in case only for the same."""
+        return f"{number}:{self.schema.names[number]}"
+
+    def encode(
+        self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int
+    ) -> pa.RecordBatch:
+        """Rows as Spark takes them.
+
+        Args:
+            owners, hashes, times: an array each, or one number for all rows.
+            index: the subtask that has made them.
+            first: how many it has made before.
+        """
+        rows = batch.num_rows
+        order = (np.int64(index) << _ORDER_BITS) + first + np.arange(rows, dtype=np.int64)
+        added = [_column(owners, np.int32, rows), _column(hashes, np.int64, rows), _column(times, np.int64, rows)]
+        carriers = [self._encoded(column, number) for number, column in enumerate(batch.columns)]
+        return pa.RecordBatch.from_arrays([*added, pa.array(order), *carriers], schema=self.arrow_schema)
+
+    def markers(self, owners: range) -> pa.RecordBatch:
+        """One entry for each owner that is no row: its task runs even if no row goes there."""
+        count = len(owners)
+        added = [pa.array(owners, pa.int32()), *(pa.array([value] * count, pa.int64()) for value in (0, 0, -1))]
+        nulls = [pa.nulls(count, field.type) for field in list(self.arrow_schema)[len(_ADDED) :]]
+        return pa.RecordBatch.from_arrays([*added, *nulls], schema=self.arrow_schema)
+
+    def decode(self, spark_batch: pa.RecordBatch) -> Iterator[Rows]:
+        """The rows of each owner, in their order."""
+        owners = spark_batch.column(0).to_numpy()
+        borders = np.flatnonzero(np.diff(owners)) + 1
+        for begin, end in zip([0, *borders], [*borders, len(owners)], strict=True):
+            if begin < end:
+                yield self._rows(spark_batch.slice(begin, end - begin), int(owners[begin]))
+
+    def _rows(self, some: pa.RecordBatch, owner: int) -> Rows:
+        order = some.column(3).to_numpy()
+        if (order < 0).any():
+            some = some.filter(pa.array(order >= 0))
+            order = some.column(3).to_numpy()
+        columns = [
+            _decoded(column, field.type) for column, field in zip(some.columns[len(_ADDED) :], self.schema, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return Rows(batch, owner, some.column(1).to_numpy(), order)
+
+    def _encoded(self, column: pa.Array, number: int) -> pa.Array:
+        carrier = self.arrow_schema.field(len(_ADDED) + number).type
+        if column.type == carrier:
+            return column
+        try:
+            return column.cast(carrier)
+        except pa.ArrowException as error:
+            name = self.schema.names[number]
+            raise DataRejected(f"operator {self.uid!r}, column {name!r}: Spark cannot hold a value: {error}") from error
+
+
+def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if types.is_null(kind):
+        return pa.nulls(len(column))
+    if types.is_dictionary(kind):
+        found = _decoded(column, kind.value_type).dictionary_encode()
+        indices = found.indices.cast(kind.index_type)
+        return pa.DictionaryArray.from_arrays(indices, found.dictionary, ordered=kind.ordered)
+    return column.cast(kind)
+
+
+def _column(values: Any, dtype: Any, rows: int) -> pa.Array:
+    return pa.array(np.full(rows, values, dtype) if np.isscalar(values) else np.asarray(values, dtype))

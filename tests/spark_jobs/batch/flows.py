@@ -1,0 +1,268 @@
+"""Small bounded jobs over the same files, for STREAMING and BATCH."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from runtime.connectors.formats import CsvFormat, ParquetFormat
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.parquet import ParquetSource
+from runtime.dataflow import Dataflow, Stream
+from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
+from runtime.operators.functions import RowCollector
+from runtime.operators.plain_process import ProcessFunction, SubtaskContext
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
+
+EVENTS = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
+NAMES = pa.schema([("key", pa.string()), ("name", pa.string())])
+FILES, ROWS_PER_FILE, KEYS = 4, 500, 23
+DISORDER_MS = 5_000
+STEP_MS = 400
+GAP_MS = 20_000
+START = datetime.fromisoformat("2024-02-28T23:50")
+
+
+def write_inputs(root: Path) -> None:
+    """Event files in rough order of time, and names of most keys."""
+    random = np.random.default_rng(7)
+    events, names = root / "events", root / "names"
+    events.mkdir(parents=True)
+    names.mkdir()
+    for file in range(FILES):
+        numbers = np.arange(ROWS_PER_FILE) + file * ROWS_PER_FILE
+        offsets = numbers * STEP_MS + random.integers(0, DISORDER_MS, ROWS_PER_FILE)
+        rows = {
+            "key": [f"k{key}" for key in random.integers(0, KEYS, ROWS_PER_FILE)],
+            "at": [START + timedelta(milliseconds=int(offset)) for offset in offsets],
+            "value": random.integers(-50, 1_000, ROWS_PER_FILE),
+        }
+        pacsv.write_csv(pa.table(rows, EVENTS), events / f"{file:02}.csv")
+    known = [f"k{key}" for key in range(KEYS - 3)]
+    pq.write_table(pa.table({"key": known, "name": [key.upper() for key in known]}, NAMES), names / "names.parquet")
+
+
+def events(flow: Dataflow, root: Path) -> Stream:
+    folder = str(root / "events")
+    return flow.source(
+        "events",
+        DirectorySource(folder, CsvFormat(EVENTS), event_time="at", max_disorder_ms=2 * DISORDER_MS, bounded=True),
+    )
+
+
+def even(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Keeps rows whose value is even; adds a column whose type only the data tells."""
+    values = batch["value"].to_numpy()
+    kept = batch.filter(pa.array(values % 2 == 0))
+    return kept.append_column("half", pa.array(kept["value"].to_numpy() // 2))
+
+
+def halves(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": row["key"], "part": part, "value": row["value"]} for part in range(abs(row["value"]) % 3)]
+
+
+HALVES = pa.schema([("key", pa.string()), ("part", pa.int32()), ("value", pa.int64())])
+SESSIONS = pa.schema([("key", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("rows", pa.int32())])
+NUMBERED = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
+
+
+class Sessions(KeyedProcessFunction):
+    """Rows of a key between two pauses, wherever the watermark falls between them."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._open = context.value_state("open")
+
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        at = context.timestamp
+        assert at is not None, "the step names a time column"
+        known = self._open.get() or []
+        near = [one for one in known if one[0] - GAP_MS <= at <= one[1] + GAP_MS]
+        first, last = min([at, *(one[0] for one in near)]), max([at, *(one[1] for one in near)])
+        self._open.update([*(one for one in known if one not in near), [first, last, 1 + sum(one[2] for one in near)]])
+        context.register_event_timer(last + GAP_MS)
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+        known = self._open.get() or []
+        for first, last, rows in known:
+            if last + GAP_MS == timestamp_ms:
+                out.emit({"key": context.current_key, "first": first, "last": last, "rows": rows})
+        self._open.update([one for one in known if one[1] + GAP_MS != timestamp_ms])
+
+
+class Positive(ProcessFunction):
+    """Rows above zero, and at the end of each subtask how many there were."""
+
+    def open(self, context: SubtaskContext) -> None:
+        self._count = 0
+
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+        if row["value"] > 0:
+            self._count += 1
+            out.emit(row)
+
+    def finish(self, context: SubtaskContext, out: RowCollector) -> None:
+        out.emit({"key": f"subtask {context.index} of {context.parallelism}", "value": self._count})
+
+
+def by_value(rows: pa.RecordBatch, subtasks: int) -> Any:
+    return np.abs(rows["value"].to_numpy()) % 3 % subtasks
+
+
+ALL = {"rows": Count(), "total": Sum("value"), "least": Min("value"), "most": Max("value"), "mean": Mean("value")}
+MINUTE = timedelta(minutes=1)
+
+
+def sums(stream: Stream, root: Path) -> Stream:
+    return stream.key_by("key").aggregate("sums", ALL)
+
+
+def changelog(stream: Stream, root: Path) -> Stream:
+    return stream.key_by("key").aggregate("sums", ALL, changelog=True)
+
+
+def tumbling(stream: Stream, root: Path) -> Stream:
+    return stream.map_batches("even", even).key_by("key").window("minutes", MINUTE, "at", ALL)
+
+
+def sliding(stream: Stream, root: Path) -> Stream:
+    return stream.key_by("key").window("minutes", MINUTE, "at", ALL, slide=timedelta(seconds=15))
+
+
+def windows_of_windows(stream: Stream, root: Path) -> Stream:
+    first = stream.key_by("key").window("seconds", timedelta(seconds=10), "at", {"rows": Count()})
+    return first.key_by("rows").window("minutes", MINUTE, "window_start", {"windows": Count()})
+
+
+def sessions(stream: Stream, root: Path) -> Stream:
+    return stream.key_by("key").process("sessions", Sessions, SESSIONS, time="at")
+
+
+def joined(stream: Stream, root: Path) -> Stream:
+    names = stream.flow.source("names", ParquetSource(str(root / "names")), parallelism=1)
+    return stream.join_broadcast("joined", names, on=["key"], take=["name"], how="left").map_batches("even", even)
+
+
+def inner_join_of_sums(stream: Stream, root: Path) -> Stream:
+    names = stream.flow.source("names", ParquetSource(str(root / "names")), parallelism=1)
+    lengths = names.key_by("key").aggregate("copies", {"copies": Count()})
+    return stream.join_broadcast("joined", lengths, on=["key"], take=["copies"], how="inner")
+
+
+def flat(stream: Stream, root: Path) -> Stream:
+    return stream.flat_map("halves", halves, HALVES)
+
+
+def batched(stream: Stream, root: Path) -> Stream:
+    return stream.key_by("key").batches("bulk", even, max_rows=64)
+
+
+def per_subtask(stream: Stream, root: Path) -> Stream:
+    dealt = stream.partition_custom(by_value, "value")
+    return dealt.process("positive", Positive, NUMBERED)
+
+
+FAMILY: Mapping[str, Callable[[Stream, Path], Stream]] = {
+    "sums": sums,
+    "changelog": changelog,
+    "tumbling": tumbling,
+    "sliding": sliding,
+    "windows of windows": windows_of_windows,
+    "sessions": sessions,
+    "join": joined,
+    "inner join": inner_join_of_sums,
+    "flat_map": flat,
+    "batches": batched,
+    "process": per_subtask,
+}
+
+
+def flow_of(name: str, root: Path, output: Path) -> Dataflow:
+    flow = Dataflow("family")
+    FAMILY[name](events(flow, root), root).sink("out", ParquetSink(str(output)))
+    return flow
+
+
+def every_type() -> pa.Table:
+    """A row per key of every type that Spark has no type for, or another one, and a row of nulls."""
+    day = datetime.fromisoformat("1969-12-31T23:59:59.123")
+    columns: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
+        "key": (pa.string(), ["a", "b", None]),
+        "Key": (pa.string(), ["case", "matters", None]),
+        "a.b `c`": (pa.int32(), [1, -1, None]),
+        "ms": (pa.timestamp("ms"), [day, day, None]),
+        "s": (pa.timestamp("s"), [0, -1, None]),
+        "ns": (pa.timestamp("ns"), [2**62 + 1, -1, None]),
+        "zoned": (pa.timestamp("us", "America/New_York"), [2**52 + 1, -1, None]),
+        "time32": (pa.time32("ms"), [1, 86_399_999, None]),
+        "time64": (pa.time64("ns"), [1, 2, None]),
+        "duration": (pa.duration("ms"), [-5, 5, None]),
+        "uint8": (pa.uint8(), [0, 255, None]),
+        "uint64": (pa.uint64(), [0, 2**64 - 1, None]),
+        "half": (pa.float16(), [np.float16(0.1), np.float16(-1), None]),
+        "fixed": (pa.binary(3), [b"abc", b"\0\0\0", None]),
+        "large": (pa.large_string(), ["ä", "", None]),
+        "decimal": (pa.decimal128(20, 3), [None, 1, None]),
+        "date": (pa.date32(), [-1, 20_000, None]),
+        "word": (pa.dictionary(pa.int16(), pa.string()), ["x", "y", None]),
+        "list": (pa.list_(pa.timestamp("ms")), [[0, None], [], None]),
+        "struct": (pa.struct([("x", pa.uint32()), ("y", pa.large_binary())]), [{"x": 1, "y": b"z"}, {}, None]),
+        "map": (pa.map_(pa.string(), pa.int64()), [[("a", 1)], [], None]),
+        "none": (pa.null(), [None, None, None]),
+    }
+    return pa.table([pa.array(values, kind) for kind, values in columns.values()], names=list(columns))
+
+
+def through_a_shuffle(root: Path, output: Path) -> Dataflow:
+    """Rows of `every_type`, dealt by key and written."""
+    flow = Dataflow("types")
+    source = DirectorySource(str(root), ParquetFormat(every_type().schema), bounded=True)
+    keyed = flow.source("rows", source).key_by("key")
+    keyed.batches("same", _same, max_rows=10).sink("out", ParquetSink(str(output)))
+    return flow
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def rows_in(folder: Path) -> list[str]:
+    """Committed rows, whatever their order."""
+    return sorted(repr(row) for path in _files(folder) for row in pq.read_table(path).to_pylist())
+
+
+def schema_in(folder: Path) -> pa.Schema:
+    (found,) = {pq.read_schema(path).remove_metadata() for path in _files(folder)}
+    return found
+
+
+def last_in(folder: Path, keys: Sequence[str]) -> list[str]:
+    """The last row of each key of a running aggregate: the one that counts most rows."""
+    last: dict[Any, dict[str, Any]] = {}
+    for path in _files(folder):
+        for row in pq.read_table(path).to_pylist():
+            key = tuple(row[name] for name in keys)
+            if key not in last or row["rows"] >= last[key]["rows"]:
+                last[key] = row
+    return sorted(map(repr, last.values()))
+
+
+def table_in(folder: Path, key: str) -> list[str]:
+    """A changelog folded to the table that it describes."""
+    table: dict[Any, dict[str, Any]] = {}
+    for row in (row for path in _files(folder) for row in pq.read_table(path).to_pylist()):
+        op = row.pop("op")
+        if op in ("insert", "update_after") and (row[key] not in table or row["rows"] >= table[row[key]]["rows"]):
+            table[row[key]] = row
+    return sorted(map(repr, table.values()))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")

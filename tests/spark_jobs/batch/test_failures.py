@@ -1,0 +1,176 @@
+"""A batch run whose tasks fail: Spark tries them again, the output stays exact, a failed run leaves nothing visible."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.ids import Token
+from runtime.dataflow import Dataflow
+from runtime.errors import EnvironmentFailure, WeirError
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.operators.aggregates import Count, Sum
+from spark_jobs.batch import run as running
+from spark_jobs.batch.execute import execute
+from spark_jobs.batch.run import BatchRun, plan_batch, run_batch
+from tests.spark_jobs.batch.flows import FILES, KEYS, ROWS_PER_FILE, events, rows_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+Step = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def _first_in(marks: Path) -> bool:
+    """True for the first process that asks."""
+    try:
+        marks.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def raises_once(marks: Path) -> Step:
+    driver = os.getpid()
+
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if os.getpid() != driver and _first_in(marks):
+            raise ValueError("once")
+        return batch
+
+    return step
+
+
+def dies_once(marks: Path) -> Step:
+    driver = os.getpid()
+
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if os.getpid() != driver and _first_in(marks):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+    return step
+
+
+def always_raises() -> Step:
+    driver = os.getpid()
+
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if os.getpid() != driver:
+            raise KeyError("no such airport")
+        return batch
+
+    return step
+
+
+def flow_with(before: Step, behind: Step, inputs: Path, output: Path) -> Dataflow:
+    """Trouble before the shuffle, and between the shuffle and the sink."""
+    flow = Dataflow("trouble")
+    rows = events(flow, inputs).map_batches("before", before).key_by("key")
+    sums = rows.aggregate("sums", {"rows": Count(), "total": Sum("value")})
+    sums.map_batches("behind", behind).sink("out", ParquetSink(str(output)))
+    return flow
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@pytest.fixture(scope="module")
+def expected(cluster: SparkSession, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    root = tmp_path_factory.mktemp("expected")
+    run_batch(flow_with(same, same, inputs, root / "out"), parallelism=2, spark=cluster, storage=str(root / "end"))
+    return rows_in(root / "out")
+
+
+@pytest.mark.parametrize("trouble", [raises_once, dies_once])
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_a_task_that_fails_once_is_tried_again_and_the_output_is_exact(
+    trouble: Callable[[Path], Step],
+    place: str,
+    cluster: SparkSession,
+    inputs: Path,
+    expected: list[str],
+    tmp_path: Path,
+) -> None:
+    """An exception, and a SIGKILL of the executor's Python worker, before the shuffle and between it and the sink."""
+    step = trouble(tmp_path / "mark")
+    before, behind = (step, same) if place == "before" else (same, step)
+    job = flow_with(before, behind, inputs, tmp_path / "out")
+    run_batch(job, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    assert (tmp_path / "mark").exists()
+    assert rows_in(tmp_path / "out") == expected
+    assert not list((tmp_path / "out").glob(".weir-*"))
+
+
+def test_a_run_that_fails_leaves_nothing_visible_and_names_the_operator(
+    cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    """One sink has written all its rows when the other one's tasks have failed four times."""
+    flow = Dataflow("two-sinks")
+    rows = events(flow, inputs)
+    rows.sink("first", ParquetSink(str(tmp_path / "first")))
+    broken = rows.map_batches("broken", always_raises())
+    broken.sink("second", ParquetSink(str(tmp_path / "second")))
+    with pytest.raises(WeirError, match=r"operator 'broken', subtask \d, in process: KeyError: 'no such airport'"):
+        run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    assert list((tmp_path / "first").iterdir()) == []
+    assert list((tmp_path / "second").iterdir()) == []
+    assert not list((tmp_path / "end").glob("savepoint-*"))
+
+
+def test_a_commit_that_is_cut_off_is_finished_from_the_record(
+    cluster: SparkSession, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is recorded before anything is visible: whoever finds it commits it, and runs nothing again."""
+    flow = Dataflow("two-sinks")
+    rows = events(flow, inputs)
+    for name in ("first", "second"):
+        rows.sink(name, ParquetSink(str(tmp_path / name)))
+    job = flow.compile(2)
+    records, store = MemoryRecords(token=Token(1)), FileStore(str(tmp_path / "end"))
+    first = BatchRun(job=job, job_id="j", token=Token(1), records=records, store=store)
+    committers = {uid: sink.committer() for uid, sink in job.sinks.items()}
+
+    def cut_off(*_: object) -> int:
+        raise EnvironmentFailure("the process is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(committers["second"]), "commit", cut_off)  # type: ignore[index]
+        with pytest.raises(EnvironmentFailure, match="the process is gone"):
+            first.run(plan_batch(job), cluster)
+    assert rows_in(tmp_path / "first") == rows_in(tmp_path / "second") == []
+    second = BatchRun(job=job, job_id="j", token=Token(2), records=records, store=store)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "execute", cut_off)
+        second.run(plan_batch(job), cluster)
+    assert len(rows_in(tmp_path / "first")) == FILES * ROWS_PER_FILE
+    assert rows_in(tmp_path / "first") == rows_in(tmp_path / "second")
+    assert not [path for name in ("first", "second") for path in (tmp_path / name).glob(".weir-*")]
+
+
+def test_two_tries_of_a_task_that_both_write_are_committed_once(
+    cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    """What an execution that was given up has prepared is removed, and what the later one has prepared is shown."""
+    job = flow_with(same, same, inputs, tmp_path / "out").compile(2)
+    run = BatchRun(
+        job=job, job_id="j", token=Token(1), records=MemoryRecords(token=Token(1)), store=FileStore(str(tmp_path / "s"))
+    )
+    given_up = execute(cluster, plan_batch(job), run.facts, run.group)
+    assert sum(each.rows for each in given_up) == KEYS
+    assert list((tmp_path / "out").glob(".weir-*.pending"))
+    assert rows_in(tmp_path / "out") == []
+    run.run(plan_batch(job), cluster)
+    assert len(rows_in(tmp_path / "out")) == KEYS
+    assert not list((tmp_path / "out").glob(".weir-*"))

@@ -1,0 +1,145 @@
+"""The same program and the same bounded input: STREAMING on threads, BATCH on a Spark with two executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.dataflow import Dataflow
+from runtime.errors import JobRejected
+from runtime.hosts.local import run_local
+from runtime.pipelines import PipelineContext, pipeline, registry
+from spark_jobs import nycflights
+from spark_jobs.batch.run import run_batch
+from spark_jobs.feeder import Plan, feed
+from tests.spark_jobs.batch.flows import (
+    FAMILY,
+    every_type,
+    flow_of,
+    last_in,
+    rows_in,
+    schema_in,
+    table_in,
+    through_a_shuffle,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHTS = 9_000  #: the first eleven days
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: What the output of STREAMING comes to, where it is a series of results and BATCH gives the last ones.
+FOLDED: Mapping[str, Callable[[Path], list[str]]] = {
+    "sums": lambda folder: last_in(folder, ["key"]),
+    "changelog": lambda folder: table_in(folder, "key"),
+}
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("name", FAMILY)
+def test_both_modes_commit_the_same_rows(
+    name: str, parallelism: int, cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    """S0-01, S0-06, S0-07, S0-10: one program, one API, one answer; a changelog folds to what BATCH gives."""
+    streaming, batch = tmp_path / "streaming", tmp_path / "batch"
+    run_local(flow_of(name, inputs, streaming), parallelism=parallelism, storage=str(tmp_path / "s"))
+    result = run_batch(
+        flow_of(name, inputs, batch), parallelism=parallelism, spark=cluster, storage=str(tmp_path / "b")
+    )
+    expected = FOLDED.get(name, rows_in)(streaming)
+    assert expected
+    assert (table_in(batch, "key") if name == "changelog" else rows_in(batch)) == expected
+    assert result.rows == {"out": len(expected)}
+    assert schema_in(batch).equals(schema_in(streaming))
+
+
+def test_every_type_that_spark_lacks_comes_back_as_it_was(cluster: SparkSession, tmp_path: Path) -> None:
+    """S0-10: columns travel in types that Spark has; names that Spark would confuse are told apart."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(every_type(), tmp_path / "in" / "rows.parquet")
+    run_local(through_a_shuffle(tmp_path / "in", tmp_path / "s"), parallelism=2, storage=str(tmp_path / "state"))
+    run_batch(
+        through_a_shuffle(tmp_path / "in", tmp_path / "b"), parallelism=2, spark=cluster, storage=str(tmp_path / "end")
+    )
+    assert len(rows_in(tmp_path / "b")) == 3
+    assert rows_in(tmp_path / "b") == rows_in(tmp_path / "s")
+    assert schema_in(tmp_path / "b").equals(schema_in(tmp_path / "s"))
+
+
+# ---------------------------------------------------------------- shipped pipelines
+
+
+def _flights(root: Path) -> dict[str, Any]:
+    for folder in (root / "flights", root / "inputs" / "airlines"):
+        folder.mkdir(parents=True)
+    for _ in feed(nycflights.read_flights().slice(0, FLIGHTS), root / "flights", Plan(files=11), 0):
+        pass
+    airlines = pacsv.read_csv(nycflights.locate("airlines.csv"))
+    pq.write_table(airlines, root / "inputs" / "airlines" / "part-00000.parquet")
+    return {"flights_dir": str(root / "flights")}
+
+
+def _wordcount(root: Path) -> dict[str, Any]:
+    (root / "lines").mkdir()
+    for number in range(3):
+        lines = [f"the line {n} of file {number} the end" for n in range(200)]
+        (root / "lines" / f"{number}.txt").write_text("\n".join(lines))
+    return {"lines_dir": str(root / "lines")}
+
+
+def _components(root: Path) -> dict[str, Any]:
+    (root / "edges").mkdir()
+    (root / "edges" / "edges.csv").write_text("source,target\n1,2\n2,3\n")
+    return {"edges_dir": str(root / "edges")}
+
+
+INPUTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "flights": _flights,
+    "wordcount": _wordcount,
+    "components": _components,
+}
+LOOPS = {"components": "loop"}  #: refused, and the operator that is named
+
+
+def test_every_shipped_pipeline_is_tried() -> None:
+    assert set(INPUTS) == set(registry().pipelines)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_shipped_pipeline_commits_the_same_rows_in_both_modes(
+    name: str, cluster: SparkSession, tmp_path: Path
+) -> None:
+    """S0-10: with two executors; a pipeline with a loop is refused by the name of its head."""
+    params = INPUTS[name](tmp_path)
+    context = PipelineContext(str(tmp_path / "inputs"))
+
+    def flow(mode: str) -> Dataflow:
+        output = str(tmp_path / mode)
+        return pipeline(name).dataflow(params | {"output_dir": output, "bounded": True}, context)
+
+    if name in LOOPS:
+        with pytest.raises(JobRejected) as refused:
+            run_batch(flow("batch"), parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+        assert (refused.value.code, refused.value.field) == ("iteration-in-batch", LOOPS[name])
+        return
+    run_local(flow("streaming"), parallelism=2, storage=str(tmp_path / "s"))
+    run_batch(flow("batch"), parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+    expected = _words(tmp_path / "streaming") if name == "wordcount" else rows_in(tmp_path / "streaming")
+    assert len(expected) > 10
+    assert rows_in(tmp_path / "batch") == expected
+
+
+def _words(folder: Path) -> list[str]:
+    """The last count of each word: counts only rise."""
+    counts: dict[str, int] = {}
+    for path in folder.glob("*.parquet"):
+        for row in pq.read_table(path).to_pylist():
+            counts[row["word"]] = max(row["count"], counts.get(row["word"], 0))
+    return sorted(repr({"word": word, "count": count}) for word, count in counts.items())

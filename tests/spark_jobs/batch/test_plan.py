@@ -1,0 +1,197 @@
+"""What runs where in BATCH, and what is refused, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.formats import CsvFormat
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.dataflow import Dataflow, Stream
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Count
+from runtime.operators.functions import RowCollector
+from runtime.operators.plain_process import ProcessFunction, SubtaskContext
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from spark_jobs.batch.plan import Emit, Read, Rows, Write
+from spark_jobs.batch.run import plan_batch
+from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs
+
+ROWS = pa.schema([("key", pa.int64())])
+
+
+def plan(build: Callable[[Stream], Stream], source: Any = None, parallelism: int = 2) -> list[str]:
+    flow = Dataflow("planned")
+    build(flow.source("numbers", source or SequenceSource(rows=10))).sink("out", DiscardSink())
+    return [stage.name for stage in plan_batch(flow.compile(parallelism))]
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def test_steps_without_an_exchange_share_a_task() -> None:
+    assert plan(lambda numbers: numbers.map_batches("a", same).map_batches("b", same)) == ["numbers → a → b → out"]
+
+
+def test_a_keyed_step_begins_a_stage_behind_its_exchange() -> None:
+    """S0-04: every stage stands behind those that it reads."""
+    stages = plan(
+        lambda numbers: (
+            numbers.map_batches("a", same).key_by("key").aggregate("sums", {"n": Count()}).map_batches("b", same)
+        )
+    )
+    assert stages == ["numbers → a", "sums → b → out"]
+
+
+def test_rows_for_several_readers_are_kept_once() -> None:
+    """S0-04: a diamond."""
+    flow = Dataflow("diamond")
+    numbers = flow.source("numbers", SequenceSource(rows=10)).map_batches("a", same)
+    counts = numbers.key_by("key").aggregate("counts", {"n": Count()})
+    joined = numbers.map_batches("b", same)
+    counts.sink("counted", DiscardSink())
+    joined.sink("all", DiscardSink())
+    stages = plan_batch(flow.compile(2))
+    assert [stage.name for stage in stages if stage.shared] == ["numbers → a"]
+    for stage in stages:
+        assert isinstance(stage.head, Read) or stage.head.stage < stage.number
+    assert sum(isinstance(stage.tail, Write) for stage in stages) == 2
+
+
+def test_columns_of_a_function_over_batches_are_found_with_real_rows(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    stages = plan_batch(flow_of("join", tmp_path, tmp_path / "out").compile(2))
+    (kept,) = [stage for stage in stages if stage.broadcast]
+    assert isinstance(kept.tail, Emit)
+    assert kept.tail.wire.schema.names == ["key", "name"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path) -> None:
+    source = DirectorySource(str(tmp_path), CsvFormat(EVENTS), bounded=True)
+    flow = Dataflow("empty")
+    flow.source("none", source).map_batches("even", even).key_by("half").aggregate("n", {"n": Count()}).sink(
+        "out", DiscardSink()
+    )
+    (first, second) = plan_batch(flow.compile(1))
+    assert isinstance(first.tail, Emit)
+    assert first.tail.wire.schema == EVENTS.append(pa.field("half", pa.int64()))
+    assert isinstance(second.head, Rows)
+    assert second.head.sort == ("3:half",)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_family_of_flows_can_be_planned(name: str, tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    assert plan_batch(flow_of(name, tmp_path, tmp_path / "out").compile(3))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+class Passes(KeyedProcessFunction):
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        out.emit(row)
+
+
+class Expires(Passes):
+    def open(self, context: ProcessContext) -> None:
+        self._seen = context.value_state("seen", ttl_ms=1_000)
+
+
+class Waits(Passes):
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        def later() -> None:
+            context.register_processing_timer(0)
+
+        later()
+
+
+class Clock(ProcessFunction):
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+        out.emit({"key": context.now_ms()})
+
+
+async def answer(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row]
+
+
+REFUSED: dict[str, tuple[Callable[[Stream], Stream], str, str]] = {
+    "a time to live": (lambda s: s.key_by("key").process("p", Expires, ROWS), "processing-time-in-batch", "ttl_ms"),
+    "a timer": (
+        lambda s: s.key_by("key").process("p", Waits, ROWS),
+        "processing-time-in-batch",
+        "register_processing_timer",
+    ),
+    "the clock": (lambda s: s.process("p", Clock, ROWS), "processing-time-in-batch", "now_ms"),
+    "a factory": (lambda s: s.process("p", partial(Clock), ROWS), "processing-time-in-batch", "Clock uses now_ms"),
+    "batches by age": (
+        lambda s: s.key_by("key").batches("p", same, max_rows=2, max_wait_ms=5),
+        "processing-time-in-batch",
+        "max_wait_ms",
+    ),
+    "requests": (lambda s: s.async_map("p", answer, ROWS), "async-in-batch", "STREAMING"),
+    "a type": (
+        lambda s: s.map_batches("p", _with_decimal256).key_by("key").aggregate("n", {"n": Count()}),
+        "type-in-batch",
+        "'big' is decimal256",
+    ),
+}
+
+
+def _with_decimal256(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("big", pa.nulls(len(batch), pa.decimal256(60, 0)))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_batch_cannot_do_is_refused_by_operator(what: str) -> None:
+    """S0-10: an answer that would depend on the clock is not given."""
+    build, code, reason = REFUSED[what]
+    with pytest.raises(JobRejected, match=reason) as refused:
+        plan(build)
+    assert (refused.value.code, refused.value.field) == (code, "p")
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        (SequenceSource(), "unbounded-in-batch"),
+        (DirectorySource("/in", CsvFormat(EVENTS)), "unbounded-in-batch"),
+        (SequenceSource(duration_ms=1_000), "processing-time-in-batch"),
+    ],
+)
+def test_a_source_without_an_end_of_its_own_is_refused(source: Any, code: str) -> None:
+    """S0-05: one error before the start, which names the source; nothing is read."""
+    with pytest.raises(JobRejected) as refused:
+        plan(lambda numbers: numbers.map_batches("a", same), source)
+    assert (refused.value.code, refused.value.field) == (code, "numbers")
+
+
+def test_iteration_is_refused() -> None:
+    flow = Dataflow("loop")
+    loop = flow.source("numbers", SequenceSource(rows=10)).iterate("loop")
+    passed = loop.map_batches("a", same)
+    loop.close_with(passed)
+    passed.sink("out", DiscardSink())
+    with pytest.raises(JobRejected) as refused:
+        plan_batch(flow.compile(1))
+    assert (refused.value.code, refused.value.field) == ("iteration-in-batch", "loop")
+
+
+def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
+    flow = Dataflow("windows")
+    rows = flow.source("numbers", SequenceSource(rows=10)).key_by("key")
+    rows.window("w", timedelta(seconds=1), "time", {"n": Count()}).sink("out", DiscardSink())
+    first, _ = plan_batch(flow.compile(2))
+    assert isinstance(first.tail, Emit)
+    assert first.tail.folding is not None
+    assert first.tail.wire.schema.names[0] == "key"

@@ -1,0 +1,229 @@
+"""What a task does, without Spark: chunks of whole keys, timers between rows, owners that come from the data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.ids import Token
+from runtime.dataflow import Dataflow
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Count
+from runtime.operators.functions import RowCollector
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.state.hashing import hash_columns
+from spark_jobs.batch.plan import Emit, Stage
+from spark_jobs.batch.run import plan_batch
+from spark_jobs.batch.subtask import Job
+from spark_jobs.batch.tasks import TaskRefused, task_of
+from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME, Wire, carrier_of
+from tests.spark_jobs.batch.flows import every_type
+
+SCHEMA = pa.schema([("key", pa.int64()), ("at", pa.int64())])
+SEEN = pa.schema([("key", pa.int64()), ("what", pa.string()), ("at", pa.int64())])
+JOB = Job(name="j", max_parallelism=8, token=Token(1))
+
+
+class Trace(KeyedProcessFunction):
+    """Emits every call, in order; a timer 10 ms behind each row, and one more behind each timer at an even time."""
+
+    def open(self, context: ProcessContext) -> None:
+        self.rows = context.reducing_state("rows", lambda one, other: one + other)
+
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        self.rows.add(1)
+        out.emit({"key": row["key"], "what": f"row {self.rows.get()}", "at": context.timestamp})
+        context.register_event_timer(row["at"] + 10)
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+        out.emit({"key": context.current_key, "what": f"timer {self.rows.get()}", "at": context.timestamp})
+        if timestamp_ms % 2 == 0:
+            context.register_event_timer(timestamp_ms + 1)
+
+
+def keyed_stage(parallelism: int = 1) -> Stage:
+    flow = Dataflow("traced", max_parallelism=8)
+    rows = flow.source("rows", SequenceSource(rows=1)).map_batches("named", _named)
+    traced = rows.key_by("key").process("trace", Trace, SEEN, time="at")
+    traced.sink("out", DiscardSink())
+    traced.sink("again", DiscardSink())  # so that what it emits leaves the task as rows
+    return plan_batch(flow.compile(parallelism))[1]
+
+
+def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([batch["key"], batch["id"]], schema=SCHEMA)
+
+
+def dealt(rows: list[tuple[int, int]], wire: Wire, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """As Spark brings them: sorted, in batches that cut keys."""
+    batch = pa.RecordBatch.from_pylist([{"key": key, "at": at} for key, at in rows], SCHEMA)
+    hashes = hash_columns([batch["key"]]).view(np.int64)
+    sent = wire.encode(batch, 0, hashes, batch["at"].to_numpy(), 0, 0)
+    sent = sent.sort_by([(name, "ascending") for name in (OWNER, HASH, TIME, ORDER)])
+    for start in range(0, len(rows), batch_rows):
+        yield sent.slice(start, batch_rows)
+
+
+def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> list[dict[str, Any]]:
+    stage = keyed_stage()
+    assert isinstance(stage.tail, Emit)
+    assert not isinstance(stage.head, str)
+    run = task_of(stage, JOB, {}, chunk_rows)
+    wire: Wire = stage.head.wire  # type: ignore[union-attr]
+    out = [rows for batch in run(dealt(rows, wire, batch_rows)) for rows in stage.tail.wire.decode(batch)]
+    return [row for some in out for row in some.batch.to_pylist()]
+
+
+def oracle(rows: list[tuple[int, int]]) -> dict[int, list[tuple[str, int]]]:
+    """By key: a timer fires before the first row that is later than it."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for key in {key for key, _ in rows}:
+        timers: list[int] = []
+        calls = found.setdefault(key, [])
+        count = 0
+
+        def fire(until: float, timers: list[int] = timers, calls: list[tuple[str, int]] = calls) -> None:
+            while timers and min(timers) < until:
+                timer = min(timers)
+                timers.remove(timer)
+                calls.append((f"timer {count}", timer))  # noqa: B023  # called while the loop stands here
+                if timer % 2 == 0 and timer + 1 not in timers:
+                    timers.append(timer + 1)
+
+        for at in sorted(at for one, at in rows if one == key):
+            fire(at)
+            count += 1
+            calls.append((f"row {count}", at))
+            if at + 10 not in timers:
+                timers.append(at + 10)
+        fire(float("inf"))
+    return found
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 60)), min_size=1, max_size=40),
+    batch_rows=st.integers(1, 12),
+    chunk_rows=st.integers(1, 20),
+)
+def test_keys_are_whole_and_timers_fire_before_the_rows_behind_them(
+    rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int
+) -> None:
+    """S0-03: each key is one contiguous run, however batches and chunks cut the input; its state is never shared."""
+    found = traced(rows, batch_rows, chunk_rows)
+    runs = [key for key, _ in groupby(found, key=lambda row: row["key"])]
+    assert len(runs) == len(set(runs))
+    assert {key: [(row["what"], row["at"]) for row in found if row["key"] == key] for key in runs} == oracle(rows)
+
+
+def test_each_chunk_has_a_fresh_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0-03: memory is bounded by a chunk, or by the largest key."""
+    opened: list[int] = []
+    before = Trace.open
+
+    def open_and_count(self: Trace, context: ProcessContext) -> None:
+        opened.append(1)
+        before(self, context)
+
+    monkeypatch.setattr(Trace, "open", open_and_count)
+    rows = [(key, at) for key in range(5) for at in range(10)]
+    traced(rows, batch_rows=7, chunk_rows=20)
+    assert len(opened) == 3
+    opened.clear()
+    traced([(1, at) for at in range(50)], batch_rows=7, chunk_rows=20)
+    assert len(opened) == 1
+
+
+def test_the_owner_of_rows_comes_from_the_data() -> None:
+    """Two owners in one task, as after partitions were combined: each has its own subtask."""
+    wire = Wire("rows", SCHEMA)
+    batch = pa.RecordBatch.from_pylist([{"key": 1, "at": 1}], SCHEMA)
+    both = pa.concat_batches([wire.encode(batch, owner, 0, 0, 5, 0) for owner in (0, 2)])
+    found = list(wire.decode(both))
+    assert [rows.owner for rows in found] == [0, 2]
+    assert [rows.made_by for rows in found] == [5, 5]
+
+
+def test_every_type_has_a_carrier_and_comes_back() -> None:
+    table = every_type()
+    wire = Wire("rows", table.schema)
+    (batch,) = table.combine_chunks().to_batches()
+    sent = wire.encode(batch, 0, 0, 0, 0, 0)
+    (rows,) = wire.decode(sent)
+    assert rows.batch.schema.equals(table.schema)
+    assert repr(rows.batch.to_pylist()) == repr(batch.to_pylist())
+    assert len({name.casefold() for name in wire.arrow_schema.names}) == len(wire.arrow_schema)
+    assert wire.spark_schema().names == wire.arrow_schema.names
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.decimal256(60, 0),
+        pa.decimal128(5, -2),
+        pa.month_day_nano_interval(),
+        pa.dense_union([pa.field("a", pa.int8())]),
+        pa.list_(pa.month_day_nano_interval()),
+        pa.struct([("a", pa.int8()), ("A", pa.int8())]),
+        pa.uuid(),
+    ],
+)
+def test_a_type_that_spark_cannot_hold_is_refused_by_name(kind: pa.DataType) -> None:
+    assert carrier_of(kind) is None
+    with pytest.raises(JobRejected) as refused:
+        Wire("step", pa.schema([("fine", pa.int8()), ("odd", kind)]))
+    assert (refused.value.code, refused.value.field) == ("type-in-batch", "step")
+    assert f"'odd' is {kind}" in refused.value.detail
+
+
+@pytest.mark.parametrize(("names", "code"), [((), "no-columns"), (("a", "a"), "duplicate-column")])
+def test_rows_without_columns_or_with_two_of_one_name_are_refused(names: tuple[str, ...], code: str) -> None:
+    with pytest.raises(JobRejected) as refused:
+        Wire("step", pa.schema([(name, pa.int8()) for name in names]))
+    assert (refused.value.code, refused.value.field) == (code, "step")
+
+
+def test_rows_that_streaming_would_drop_are_refused() -> None:
+    """Lateness that changes the answer: the window and the remedy are named."""
+    from datetime import timedelta
+
+    flow = Dataflow("late", max_parallelism=8)
+    source = SequenceSource(rows=100_000, microseconds_per_row=1_000)
+    rows = flow.source("numbers", source).map_batches("earlier", _an_hour_earlier)
+    rows.key_by("key").window("w", timedelta(seconds=10), "time", {"n": Count()}).sink("out", DiscardSink())
+    stage = plan_batch(flow.compile(1))[0]
+    ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
+    with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
+        list(task_of(stage, JOB, {})(ids))
+
+
+def _an_hour_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
+    times = pa.array(batch["time"].cast(pa.int64()).to_numpy() - 3_600_000_000).cast(pa.timestamp("us"))
+    return pa.RecordBatch.from_arrays([batch["key"], times], names=["key", "time"])
+
+
+def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:
+    flow = Dataflow("numbers", max_parallelism=8)
+    numbers = flow.source("numbers", SequenceSource(rows=1_000))
+    numbers.sink("out", DiscardSink())
+    numbers.sink("again", DiscardSink())
+    stage = plan_batch(flow.compile(3))[0]
+    assert isinstance(stage.tail, Emit)
+    found: Counter[int] = Counter()
+    for index in range(3):
+        ids = iter([pa.RecordBatch.from_pydict({"id": [index]})])
+        for batch in task_of(stage, JOB, {})(ids):
+            for rows in stage.tail.wire.decode(batch):
+                assert rows.owner == index
+                found.update(rows.batch["id"].to_pylist())
+    assert found == Counter(range(1_000))

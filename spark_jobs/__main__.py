@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from runtime.connectors.data_roots import DataRoots
+from runtime.core.settings import ExecutionMode
 from runtime.errors import JobRejected
 from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.batch import run as running
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     compiler.add_argument("--pipeline", required=True)
     compiler.add_argument("--parallelism", required=True, type=int)
     compiler.add_argument("--max-parallelism", type=int)
+    compiler.add_argument("--mode", type=ExecutionMode, choices=list(ExecutionMode), default=ExecutionMode.STREAMING)
     compiler.add_argument("--inputs", required=True, help="folder of the version's materialised inputs")
     compiler.set_defaults(command=_compile)
     stage = commands.add_parser("materialise", help="parameters on stdin → a bounded input as Parquet")
@@ -85,7 +87,7 @@ def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    return compiling.compiled(a.pipeline, _params(), _context(a.inputs), a.parallelism, a.max_parallelism)
+    return compiling.compiled(a.pipeline, _params(), _context(a.inputs), a.parallelism, a.max_parallelism, a.mode)
 
 
 def _materialise(arguments: argparse.Namespace) -> materialising.Materialised:

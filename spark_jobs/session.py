@@ -15,11 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from runtime.connectors.data_roots import VARIABLE as DATA_ROOTS
 from runtime.hosts.event_log import event_log_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: What a task must know to tell which files it may read.
+_TASK_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 BATCH_TRIES: Final = 4  #: of a task, as Spark's own default on a cluster
 
 
@@ -53,7 +56,8 @@ class SparkSettings:
         settings = cls.from_environment(app_name, cores=cores)
         master = re.sub(r"^local\[(\w+|\*)\]$", rf"local[\1,{BATCH_TRIES}]", settings.master)
         extra = {"spark.task.maxFailures": str(BATCH_TRIES), "spark.speculation": "false"}
-        return replace(settings, master=master, extra={**extra, **settings.extra})
+        passed = {f"spark.executorEnv.{name}": os.environ[name] for name in _TASK_VARIABLES if name in os.environ}
+        return replace(settings, master=master, extra={**extra, **passed, **settings.extra})
 
     def as_conf(self) -> dict[str, str]:
         """The Spark settings, as Spark names them."""

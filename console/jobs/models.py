@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
 from runtime.core.lifecycle import TERMINAL, RunState
+from runtime.core.settings import ExecutionMode
 
 
 def choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
@@ -105,6 +106,11 @@ class JobVersion(models.Model):
 
     def __str__(self) -> str:
         return f"version {self.number}"
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its runs are Spark plans in BATCH, as the compile stage decided."""
+        return self.graph is not None and self.graph.get("mode") == ExecutionMode.BATCH
 
     @property
     def needs_preparation(self) -> bool:

@@ -94,6 +94,7 @@ class _Supervision:
         version = Run.objects.select_related("version__job").get(pk=run_id).version
         self._settings = job_settings.parse(version.settings)
         self._params, self._schema = version.params, schema_of(version)
+        self._is_batch = version.is_batch
 
     def keep_alive(self, first: int) -> None:
         token: int | None = first
@@ -108,7 +109,8 @@ class _Supervision:
             return self._attend_with(token, scratch)
 
     def _attend_with(self, token: int, scratch: dict[str, str]) -> Ended | Left:
-        command = [*settings.WEIR_MASTER_COMMAND, str(self._run_id), str(token)]
+        master = settings.WEIR_BATCH_COMMAND if self._is_batch else settings.WEIR_MASTER_COMMAND
+        command = [*master, str(self._run_id), str(token)]
         began, log_file = time.monotonic(), Path(settings.WEIR_LOGS) / f"run-{self._run_id}.log"
         try:
             pulse = Pulse(log_file.with_suffix(".beat"))

@@ -63,7 +63,7 @@ def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> R
     idle = _does_nothing(found, sources)
     done = _nothing_left(origin, version) if idle else None
     return RestoreReport(
-        refusal=bad_parallelism(parallelism, version) or _refused(final, origin, version) or done,
+        refusal=_batch(version) or bad_parallelism(parallelism, version) or _refused(final, origin, version) or done,
         lost=_refused(first, origin, version) if final is None else None,
         repeated=committed_of(job.pk, origin.manifest.checkpoint),
         warnings=_warnings(origin, idle=idle),
@@ -157,6 +157,14 @@ def bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
         return None
     detail = f"parallelism: must lie between 1 and max_parallelism ({version.max_parallelism}), not {parallelism}."
     return Refused("invalid-field", detail, "params.parallelism")
+
+
+def _batch(version: JobVersion) -> Refused | None:
+    """A run in BATCH reads its inputs from the beginning."""
+    if not version.is_batch:
+        return None
+    detail = f"Version {version.number} runs in BATCH, which begins from empty state: start it, or choose another one."
+    return Conflict("batch-restore", detail, field="params.version")
 
 
 def _refused(problem: Problem | None, origin: Origin, version: JobVersion) -> Refused | None:

@@ -198,7 +198,7 @@ def _reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
         return _start_reason(kind, job, run)
     if run is None:
         return "The job has never run."
-    if reason := refusal(run.run_state, RunAct(kind)):
+    if reason := refusal(run.run_state, RunAct(kind), batch=run.version.is_batch):
         return reason
     return _already_asked(kind, run)
 

@@ -145,7 +145,7 @@ def _ask(row: Operation, act: RunAct) -> Operation:
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
     if run is None:
         raise Conflict("never-run", "The job has never run.")
-    if reason := refusal(run.run_state, act):
+    if reason := refusal(run.run_state, act, batch=run.version.is_batch):
         raise _in_the_way(row.job, reason, "illegal-state")
     row.run = run
     if act is RunAct.CANCEL and runs.cancel_unclaimed(run.pk):

@@ -17,6 +17,8 @@ from runtime.redaction import masked
 SETTINGS_SCHEMA: Schema = msgspec.json.schema(JobSettings)
 
 _SETTINGS_HELP = {
+    "execution_mode": "Streaming takes checkpoints; batch runs a bounded job as a Spark plan; automatic is "
+    "batch where every source is bounded.",
     "checkpoint_mode": "At least once: no channel waits for a barrier, and a restart may handle records again.",
     "checkpoint_interval_ms": "From the start of one checkpoint to the start of the next.",
     "checkpoint_timeout_ms": "A checkpoint that takes longer is given up.",

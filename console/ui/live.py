@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
 from msgspec import Meta
 
 log = structlog.get_logger(__name__)
+
+BAR_WIDTH: Final = 72.0  #: of the meters in templates
 
 
 class SubtaskLive(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,33 @@ class WaitingLive(msgspec.Struct, frozen=True):
     held_by: str = ""
 
 
+class StageLive(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of Spark in a run in BATCH. Records are those of finished tasks."""
+
+    number: int
+    name: str = ""
+    state: str = ""
+    tasks: int = 0
+    tasks_done: int = 0
+    tasks_failed: int = 0
+    records_read: int = 0
+    records_written: int = 0
+
+
+class BatchLive(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a run in BATCH: the stages that Spark has begun; more may follow."""
+
+    plan: tuple[str, ...] = ()
+    stages: tuple[StageLive, ...] = ()
+    tasks: int = 0
+    tasks_done: int = 0
+
+    @property
+    def width(self) -> float:
+        """Of the bar of tasks done."""
+        return BAR_WIDTH * min(1.0, self.tasks_done / self.tasks) if self.tasks else 0.0
+
+
 class Live(msgspec.Struct, frozen=True, kw_only=True):
     """`at` is when the master wrote it, a column of its own; `flowing` is false where no records flow now."""
 
@@ -70,6 +99,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, int] = {}
     restarts: int = 0
     waiting: WaitingLive | None = None
+    batch: BatchLive | None = None
     parallelism: int | None = None
     at: datetime | None = None
     flowing: bool = True

@@ -106,10 +106,16 @@ _REQUEST = {
 }
 
 
-def refusal(state: RunState, act: RunAct) -> str | None:
-    """Why `act` may not be asked of a run in `state`, in words for a person; None when it may."""
+def refusal(state: RunState, act: RunAct, *, batch: bool = False) -> str | None:
+    """Why `act` may not be asked of a run in `state`, in words for a person; None when it may.
+
+    Args:
+        batch: the run is one in BATCH.
+    """
     if state.is_terminal:
         return f"The run has ended ({state})."
+    if batch and act is not RunAct.CANCEL:
+        return "A run in BATCH takes no checkpoints: cancel it, or wait for its end."
     event = _REQUEST.get(act)
     legal = state is RunState.RUNNING if event is None else after(state, event) is not None
     if legal:

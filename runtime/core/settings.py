@@ -4,6 +4,7 @@ One value for three readers: the console checks what people type and draws the f
 setting does is decided by the machines that it is handed to.
 """
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,6 +14,14 @@ from runtime.core.checkpoint import CheckpointMode
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.spark_settings import check_spark_settings
+
+
+class ExecutionMode(StrEnum):
+    """What runs a job: the barrier runtime, or Spark as a batch plan (Flink: `execution.runtime-mode`)."""
+
+    STREAMING = "streaming"
+    BATCH = "batch"
+    AUTOMATIC = "automatic"  #: BATCH if every source is bounded
 
 
 class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +35,7 @@ class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Defaults are those of a job that nobody has tuned."""
 
+    execution_mode: ExecutionMode = ExecutionMode.STREAMING
     checkpoint_mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     checkpoint_interval_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 5000
     checkpoint_timeout_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] = 60_000

@@ -393,7 +393,7 @@ def _master(
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
         allow_unmapped=row.allow_unmapped,
     )
-    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), _beat)
+    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), show_life)
     return master, records
 
 
@@ -416,7 +416,7 @@ def settings_of(row: RunRow) -> JobSettings:
         raise JobRejected("bad-settings", "settings", str(error)) from error
 
 
-def _beat() -> None:
+def show_life() -> None:
     """A sign of life for the supervisor, which cannot tell a busy master from a hung one by anything else."""
     path = os.environ.get("WEIR_BEAT_FILE")
     if path:
@@ -432,7 +432,7 @@ def job_of(row: RunRow) -> CompiledJob:
     return flow.compile(row.parallelism)
 
 
-def _load(url: str, run: int) -> RunRow:
+def load(url: str, run: int) -> RunRow:
     while True:
         try:
             return load_run(url, run)
@@ -441,7 +441,7 @@ def _load(url: str, run: int) -> RunRow:
             threading.Event().wait(RETRY_S)
 
 
-def _end_with_stdin() -> None:
+def end_with_stdin() -> None:
     """The supervisor holds our stdin. At its end we are an orphan; the JVM ends with us, and the slots with the JVM."""
     while os.read(0, 4096):
         pass
@@ -453,7 +453,7 @@ def _run(run: int, token: Token) -> Exit:
     # Spark and the slots, which run the author's code, inherit the environment.
     url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
     sign_with(keys_of(keys))
-    row = _load(url, run)
+    row = load(url, run)
     try:
         name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
         launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
@@ -482,7 +482,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen: Any = parser.parse_args(arguments)
     logs.configure()
     log.info("master begins", token=chosen.token)
-    threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
+    threading.Thread(target=end_with_stdin, name="stdin", daemon=True).start()
     structlog.contextvars.bind_contextvars(run=chosen.run)
     return int(_run(chosen.run, Token(chosen.token)))
 

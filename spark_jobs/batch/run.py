@@ -10,10 +10,11 @@ after a crash commits what it names, and runs nothing again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -31,6 +32,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
 from runtime.io.memory_records import MemoryRecords
 from runtime.io.savepoints import note_committed
+from runtime.ports import SnapshotStore
 from runtime.records import RunRecords
 from spark_jobs.batch.columns import Columns
 from spark_jobs.batch.execute import Prepared, execute
@@ -102,7 +104,9 @@ class BatchRun:
     job_id: str
     token: Token
     records: RunRecords
-    store: FileStore
+    store: SnapshotStore
+    patiently: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: waits for records that are away
+    may_end: Callable[[], bool] = lambda: True  #: asked right before the end is recorded
 
     def run(self, stages: Sequence[Stage], spark: SparkSession) -> BatchResult:
         """Executes and commits; only commits if an earlier attempt has recorded the end.
@@ -110,7 +114,7 @@ class BatchRun:
         Raises:
             WeirError: a task failed for good, or the attempt was superseded; nothing is visible.
         """
-        recorded = self.records.final_savepoint()
+        recorded = self.patiently(self.records.final_savepoint)
         try:
             if recorded is not None:
                 self._commit(read_manifest(self.store, recorded))
@@ -148,10 +152,12 @@ class BatchRun:
                 raise EnvironmentFailure(f"sink {each.sink!r}: a task has written {missing[0]}, which is not seen here")
 
     def _recorded(self, prepared: Sequence[Prepared]) -> Manifest:
-        checkpoint = self.records.next_checkpoint_id()
+        if not self.may_end():
+            raise WeirError("the run was left before its end was recorded")
+        checkpoint = self.patiently(self.records.next_checkpoint_id)
         now = SystemClock().now_ms()
         if checkpoint is None:
-            raise _superseded()
+            raise Superseded
         manifest = Manifest(
             job=self.job_id,
             checkpoint=checkpoint,
@@ -161,9 +167,9 @@ class BatchRun:
             max_parallelism=self.job.graph.max_parallelism,
             operators={o.uid: self._snapshot(o.uid, o.parallelism, prepared) for o in self.job.graph.operators},
         )
-        done = complete(self.store, self.records, manifest, (), now)
+        done = self.patiently(partial(complete, self.store, self.records, manifest, (), now))
         if done is not True:
-            raise EnvironmentFailure(done) if isinstance(done, str) else _superseded()
+            raise EnvironmentFailure(done) if isinstance(done, str) else Superseded
         return manifest
 
     @staticmethod
@@ -187,5 +193,5 @@ class BatchRun:
             sink.committer().clean(self.job_id, uid, Token(self.token + 1), keep)
 
 
-def _superseded() -> WeirError:
-    return WeirError("a newer attempt has taken over; this one commits nothing")
+class Superseded(WeirError):
+    """A newer attempt has taken over; this one commits nothing."""

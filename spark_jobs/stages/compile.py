@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runtime.core.settings import ExecutionMode
 from runtime.dataflow import Dataflow
 from runtime.pipelines import PipelineContext, parameter_schema, pipeline, registry
+from spark_jobs.batch.refusals import check_batch
 
 
 def describe() -> list[dict[str, Any]]:
@@ -24,18 +26,35 @@ def describe() -> list[dict[str, Any]]:
 
 
 def compiled(
-    name: str, raw: Mapping[str, Any], context: PipelineContext, parallelism: int, max_parallelism: int | None
+    name: str,
+    raw: Mapping[str, Any],
+    context: PipelineContext,
+    parallelism: int,
+    max_parallelism: int | None,
+    mode: ExecutionMode = ExecutionMode.STREAMING,
 ) -> dict[str, Any]:
-    """The graph of pipeline `name` and the bounded inputs that it needs.
+    """The graph of pipeline `name`, with the mode that it runs in, and the bounded inputs that it needs.
 
     Raises:
-        JobRejected: naming the parameter or operator at fault.
+        JobRejected: naming the parameter or operator at fault, in BATCH also one that cannot run there.
     """
     one = pipeline(name)
     flow = one.dataflow(raw, context)
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
-    return {"graph": _graph(flow, parallelism), "inputs": sorted(one.inputs)}
+    graph = _graph(flow, parallelism)
+    resolved = resolved_mode(flow, mode)
+    if resolved is ExecutionMode.BATCH:
+        check_batch(flow.compile(parallelism))
+    return {"graph": graph | {"mode": resolved}, "inputs": sorted(one.inputs)}
+
+
+def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
+    """STREAMING or BATCH."""
+    if mode is not ExecutionMode.AUTOMATIC:
+        return mode
+    bounded = all(source.bounded for source in flow.sources.values())
+    return ExecutionMode.BATCH if bounded else ExecutionMode.STREAMING
 
 
 def _graph(flow: Dataflow, parallelism: int) -> dict[str, Any]:

@@ -79,6 +79,14 @@ def test_what_people_may_ask(state: RunState, act: RunAct, why: str | None) -> N
     assert refusal(state, act) == why
 
 
+@pytest.mark.parametrize("act", [RunAct.SAVEPOINT, RunAct.STOP, RunAct.DRAIN])
+def test_a_run_in_batch_takes_no_checkpoints_and_may_be_cancelled(act: RunAct) -> None:
+    why = "A run in BATCH takes no checkpoints: cancel it, or wait for its end."
+    assert refusal(S.RUNNING, act, batch=True) == why
+    assert refusal(S.RUNNING, RunAct.CANCEL, batch=True) is None
+    assert refusal(S.FINISHED, act, batch=True) == "The run has ended (finished)."
+
+
 def test_a_job_may_start_when_no_run_is_under_way() -> None:
     assert may_start(None)
     assert may_start(S.STOPPED)

@@ -183,3 +183,26 @@ def test_a_link_that_changes_after_the_version_was_compiled_is_refused_by_the_st
     assert (answer.code, answer.json["error"]["code"]) == (3, "path-not-allowed")
     assert "swordfish" not in answer.stderr + str(answer.json)
     assert not Path(to).exists()
+
+
+@pytest.mark.parametrize(
+    ("bounded", "mode", "resolved"),
+    [
+        (False, "streaming", "streaming"),
+        (True, "streaming", "streaming"),
+        (False, "automatic", "streaming"),
+        (True, "automatic", "batch"),
+        (True, "batch", "batch"),
+    ],
+)
+def test_a_version_is_compiled_for_its_mode(command: Command, bounded: bool, mode: str, resolved: str) -> None:
+    """S0-06, S0-09: a join of an unbounded stream with a bounded table runs in STREAMING."""
+    answer = compile_flights(command, PARAMS | {"bounded": bounded}, "--mode", mode)
+    assert (answer.code, answer.json["graph"]["mode"]) == (0, resolved)
+
+
+def test_batch_with_an_unbounded_source_is_refused_by_name(command: Command) -> None:
+    """S0-05: one error, before anything starts."""
+    answer = compile_flights(command, PARAMS, "--mode", "batch")
+    assert answer.code == 3
+    assert (answer.json["error"]["code"], answer.json["error"]["field"]) == ("unbounded-in-batch", "flights")

@@ -20,7 +20,7 @@ from runtime.dataflow import Dataflow, Stream
 from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
 from runtime.operators.functions import RowCollector
 from runtime.operators.plain_process import ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcessFunction, ProcessContext
 
 EVENTS = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
 NAMES = pa.schema([("key", pa.string()), ("name", pa.string())])
@@ -112,6 +112,25 @@ class Positive(ProcessFunction):
         out.emit({"key": f"subtask {context.index} of {context.parallelism}", "value": self._count})
 
 
+class Rated(KeyedBroadcastProcessFunction):
+    """The sum of a key by its rate, once all rates are known: timers fire behind the end of both inputs."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._total = context.reducing_state("total", lambda one, other: one + other)
+        self._rates = context.broadcast_map("rates")
+
+    def process_broadcast(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        self._rates[row["key"]] = len(row["name"])
+
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        self._total.add(row["value"])
+        context.register_event_timer(1 << 60)
+
+    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+        rate = self._rates.get(context.current_key, 1_000)
+        out.emit({"key": context.current_key, "value": self._total.get() * rate})
+
+
 def by_value(rows: pa.RecordBatch, subtasks: int) -> Any:
     return np.abs(rows["value"].to_numpy()) % 3 % subtasks
 
@@ -156,6 +175,11 @@ def inner_join_of_sums(stream: Stream, root: Path) -> Stream:
     return stream.join_broadcast("joined", lengths, on=["key"], take=["copies"], how="inner")
 
 
+def rated(stream: Stream, root: Path) -> Stream:
+    rates = stream.flow.source("names", ParquetSource(str(root / "names")))
+    return stream.key_by("key").connect_broadcast("rated", rates, Rated, NUMBERED, time="at")
+
+
 def flat(stream: Stream, root: Path) -> Stream:
     return stream.flat_map("halves", halves, HALVES)
 
@@ -178,6 +202,7 @@ FAMILY: Mapping[str, Callable[[Stream, Path], Stream]] = {
     "sessions": sessions,
     "join": joined,
     "inner join": inner_join_of_sums,
+    "connect_broadcast": rated,
     "flat_map": flat,
     "batches": batched,
     "process": per_subtask,

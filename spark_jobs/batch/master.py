@@ -1,0 +1,268 @@
+"""The job master of a run in BATCH: `python -m spark_jobs.batch.master RUN TOKEN`.
+
+It plans and executes in one thread; the main one shows life, obeys a cancel and reports progress. It takes no
+checkpoints and needs no slots: Spark retries tasks, and a master that died is started again from the beginning, unless
+the end of the run was recorded. The process ends when its stdin does: no master outlives its supervisor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from runtime.blueprint import CompiledJob
+from runtime.core.envelope import keys_of
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunEvent
+from runtime.errors import EnvironmentFailure, JobRejected, OperatorFailure
+from runtime.hosts import logs
+from runtime.hosts.driver import Exit
+from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.spark import end_with_stdin, job_of, load, records_of, show_life
+from runtime.io.filesystem import FileStore
+from runtime.io.manifests import sign_with
+from runtime.ports import SnapshotStore
+from runtime.records import RunRecords
+from spark_jobs.batch.plan import Stage
+from spark_jobs.batch.progress import progress
+from spark_jobs.batch.run import BatchRun, Superseded, plan_batch
+from spark_jobs.session import SparkSettings, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+TURN_S: Final = 0.25
+LIVE_TURNS: Final = 4  #: between two reports
+
+log = structlog.get_logger()
+
+
+class BatchMaster:
+    """Create, then `run` once. `release` may be called from any thread.
+
+    Args:
+        session: starts Spark; entered in the thread that executes.
+        alive: called again and again as long as the master is not hung.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: CompiledJob,
+        job_id: str,
+        token: Token,
+        records: RunRecords,
+        store: SnapshotStore,
+        session: Callable[[], AbstractContextManager[SparkSession]],
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._records, self._session, self._alive = records, session, alive
+        self._run = BatchRun(
+            job=job,
+            job_id=job_id,
+            token=token,
+            records=records,
+            store=store,
+            patiently=self._patiently,
+            may_end=self._ends,
+        )
+        self._stages: Sequence[Stage] = ()
+        self._spark: SparkSession | None = None
+        self._error: Exception | None = None
+        self._leaving = threading.Lock()  #: either the end is recorded, or the run is left
+        self._has_ended = False
+        self._cancelled_by: list[str] = []
+        self._released = False
+
+    def release(self) -> None:
+        """The worker shuts down: another master begins anew, or commits if the end was recorded."""
+        with self._leaving:
+            self._released = self._released or not self._has_ended
+        self._stop_spark()
+
+    def run(self) -> Exit:
+        """Blocks until the run has ended, was released, or this master has been superseded."""
+        self._patiently(self._records.requeue_operations)
+        work = threading.Thread(target=self._work, name="batch", daemon=True)
+        work.start()
+        turn = 0
+        while work.is_alive():
+            self._alive()
+            turn += 1
+            if turn % LIVE_TURNS == 0 and not self._obey():
+                self._stop_spark()
+                return Exit.SUPERSEDED
+            work.join(TURN_S)
+        return self._end()
+
+    # ------------------------------------------------------------ the thread that executes
+
+    def _work(self) -> None:
+        try:
+            self._stages = plan_batch(self._run.job)
+            with self._session() as spark:
+                self._spark = spark
+                self._patiently(lambda: self._records.change_state(RunEvent.DEPLOYED))
+                self._run.run(self._stages, spark)
+                self._report()
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread: the run ends with it
+            self._error = error
+
+    def _ends(self) -> bool:
+        """Whether the end may be recorded. From then on nothing stops the run."""
+        with self._leaving:
+            self._has_ended = not self._cancelled_by and not self._released
+            return self._has_ended
+
+    # ------------------------------------------------------------ the main thread
+
+    def _obey(self) -> bool:
+        """Takes requests and reports. False: superseded."""
+        with suppress(EnvironmentFailure):  # asked again within a second
+            asked = self._records.take_operations(only_cancel=False)
+            if asked is None:
+                return False
+            for request in asked:
+                if request.kind == "cancel":
+                    self._cancel(request.id)
+                else:
+                    detail = "a run in BATCH takes no checkpoints; it can be cancelled"
+                    self._records.settle_operation(request.id, None, {"code": "batch-run", "message": detail})
+            self._report()
+        return True
+
+    def _cancel(self, operation: str) -> None:
+        with self._leaving:
+            if self._has_ended:
+                error = {"code": "has-ended", "message": "the end of the run was recorded already"}
+                self._records.settle_operation(operation, None, error)
+                return
+            if operation in self._cancelled_by:
+                return
+            self._cancelled_by.append(operation)
+        self._records.change_state(RunEvent.CANCEL_REQUESTED)
+        self._stop_spark()
+
+    def _stop_spark(self) -> None:
+        if self._spark is not None:
+            with suppress(Exception):  # a context that is gone runs nothing
+                self._spark.sparkContext.cancelJobGroup(self._run.group)
+
+    def _report(self) -> None:
+        spark = self._spark
+        if spark is None:
+            return
+        try:
+            live = progress(spark.sparkContext, self._run.group, self._stages)
+        except Exception as error:  # noqa: BLE001 - py4j: the context may be stopping
+            log.debug("no news of the stages", error=str(error))
+            return
+        live |= {"parallelism": self._run.job.graph.parallelism}
+        with suppress(EnvironmentFailure):
+            self._records.write_live(live)
+
+    def _end(self) -> Exit:
+        error = self._error
+        if isinstance(error, Superseded):
+            return Exit.SUPERSEDED
+        if error is None:
+            return self._record("ended", RunEvent.ENDED)
+        log.error("the batch run failed", error=str(error), traceback=logs.trace(error))
+        if self._has_ended:
+            return Exit.BROKEN  # the end is recorded: a fresh master commits it
+        if self._cancelled_by:
+            self._patiently(lambda: self._records.change_state(RunEvent.CANCEL_REQUESTED))
+            done = self._record("canceled", RunEvent.ENDED)
+            for operation in self._cancelled_by:
+                self._patiently(partial(self._records.settle_operation, operation, {}, None))
+            return done
+        if self._released:
+            self._patiently(lambda: self._records.end_attempt("released"))
+            return Exit.RELEASED
+        if self._is_spark_gone():
+            return Exit.BROKEN
+        code = error.code if isinstance(error, JobRejected) else "batch-failed"
+        operator = error.operator if isinstance(error, OperatorFailure) else ""
+        return self._record("failed", RunEvent.GAVE_UP, {"code": code, "message": str(error), "operator": operator})
+
+    def _record(self, outcome: str, event: RunEvent, failure: dict[str, Any] | None = None) -> Exit:
+        reason = str(failure["message"]) if failure else ""
+        self._patiently(lambda: self._records.end_attempt(outcome, reason))
+        state = self._patiently(lambda: self._records.change_state(event, failure))
+        return Exit.SUPERSEDED if state is None else Exit.DONE
+
+    def _is_spark_gone(self) -> bool:
+        """The JVM ended on its own: a fresh master has another."""
+        if self._spark is None:
+            return False
+        context = self._spark.sparkContext
+        try:
+            return context._jsc is not None and bool(context._jsc.sc().isStopped())
+        except Exception:  # noqa: BLE001 - py4j has nobody to ask
+            return True
+
+    def _patiently(self, function: Callable[[], T]) -> T:
+        """Waits for a database that is away."""
+        while True:
+            try:
+                return function()
+            except EnvironmentFailure as error:
+                log.warning("waiting for the database", error=str(error))
+                self._alive()
+                threading.Event().wait(RETRY_S)
+
+
+def _run(run: int, token: Token) -> Exit:
+    # Spark and its workers, which run the author's code, inherit the environment.
+    url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
+    sign_with(keys_of(keys))
+    show_life()
+    row = load(url, run)
+    records = records_of(row, run, token, url)
+    try:
+        job = job_of(row)
+    except JobRejected as error:
+        records.change_state(RunEvent.GAVE_UP, {"code": error.code, "message": str(error), "detail": error.detail})
+        return Exit.DONE
+    settings = SparkSettings.for_batch(row.job_name, cores=row.parallelism)
+    master = BatchMaster(
+        job=job,
+        job_id=str(row.job_id),
+        token=token,
+        records=records,
+        store=FileStore(str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))),
+        session=lambda: spark_session(settings),
+        alive=show_life,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
+    try:
+        return master.run()
+    finally:
+        records.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="spark_jobs.batch.master", description="The job master of a run in BATCH.")
+    parser.add_argument("run", type=int)
+    parser.add_argument("token", type=int)
+    chosen: Any = parser.parse_args(arguments)
+    logs.configure()
+    log.info("batch master begins", token=chosen.token)
+    threading.Thread(target=end_with_stdin, name="stdin", daemon=True).start()
+    structlog.contextvars.bind_contextvars(run=chosen.run)
+    return int(_run(chosen.run, Token(chosen.token)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

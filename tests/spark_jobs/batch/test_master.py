@@ -1,0 +1,159 @@
+"""The job master of a run in BATCH: what it records, reports and obeys."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunState
+from runtime.dataflow import Dataflow
+from runtime.hosts.driver import Exit
+from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.operators.aggregates import Count
+from runtime.records import OperationRequest
+from spark_jobs.batch.master import BatchMaster
+from tests.spark_jobs.batch.flows import FILES, KEYS, ROWS_PER_FILE, events, rows_in
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def waits_for(gate: Path) -> Any:
+    """A step that goes on when the file is there; the sample in the driver passes."""
+
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyspark
+
+        while pyspark.TaskContext.get() is not None and not gate.exists():
+            time.sleep(0.05)
+        return batch
+
+    return step
+
+
+def raises(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyspark
+
+    if pyspark.TaskContext.get() is not None:
+        raise KeyError("no such airport")
+    return batch
+
+
+def counting(inputs: Path, output: Path, step: Any) -> Dataflow:
+    flow = Dataflow("counting")
+    rows = events(flow, inputs).map_batches("step", step)
+    rows.key_by("key").aggregate("counts", {"rows": Count()}).sink("out", ParquetSink(str(output)))
+    return flow
+
+
+class Run:
+    """A master in a thread, on a session that other tests use too."""
+
+    def __init__(self, flow: Dataflow, spark: SparkSession, records: MemoryRecords, storage: Path) -> None:
+        @contextmanager
+        def session() -> Iterator[SparkSession]:
+            yield spark
+
+        self.records = records
+        self.beats = 0
+        self.master = BatchMaster(
+            job=flow.compile(2), job_id="7", token=records.token, records=records, store=FileStore(str(storage)),
+            session=session, alive=self._beat,
+        )  # fmt: skip
+        self.exit: Exit | None = None
+        self._thread = threading.Thread(target=self._go)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        self.beats += 1
+
+    def _go(self) -> None:
+        self.exit = self.master.run()
+
+    def join(self) -> Exit | None:
+        self._thread.join(300)
+        assert not self._thread.is_alive()
+        return self.exit
+
+
+def test_a_run_records_its_end_and_shows_stages_with_tasks_and_records(
+    cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    records = MemoryRecords(token=Token(3))
+    run = Run(counting(inputs, tmp_path / "out", lambda batch: batch), cluster, records, tmp_path / "s")
+    assert run.join() is Exit.DONE
+    assert (records.state, records.failure) == (RunState.FINISHED, None)
+    assert records.attempts == [(3, "ended", "")]
+    assert len(rows_in(tmp_path / "out")) == KEYS
+    assert run.beats > 1
+    batch = records.live["batch"]
+    assert batch["plan"] == ["events → step", "counts → out"]
+    assert batch["tasks"] == batch["tasks_done"] > 0
+    assert all(stage["state"] == "complete" for stage in batch["stages"])
+    assert FILES * ROWS_PER_FILE in [stage["records_written"] for stage in batch["stages"]]
+    assert FILES * ROWS_PER_FILE in [stage["records_read"] for stage in batch["stages"]]
+
+
+def test_a_cancel_ends_the_run_and_nothing_is_visible(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    """A savepoint is answered with the reason why there is none."""
+    gate, records = tmp_path / "gate", MemoryRecords(token=Token(1))
+    job = counting(inputs, tmp_path / "out", waits_for(gate))
+    run = Run(job, cluster, records, tmp_path / "s")
+    until(lambda: records.live.get("batch", {}).get("stages"), 120.0)
+    records.operations += [OperationRequest("a", "savepoint"), OperationRequest("b", "cancel")]
+    assert run.join() is Exit.DONE
+    assert records.state is RunState.CANCELED
+    assert records.attempts == [(1, "canceled", "")]
+    assert records.settled["b"] == ({}, None)
+    assert records.settled["a"][1] is not None
+    assert "takes no checkpoints" in records.settled["a"][1]["message"]
+    assert rows_in(tmp_path / "out") == []
+
+
+def test_a_run_that_is_released_is_run_again_by_the_next_master(
+    cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    gate, records = tmp_path / "gate", MemoryRecords(token=Token(1))
+    job = counting(inputs, tmp_path / "out", waits_for(gate))
+    run = Run(job, cluster, records, tmp_path / "s")
+    until(lambda: records.live.get("batch", {}).get("stages"), 120.0)
+    run.master.release()
+    assert run.join() is Exit.RELEASED
+    assert rows_in(tmp_path / "out") == []
+    gate.touch()
+    records.token = Token(2)
+    assert Run(job, cluster, records, tmp_path / "s").join() is Exit.DONE
+    assert records.state is RunState.FINISHED
+    assert len(rows_in(tmp_path / "out")) == KEYS
+
+
+def test_a_run_that_fails_records_operator_and_reason(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    records = MemoryRecords(token=Token(1))
+    run = Run(counting(inputs, tmp_path / "out", raises), cluster, records, tmp_path / "s")
+    assert run.join() is Exit.DONE
+    assert records.state is RunState.FAILED
+    assert records.failure is not None
+    assert records.failure["code"] == "batch-failed"
+    assert "operator 'step'" in records.failure["message"]
+    assert "KeyError: 'no such airport'" in records.failure["message"]
+    assert rows_in(tmp_path / "out") == []
+
+
+def test_a_master_that_is_superseded_commits_nothing(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    records = MemoryRecords(token=Token(1), superseded=True)
+    run = Run(counting(inputs, tmp_path / "out", lambda batch: batch), cluster, records, tmp_path / "s")
+    assert run.join() is Exit.SUPERSEDED
+    assert rows_in(tmp_path / "out") == []

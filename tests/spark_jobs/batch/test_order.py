@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.dataflow import Dataflow
 from runtime.operators.aggregates import Count
+from runtime.operators.functions import RowCollector
+from runtime.operators.process import KeyedProcessFunction, ProcessContext
 from spark_jobs.batch.run import run_batch
-from tests.spark_jobs.batch.flows import even, events, rows_in
+from tests.spark_jobs.batch.flows import EVENTS, FILES, KEYS, ROWS_PER_FILE, even, events, rows_in
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -41,6 +46,31 @@ def test_no_stage_begins_before_those_that_it_reads_have_ended(
     for producer, consumer in reads:
         assert producer["Completion Time"] <= consumer["Submission Time"]
     assert len(rows_in(tmp_path / "values")) > len(rows_in(tmp_path / "spread")) > 0
+
+
+class Passes(KeyedProcessFunction):
+    """Emits each row as it comes."""
+
+    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+        out.emit(row)
+
+
+def test_all_rows_of_a_key_are_handled_together_and_in_the_order_of_event_time(
+    cluster: SparkSession, inputs: Path, tmp_path: Path
+) -> None:
+    """S0-03: a file holds what one task wrote, in its order."""
+    flow = Dataflow("traced")
+    rows = events(flow, inputs).key_by("key").process("trace", Passes, EVENTS, time="at")
+    rows.sink("out", ParquetSink(str(tmp_path / "out")))
+    run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    files = [pq.read_table(path).to_pylist() for path in (tmp_path / "out").glob("*.parquet")]
+    assert (len(files), sum(map(len, files))) == (2, FILES * ROWS_PER_FILE)
+    runs = [key for file in files for key, _ in groupby(file, key=itemgetter("key"))]
+    assert len(runs) == len(set(runs)) == KEYS
+    for file in files:
+        for _, group in groupby(file, key=itemgetter("key")):
+            times = [row["at"] for row in group]
+            assert times == sorted(times)
 
 
 def _completed_stages(event_log: Path) -> list[dict[str, Any]]:

@@ -103,6 +103,8 @@ class BatchMaster:
             if turn % LIVE_TURNS == 0 and not self._obey():
                 self._stop_spark()
                 return Exit.SUPERSEDED
+            if self._cancelled_by or self._released:
+                self._stop_spark()  # again: a job that was not submitted yet is not cancelled with its group
             work.join(TURN_S)
         return self._end()
 

@@ -61,7 +61,7 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
     version.refresh_from_db()
     assert (version.number, version.state, version.max_parallelism) == (1, "compiling", 128)
     assert version.settings == {
-        "checkpoint_mode": "exactly_once",
+        "execution_mode": "streaming", "checkpoint_mode": "exactly_once",
         "checkpoint_interval_ms": 1000, "checkpoint_timeout_ms": 60000, "min_pause_ms": 500,
         "max_concurrent_checkpoints": 1, "tolerable_failed_checkpoints": None, "retained_checkpoints": 5,
         "restart_strategy": "fixed_delay", "restart_attempts": 10, "restart_delay_ms": 1000,

@@ -50,6 +50,7 @@ def test_a_version_is_compiled_with_its_own_numbers(place: World, steady: Worker
     folder = place.var / "inputs" / str(row["job_id"]) / str(version_id)
     assert row["graph"]["asked"] == {
         "--pipeline": "sums", "--parallelism": "2", "--max-parallelism": "128", "--inputs": str(folder),
+        "--mode": "streaming",
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -70,9 +71,14 @@ class Run:
         self.records = records
         self.beats = 0
         self.master = BatchMaster(
-            job=flow.compile(2), job_id="7", token=records.token, records=records, store=FileStore(str(storage)),
-            session=session, alive=self._beat,
-        )  # fmt: skip
+            job=flow.compile(2),
+            job_id=str(uuid4()),
+            token=records.token,
+            records=records,
+            store=FileStore(str(storage)),
+            session=session,
+            alive=self._beat,
+        )
         self.exit: Exit | None = None
         self._thread = threading.Thread(target=self._go)
         self._thread.start()

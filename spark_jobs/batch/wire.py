@@ -7,6 +7,7 @@ the author or a sink sees it. So STREAMING and BATCH write the same types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ TIME: Final = "time"  #: event time, ms
 ORDER: Final = "order"  #: where the row was made: subtask and number; below 0 it is no row but names an owner
 _ADDED: Final = pa.schema([(OWNER, pa.int32()), (HASH, pa.int64()), (TIME, pa.int64()), (ORDER, pa.int64())])
 _ORDER_BITS: Final = 40  #: of a row's number within its subtask; the index of the subtask stands above
+
+_ODD: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may read as something else than a name
 
 types = pa.types
 _AS_THEY_ARE: Final = (
@@ -149,8 +152,12 @@ class Wire:
         return from_arrow_schema(self.arrow_schema, prefer_timestamp_ntz=True)
 
     def column(self, number: int) -> str:
-        """The name that a column has within Spark: Spark takes names that differ in case only for the same."""
-        return f"{number}:{self.schema.names[number]}"
+        """The name that a column has within Spark.
+
+        Spark takes names that differ in case only for the same, and `mapInArrow` looks columns up by their unquoted
+        names, in which dots and backticks mean something.
+        """
+        return f"{number}_{_ODD.sub('_', self.schema.names[number])}"
 
     def encode(
         self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int

@@ -38,7 +38,9 @@ def test_no_stage_begins_before_those_that_it_reads_have_ended(
     joined.sink("spread-out", ParquetSink(str(tmp_path / "spread")))
     by_value.sink("values-out", ParquetSink(str(tmp_path / "values")))
     before = {stage["Stage ID"] for stage in _completed_stages(event_log)}
+    cluster.conf.set("spark.sql.adaptive.enabled", "false")  # else each stage is a job, without parents in the log
     run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    cluster.conf.unset("spark.sql.adaptive.enabled")
     until(lambda: len(_completed_stages(event_log)) > len(before) + 3, 60.0)
     ran = {stage["Stage ID"]: stage for stage in _completed_stages(event_log) if stage["Stage ID"] not in before}
     reads = [(ran[parent], stage) for stage in ran.values() for parent in stage["Parent IDs"] if parent in ran]

@@ -86,7 +86,7 @@ def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path
     assert isinstance(first.tail, Emit)
     assert first.tail.wire.schema == EVENTS.append(pa.field("half", pa.int64()))
     assert isinstance(second.head, Rows)
-    assert second.head.sort == ("3:half",)
+    assert second.head.sort == ("3_half",)
 
 
 @pytest.mark.parametrize("name", FAMILY)

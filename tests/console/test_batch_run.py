@@ -24,14 +24,6 @@ def worker(place: World) -> Iterator[Worker]:
         yield one
 
 
-@pytest.fixture
-def data(place: World, request: pytest.FixtureRequest) -> Path:
-    """A folder below WEIR_DATA_ROOTS."""
-    folder: Path = place.var / "data" / str(request.node.name)
-    folder.mkdir(parents=True)
-    return folder
-
-
 def batch_run(place: World, root: Path, lines: str = "lines") -> int:
     """A queued run of a version of wordcount that was compiled for BATCH."""
     params = {"lines_dir": str(root / lines), "output_dir": str(root / "out"), "bounded": True}
@@ -62,16 +54,16 @@ def words(folder: Path) -> dict[str, int]:
 
 
 def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
-    place: World, worker: Worker, data: Path
+    place: World, worker: Worker, tmp_path: Path
 ) -> None:
     """S0-10: stages with tasks and records stand in the live report; the end is one recorded drain."""
-    (data / "lines").mkdir()
-    (data / "lines" / "a.txt").write_text("\n".join(LINES))
-    run = batch_run(place, data)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "a.txt").write_text("\n".join(LINES))
+    run = batch_run(place, tmp_path)
     place.supervise(run)
     row = ended(place, run)
     assert (row["state"], row["failure"]) == ("finished", None)
-    assert words(data / "out") == Counter(" ".join(LINES).split())
+    assert words(tmp_path / "out") == Counter(" ".join(LINES).split())
     assert [(one["outcome"], one["reason"]) for one in place.attempts(run)] == [("ended", "")]
     assert row["live"]["batch"]["tasks"] == row["live"]["batch"]["tasks_done"] > 0
     assert max(stage["records_read"] for stage in row["live"]["batch"]["stages"]) == 5 * len(LINES)
@@ -79,9 +71,9 @@ def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
     assert [(one["kind"], one["status"]) for one in recorded] == [("drain", "completed")]
 
 
-def test_a_run_in_batch_whose_input_is_missing_fails_and_names_it(place: World, worker: Worker, data: Path) -> None:
-    run = batch_run(place, data, lines="nowhere")
+def test_a_run_in_batch_whose_input_is_missing_fails_and_names_it(place: World, worker: Worker, tmp_path: Path) -> None:
+    run = batch_run(place, tmp_path, lines="nowhere")
     place.supervise(run)
     row = ended(place, run)
     assert row["state"] == "failed"
-    assert "nowhere" in row["failure"]["message"]
+    assert row["failure"]["message"] == f"there is no folder {tmp_path / 'nowhere'}"

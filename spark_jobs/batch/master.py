@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -28,7 +29,7 @@ from runtime.errors import EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit
 from runtime.hosts.scribe import RETRY_S
-from runtime.hosts.spark import end_with_stdin, job_of, load, records_of, show_life
+from runtime.hosts.spark import end_with_stdin, job_of, load, records_of, settings_of, show_life
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import sign_with
 from runtime.ports import SnapshotStore
@@ -233,11 +234,12 @@ def _run(run: int, token: Token) -> Exit:
     row = load(url, run)
     records = records_of(row, run, token, url)
     try:
-        job = job_of(row)
+        job, chosen = job_of(row), settings_of(row).spark
     except JobRejected as error:
         records.change_state(RunEvent.GAVE_UP, {"code": error.code, "message": str(error), "detail": error.detail})
         return Exit.DONE
-    settings = SparkSettings.for_batch(row.job_name, cores=row.parallelism)
+    settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
+    settings = replace(settings, extra={**settings.extra, **chosen})
     master = BatchMaster(
         job=job,
         job_id=str(row.job_id),

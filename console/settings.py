@@ -105,7 +105,7 @@ WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo
 #: The job master of a run; run id and attempt token are added.
 WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]
 #: That of a run in BATCH, likewise.
-WEIR_BATCH_COMMAND = [sys.executable, "-m", "spark_jobs.batch.master"]
+WEIR_BATCH_COMMAND = [sys.executable, "-m", "spark_jobs.batch.master", "run"]
 #: The PySpark stages; the verb and its options are added.
 WEIR_STAGES_COMMAND = [sys.executable, "-m", "spark_jobs"]
 WEIR_COMPILE_TIMEOUT_S = 120

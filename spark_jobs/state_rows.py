@@ -104,17 +104,23 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 
 @dataclass(frozen=True)
 class State:
-    """One named state of one operator, with the files of each subtask, oldest first."""
+    """One named state of one operator, with the files of each subtask, oldest first. `stored`: their newest columns."""
 
     operator: str
     name: str
+    stored: pa.Schema
     files: tuple[tuple[Segment, ...], ...]
     value_columns: frozenset[str] | None  #: None: the manifest is older than this record
     broadcast: bool
 
 
 def find_state(opened: Opened, operator: str, name: str) -> State:
-    """Raises JobRejected, naming what there is."""
+    """Reads the head of one file.
+
+    Raises:
+        CorruptState: the file is missing, truncated or altered; it is named.
+        JobRejected: there is no such operator or state; those that there are are named.
+    """
     operators = opened.manifest.operators
     if operator not in operators:
         raise _unknown("operator", operator, sorted(operators))
@@ -124,7 +130,9 @@ def find_state(opened: Opened, operator: str, name: str) -> State:
         raise _unknown("state", name, named)
     keyed = tuple(snapshot.keyed[name] for snapshot in snapshots if snapshot.keyed.get(name))
     copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
-    return State(operator, name, keyed or copies[:1], _value_columns(snapshots, name), broadcast=not keyed)
+    files = keyed or copies[:1]
+    stored = _stored_schema(opened, files[0][-1])
+    return State(operator, name, stored, files, _value_columns(snapshots, name), broadcast=not keyed)
 
 
 def _unknown(what: str, given: str, known: list[str]) -> JobRejected:
@@ -137,10 +145,11 @@ def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[st
     return frozenset(named) if named else None
 
 
-def row_schema(opened: Opened, state: State) -> pa.Schema:
-    """The columns of `rows`: operator, state, key group, then those of the state. Reads the head of one file."""
-    stored = _stored_schema(opened, state)
-    columns = _OBJECT_COLUMNS if _holds_objects(stored) else pa.schema(list(stored)[0 if state.broadcast else 2 :])
+def row_schema(state: State) -> pa.Schema:
+    """The columns of `rows`: operator, state, key group, then those of the state."""
+    columns = pa.schema(list(state.stored)[0 if state.broadcast else 2 :])
+    if _holds_objects(state):
+        columns = _OBJECT_COLUMNS
     taken = sorted(set(columns.names) & set(OWN_COLUMNS))
     if taken:
         raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
@@ -155,25 +164,25 @@ def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch
         CorruptState: a file is missing, truncated or altered; it is named.
         JobRejected: the manifest does not tell keys from values.
     """
-    stored, schema = _stored_schema(opened, state), row_schema(opened, state)
+    schema = row_schema(state)
     for files in state.files:
-        if state.broadcast and not _holds_objects(stored):
+        if state.broadcast and not _holds_objects(state):
             for segment in files:
                 batch = read_segment(opened.store, segment)
                 yield _named(state, [pa.nulls(batch.num_rows, pa.int32()), *batch.columns], schema)
-        elif _holds_objects(stored):
+        elif _holds_objects(state):
             yield _object_rows(opened, state, files, groups, schema)
         else:
-            yield _table_rows(opened, state, files, groups, schema, stored)
+            yield _table_rows(opened, state, files, groups, schema)
 
 
 def _table_rows(
-    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema, stored: pa.Schema
+    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
 ) -> pa.RecordBatch:
     if state.value_columns is None:
         detail = "its manifest is older than the record of value columns: restore it once and take a new savepoint"
         raise JobRejected("old-manifest", state.name, detail)
-    columns = list(stored)[2:]
+    columns = list(state.stored)[2:]
     keys = pa.schema([field for field in columns if field.name not in state.value_columns])
     values = pa.schema([field for field in columns if field.name in state.value_columns])
     table = KeyedTable(TableSchema(state.name, keys, values), opened.manifest.max_parallelism)
@@ -226,13 +235,13 @@ def _overlap(segment: Segment, groups: range) -> range:
     return range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
 
 
-def _holds_objects(stored: pa.Schema) -> bool:
+def _holds_objects(state: State) -> bool:
+    stored = state.stored
     return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
 
 
-def _stored_schema(opened: Opened, state: State) -> pa.Schema:
+def _stored_schema(opened: Opened, newest: Segment) -> pa.Schema:
     """Of the newest file: an older one may be narrower. Only the head is read where the file is in blocks."""
-    newest = state.files[0][-1]
     end = newest.blocks[0].offset if newest.blocks else newest.nbytes
     head = opened.store.get_range(newest.path, 0, end)
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,7 +32,8 @@ from pyspark.sql.types import StructType
 
 from runtime.core.keygroups import range_of
 from runtime.errors import JobRejected
-from spark_jobs.state_rows import Opened, State, contents, find_state, open_checkpoint, row_schema, rows
+from spark_jobs.batch.wire import carrier_of
+from spark_jobs.state_rows import CONTENTS, Opened, State, contents, find_state, open_checkpoint, row_schema, rows
 
 PARTITIONS_MAX: Final = 32
 
@@ -44,18 +46,20 @@ class StateSource(DataSource):
         return "weir-state"
 
     def schema(self) -> StructType:
-        return _spark_schema(self._arrow_schema())
+        return _spark_schema(CONTENTS if self._state is None else row_schema(self._state))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        opened, state = self._opened(), self._state()
+        opened, state = self._opened, self._state
         return ContentsReader(opened) if state is None else StateReader(opened, state, self._partitions(opened))
 
+    @cached_property
     def _opened(self) -> Opened:
         path = self.options.get("path")
         if not path:
             raise JobRejected("no-path", "path", "name the folder of a checkpoint or savepoint: .load(folder)")
         return open_checkpoint(path)
 
+    @cached_property
     def _state(self) -> State | None:
         operator, state = self.options.get("operator"), self.options.get("state")
         if operator is None and state is None:
@@ -63,11 +67,7 @@ class StateSource(DataSource):
         if operator is None or state is None:
             missing = "operator" if operator is None else "state"
             raise JobRejected("incomplete", missing, "the rows of a state need both, `operator` and `state`")
-        return find_state(self._opened(), operator, state)
-
-    def _arrow_schema(self) -> pa.Schema:
-        opened, state = self._opened(), self._state()
-        return contents(opened).schema if state is None else row_schema(opened, state)
+        return find_state(self._opened, operator, state)
 
     def _partitions(self, opened: Opened) -> int:
         given = self.options.get("partitions", str(min(PARTITIONS_MAX, opened.manifest.max_parallelism)))
@@ -170,19 +170,11 @@ def _spark_type(field: pa.Field) -> pa.DataType:
         return _spark_type(field.with_type(kind.value_type))
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz and "UTC")
-    if pa.types.is_unsigned_integer(kind):
-        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
-        return wider[kind.bit_width]
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
     if pa.types.is_date64(kind):
         return pa.date32()
     if pa.types.is_duration(kind):
         return pa.duration("us")
-    if pa.types.is_time(kind):
+    carrier = None if pa.types.is_time(kind) else carrier_of(kind)
+    if carrier is None:
         raise JobRejected("no-spark-type", field.name, f"Spark has no type for {kind}")
-    return kind
+    return carrier

@@ -6,7 +6,6 @@ the code and notices lost ones; rendezvous, barriers and heartbeats go over our 
 (docs/decisions/0008). The process ends when its stdin does: no master outlives its supervisor.
 """
 
-import argparse
 import math
 import os
 import re
@@ -16,34 +15,26 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-import msgspec
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.blueprint import CompiledJob
 from runtime.connectors.data_roots import VARIABLE as DATA_ROOTS
-from runtime.connectors.data_roots import DataRoots
-from runtime.core.envelope import keys_of
 from runtime.core.ids import Token
-from runtime.core.lifecycle import RunEvent
-from runtime.core.settings import JobSettings
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.event_log import event_log_settings
-from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life
 from runtime.hosts.standalone import StandaloneMaster
 from runtime.hosts.standing import Stage, Stand, StandingLauncher
 from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.manifests import sign_with
-from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow, load_run
-from runtime.pipelines import PipelineContext, parameter_schema, pipeline
-from runtime.redaction import redacted_within
+from runtime.io.postgres import OperationsListener, PostgresRecords, RunRow
 
 if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener
@@ -52,7 +43,6 @@ STOP_S: Final = 15.0
 POLL_S: Final = 0.5  #: between two looks at the slots of the cluster
 SPARE_SLOTS: Final = 2  #: driver-side jobs and tasks that are still being killed need room beside the slots
 LOOPBACK: Final = "127.0.0.1"
-ORPHANED: Final = 7  #: exit code when the supervisor has gone
 _GIST_CHARACTERS: Final = 500  #: of each end of an error
 #: In an error: nothing, what Py4J says, marks and places in a Python traceback, lists of folders.
 _NOISE: Final = re.compile(r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$")
@@ -327,7 +317,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
         (index,) = indices
         from pyspark import cloudpickle
 
-        from runtime.hosts import collector, logs
+        from runtime.hosts import collector
         from runtime.hosts.standing import Assignment, stand_ready
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
 
@@ -397,72 +387,11 @@ def _master(
     return master, records
 
 
-def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRecords:
-    """The run's records. Reasons show no secret of its parameters, whatever an author's function raises."""
-    try:
-        schema = parameter_schema(pipeline(row.pipeline))
-    except JobRejected:  # told where the job is compiled; names of parameters still say which are secret
-        schema = {}
-    return PostgresRecords(
-        url, run, token, row.max_parallelism, redact=lambda value: redacted_within(value, row.params, schema)
-    )
-
-
-def settings_of(row: RunRow) -> JobSettings:
-    """Raises JobRejected: trying again does not help against settings that other software wrote."""
-    try:
-        return msgspec.convert(dict(row.settings), JobSettings)
-    except msgspec.ValidationError as error:
-        raise JobRejected("bad-settings", "settings", str(error)) from error
-
-
-def show_life() -> None:
-    """A sign of life for the supervisor, which cannot tell a busy master from a hung one by anything else."""
-    path = os.environ.get("WEIR_BEAT_FILE")
-    if path:
-        Path(path).touch()
-
-
-def job_of(row: RunRow) -> CompiledJob:
-    """Raises JobRejected: also where a folder has become a link out of WEIR_DATA_ROOTS since the version was made."""
-    offered = pipeline(row.pipeline)
-    inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.version_id))
-    flow = offered.dataflow(row.params, PipelineContext(inputs, DataRoots.of_environment(os.environ)))
-    flow.max_parallelism = row.max_parallelism
-    return flow.compile(row.parallelism)
-
-
-def load(url: str, run: int) -> RunRow:
-    while True:
-        try:
-            return load_run(url, run)
-        except EnvironmentFailure as error:
-            log.warning("waiting for the database", error=str(error))
-            threading.Event().wait(RETRY_S)
-
-
-def end_with_stdin() -> None:
-    """The supervisor holds our stdin. At its end we are an orphan; the JVM ends with us, and the slots with the JVM."""
-    while os.read(0, 4096):
-        pass
-    log.warning("the supervisor is gone")
-    os._exit(ORPHANED)
-
-
-def _run(run: int, token: Token) -> Exit:
-    # Spark and the slots, which run the author's code, inherit the environment.
-    url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
-    sign_with(keys_of(keys))
-    row = load(url, run)
-    try:
-        name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
-        launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
-        launcher.warm_up(row.parallelism)
-        master, records = _master(row, run, token, launcher, url)
-    except JobRejected as error:
-        failure = {"code": error.code, "message": str(error), "detail": error.detail}
-        records_of(row, run, token, url).change_state(RunEvent.GAVE_UP, failure)
-        return Exit.DONE
+def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
+    name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
+    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
+    launcher.warm_up(row.parallelism)
+    master, records = _master(row, run, token, launcher, url)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
     listener = OperationsListener(url, run, master.poke)
     try:
@@ -473,19 +402,5 @@ def _run(run: int, token: Token) -> Exit:
         records.close()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="runtime.hosts.spark", description="The job master of one run.")
-    commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("run", help="run an attempt that has been claimed")
-    command.add_argument("run", type=int)
-    command.add_argument("token", type=int)
-    chosen: Any = parser.parse_args(arguments)
-    logs.configure()
-    log.info("master begins", token=chosen.token)
-    threading.Thread(target=end_with_stdin, name="stdin", daemon=True).start()
-    structlog.contextvars.bind_contextvars(run=chosen.run)
-    return int(_run(chosen.run, Token(chosen.token)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve("runtime.hosts.spark", _run))

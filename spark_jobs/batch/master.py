@@ -1,4 +1,4 @@
-"""The job master of a run in BATCH: `python -m spark_jobs.batch.master RUN TOKEN`.
+"""The job master of a run in BATCH: `python -m spark_jobs.batch.master run RUN TOKEN`.
 
 It plans and executes in one thread; the main one shows life, obeys a cancel and reports progress. It takes no
 checkpoints and needs no slots: Spark retries tasks, and a master that died is started again from the beginning, unless
@@ -7,7 +7,6 @@ the end of the run was recorded. The process ends when its stdin does: no master
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -22,16 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from runtime.blueprint import CompiledJob
-from runtime.core.envelope import keys_of
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
 from runtime.errors import EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit
+from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life
 from runtime.hosts.scribe import RETRY_S
-from runtime.hosts.spark import end_with_stdin, job_of, load, records_of, settings_of, show_life
 from runtime.io.filesystem import FileStore
-from runtime.io.manifests import sign_with
+from runtime.io.postgres import RunRow
 from runtime.ports import SnapshotStore
 from runtime.records import RunRecords
 from spark_jobs.batch.plan import Stage
@@ -226,20 +224,11 @@ class BatchMaster:
                 threading.Event().wait(RETRY_S)
 
 
-def _run(run: int, token: Token) -> Exit:
-    # Spark and its workers, which run the author's code, inherit the environment.
-    url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
-    sign_with(keys_of(keys))
-    show_life()
-    row = load(url, run)
-    records = records_of(row, run, token, url)
-    try:
-        job, chosen = job_of(row), settings_of(row).spark
-    except JobRejected as error:
-        records.change_state(RunEvent.GAVE_UP, {"code": error.code, "message": str(error), "detail": error.detail})
-        return Exit.DONE
+def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
+    job, chosen = job_of(row), settings_of(row).spark
     settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
     settings = replace(settings, extra={**settings.extra, **chosen})
+    records = records_of(row, run, token, url)
     master = BatchMaster(
         job=job,
         job_id=str(row.job_id),
@@ -256,17 +245,5 @@ def _run(run: int, token: Token) -> Exit:
         records.close()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="spark_jobs.batch.master", description="The job master of a run in BATCH.")
-    parser.add_argument("run", type=int)
-    parser.add_argument("token", type=int)
-    chosen: Any = parser.parse_args(arguments)
-    logs.configure()
-    log.info("batch master begins", token=chosen.token)
-    threading.Thread(target=end_with_stdin, name="stdin", daemon=True).start()
-    structlog.contextvars.bind_contextvars(run=chosen.run)
-    return int(_run(chosen.run, Token(chosen.token)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve("spark_jobs.batch.master", _run))

@@ -101,17 +101,11 @@ def _casts_back(kind: pa.DataType, carrier: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one owner, as they arrive in a task. `order` has the index of the subtask that made the first of them."""
+    """Rows of one owner, as they arrive in a task."""
 
     batch: pa.RecordBatch
     owner: int
     hashes: npt.NDArray[np.int64]
-    order: npt.NDArray[np.int64]
-
-    @property
-    def made_by(self) -> int:
-        """The subtask that emitted the first row."""
-        return int(self.order[0]) >> _ORDER_BITS
 
 
 @dataclass(frozen=True)
@@ -194,12 +188,11 @@ class Wire:
         order = some.column(3).to_numpy()
         if (order < 0).any():
             some = some.filter(pa.array(order >= 0))
-            order = some.column(3).to_numpy()
         columns = [
             _decoded(column, field.type) for column, field in zip(some.columns[len(_ADDED) :], self.schema, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return Rows(batch, owner, some.column(1).to_numpy(), order)
+        return Rows(batch, owner, some.column(1).to_numpy())
 
     def _encoded(self, column: pa.Array, number: int) -> pa.Array:
         carrier = self.arrow_schema.field(len(_ADDED) + number).type

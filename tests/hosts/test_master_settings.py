@@ -7,7 +7,7 @@ import pytest
 
 from runtime.core.settings import JobSettings
 from runtime.errors import JobRejected
-from runtime.hosts.spark import job_of, settings_of
+from runtime.hosts.master_process import job_of, settings_of
 from runtime.io.postgres import RunRow
 
 

@@ -1,0 +1,113 @@
+"""The process of a job master, whatever it runs the job on: `python -m MODULE run RUN TOKEN`.
+
+It reads the run from Postgres, and ends when its stdin does: no master outlives its supervisor.
+"""
+
+import argparse
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from runtime.blueprint import CompiledJob
+from runtime.connectors.data_roots import DataRoots
+from runtime.core.envelope import keys_of
+from runtime.core.ids import Token
+from runtime.core.lifecycle import RunEvent
+from runtime.core.settings import JobSettings
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.hosts import logs
+from runtime.hosts.driver import Exit
+from runtime.hosts.scribe import RETRY_S
+from runtime.io.manifests import sign_with
+from runtime.io.postgres import PostgresRecords, RunRow, load_run
+from runtime.pipelines import PipelineContext, parameter_schema, pipeline
+from runtime.redaction import redacted_within
+
+ORPHANED: Final = 7  #: exit code when the supervisor has gone
+
+log = structlog.get_logger()
+
+
+def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int:
+    """Runs `master` with the run, its number, the token of the attempt and the address of Postgres.
+
+    A run whose job is rejected gives up, with the reason in its failure.
+    """
+    parser = argparse.ArgumentParser(prog=module, description="The job master of one run.")
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("run", help="run an attempt that has been claimed")
+    command.add_argument("run", type=int)
+    command.add_argument("token", type=int)
+    chosen: Any = parser.parse_args()
+    logs.configure()
+    log.info("master begins", token=chosen.token)
+    threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
+    structlog.contextvars.bind_contextvars(run=chosen.run)
+    # Spark and its workers, which run the author's code, inherit the environment.
+    url, keys = os.environ.pop("DATABASE_URL"), os.environ.pop("WEIR_MANIFEST_KEY", "")
+    sign_with(keys_of(keys))
+    show_life()
+    row, token = _load(url, chosen.run), Token(chosen.token)
+    try:
+        return int(master(row, chosen.run, token, url))
+    except JobRejected as error:
+        failure = {"code": error.code, "message": str(error), "detail": error.detail}
+        records_of(row, chosen.run, token, url).change_state(RunEvent.GAVE_UP, failure)
+        return int(Exit.DONE)
+
+
+def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRecords:
+    """The run's records. Reasons show no secret of its parameters, whatever an author's function raises."""
+    try:
+        schema = parameter_schema(pipeline(row.pipeline))
+    except JobRejected:  # told where the job is compiled; names of parameters still say which are secret
+        schema = {}
+    return PostgresRecords(
+        url, run, token, row.max_parallelism, redact=lambda value: redacted_within(value, row.params, schema)
+    )
+
+
+def settings_of(row: RunRow) -> JobSettings:
+    """Raises JobRejected: trying again does not help against settings that other software wrote."""
+    try:
+        return msgspec.convert(dict(row.settings), JobSettings)
+    except msgspec.ValidationError as error:
+        raise JobRejected("bad-settings", "settings", str(error)) from error
+
+
+def show_life() -> None:
+    """A sign of life for the supervisor, which cannot tell a busy master from a hung one by anything else."""
+    path = os.environ.get("WEIR_BEAT_FILE")
+    if path:
+        Path(path).touch()
+
+
+def job_of(row: RunRow) -> CompiledJob:
+    """Raises JobRejected: also where a folder has become a link out of WEIR_DATA_ROOTS since the version was made."""
+    offered = pipeline(row.pipeline)
+    inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.version_id))
+    flow = offered.dataflow(row.params, PipelineContext(inputs, DataRoots.of_environment(os.environ)))
+    flow.max_parallelism = row.max_parallelism
+    return flow.compile(row.parallelism)
+
+
+def _load(url: str, run: int) -> RunRow:
+    while True:
+        try:
+            return load_run(url, run)
+        except EnvironmentFailure as error:
+            log.warning("waiting for the database", error=str(error))
+            threading.Event().wait(RETRY_S)
+
+
+def _end_with_stdin() -> None:
+    """The supervisor holds our stdin. At its end we are an orphan; the JVM ends with us, and the slots with the JVM."""
+    while os.read(0, 4096):
+        pass
+    log.warning("the supervisor is gone")
+    os._exit(ORPHANED)

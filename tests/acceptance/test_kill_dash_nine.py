@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from stack.processes import marked
 from tests.acceptance.word_count import PATIENCE_S, WordCount
 from tests.stack.checkout import Checkout
 from tests.waiting import until
@@ -100,16 +101,16 @@ def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
 
 
 def master_pid(words: WordCount) -> int:
-    """The job master: the process that was started for the run."""
+    """The job master: the process of this stack that was started for the run."""
     wanted = f"runtime.hosts.spark\0run\0{words.run['id']}\0".encode()
-    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(p)]
+    found = [process.pid for process in marked(words.checkout.var) if wanted in command_of(process.pid)]
     assert len(found) == 1, found
-    return int(found[0].name)
+    return found[0]
 
 
-def command_of(process: Path) -> bytes:
+def command_of(pid: int) -> bytes:
     try:
-        return (process / "cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.rig import Rig, reason_to_skip, standing_rig
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
+Begin: TypeAlias = "Callable[[Path, str, int], Words]"
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
@@ -37,6 +38,21 @@ def stack(rig: Rig) -> Iterator[Checkout]:
         yield checkout
     finally:
         checkout.remove()
+
+
+@pytest.fixture
+def words(stack: Checkout) -> Iterator[Begin]:
+    """Starts word counts, and cancels at the end what still runs: the next test needs the cores."""
+    begun: list[Words] = []
+
+    def begin(folder: Path, name: str, parallelism: int) -> Words:
+        begun.append(Words(stack, folder, name, parallelism).begin())
+        return begun[-1]
+
+    yield begin
+    for job in begun:
+        if job.run["ended_at"] is None:
+            job.cancel()
 
 
 class Words(WordCount):
@@ -73,15 +89,15 @@ class Words(WordCount):
         until(self.runs_exactly, PATIENCE_S, or_else=lambda: str(self.run))
 
 
-def test_a_full_cluster_is_waited_for(stack: Checkout, tmp_path: Path) -> None:
+def test_a_full_cluster_is_waited_for(words: Begin, tmp_path: Path) -> None:
     """A second job waits, says who holds the slots, can be cancelled, and starts by itself."""
-    first = Words(stack, tmp_path / "first", "first", 4).begin()
+    first = words(tmp_path / "first", "first", 4)
     first.must_run()
-    second = Words(stack, tmp_path / "second", "second", 3).begin()
-    third = Words(stack, tmp_path / "third", "third", 6).begin()
+    second = words(tmp_path / "second", "second", 3)
+    third = words(tmp_path / "third", "third", 6)
     second.must_wait(there=2)
     assert second.shortage["wanted"] == 3
-    assert "first (4)" in second.shortage["held_by"]
+    assert f"first, run {first.run['id']} (4)" in second.shortage["held_by"]
     third.must_wait(there=0)
     assert third.shortage["wanted"] == 6
     third.cancel()
@@ -90,12 +106,11 @@ def test_a_full_cluster_is_waited_for(stack: Checkout, tmp_path: Path) -> None:
     second.must_run()
     assert len(second.run["attempts"]) == 1, "to wait costs no attempt"
     assert second.run["live"]["restarts"] == 0
-    second.cancel()
 
 
-def test_a_lost_host_is_waited_for(rig: Rig, stack: Checkout, tmp_path: Path) -> None:
+def test_a_lost_host_is_waited_for(rig: Rig, words: Begin, tmp_path: Path) -> None:
     """A run that needs every host waits without end, and goes on when the host is back."""
-    job = Words(stack, tmp_path, "lost-host", 6).begin()
+    job = words(tmp_path, "lost-host", 6)
     job.must_run()
     rig.hosts[2].kill()
     job.must_wait(there=4)
@@ -105,12 +120,11 @@ def test_a_lost_host_is_waited_for(rig: Rig, stack: Checkout, tmp_path: Path) ->
     job.must_run()
     assert len(job.run["attempts"]) == attempts
     assert job.run["live"]["restarts"] <= 2
-    job.cancel()
 
 
-def test_a_silent_host_is_replaced(rig: Rig, stack: Checkout, tmp_path: Path) -> None:
+def test_a_silent_host_is_replaced(rig: Rig, words: Begin, tmp_path: Path) -> None:
     """The cable stays out: the run goes on without that host."""
-    job = Words(stack, tmp_path, "silent-host", 3).begin()
+    job = words(tmp_path, "silent-host", 3)
     job.must_run()
     rig.hosts[1].pull_cable()
     try:
@@ -120,23 +134,21 @@ def test_a_silent_host_is_replaced(rig: Rig, stack: Checkout, tmp_path: Path) ->
         assert {slot["host"] for slot in job.run["live"]["slots"]} <= {"w1", "w3"}
     finally:
         rig.hosts[1].plug_in()
-    job.cancel()
 
 
-def test_a_restarted_spark_master_gets_a_fresh_application(rig: Rig, stack: Checkout, tmp_path: Path) -> None:
-    job = Words(stack, tmp_path, "new-master", 3).begin()
+def test_a_restarted_spark_master_gets_a_fresh_application(rig: Rig, words: Begin, tmp_path: Path) -> None:
+    job = words(tmp_path, "new-master", 3)
     job.must_run()
     rig.stop_master()
     rig.start_master()
     until(lambda: job.state != "running", PATIENCE_S, or_else=lambda: str(job.run))
     job.feed(3)
     job.must_run()
-    job.cancel()
 
 
-def test_a_missing_mount_refuses_the_start(rig: Rig, stack: Checkout) -> None:
+def test_a_missing_mount_refuses_the_start(rig: Rig, words: Begin) -> None:
     """One host has another output folder: nothing is written, and the failure names host and folder."""
-    job = Words(stack, rig.unmounted.parent, "missing-mount", 6).begin()
+    job = words(rig.unmounted.parent, "missing-mount", 6)
     assert job.output == rig.unmounted
     until(lambda: job.state == "failed", PATIENCE_S, or_else=lambda: str(job.run))
     message = job.run["failure"]["message"]

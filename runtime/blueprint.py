@@ -15,7 +15,7 @@ from runtime.core.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.operators.combine import Combiner
 from runtime.operators.partition import Partitioner
-from runtime.ports import KnowsEventTime, Operator, Sink, Source
+from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,13 @@ class Blueprint:
 
     def _check_event_time(self) -> None:
         """Behind an unbounded source without event time no watermark ever comes, so no window fires."""
+        if not self.foldings:
+            return
         silent = {
             step.uid
             for step in self.steps
-            if step.role is Role.SOURCE and not step.bounded and isinstance(step.code, KnowsEventTime)
-            and not step.code.has_event_time
-        }  # fmt: skip
+            if step.role is Role.SOURCE and not step.bounded and not _emits_watermarks(step.code)
+        }
         for number in self.foldings:
             window = self.edges[number].target
             for uid in sorted(silent & self._before(window)):
@@ -141,6 +142,13 @@ class Blueprint:
             waiting += feeding - found
             found |= feeding
         return found
+
+
+def _emits_watermarks(source: Source) -> bool:
+    """Of an author's own source its reader tells: one that overrides no `watermark` never has any."""
+    if isinstance(source, KnowsEventTime):
+        return source.has_event_time
+    return type(source.reader()).watermark is not SourceReader.watermark
 
 
 def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:

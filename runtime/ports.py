@@ -239,7 +239,7 @@ class DescribesColumns(Protocol):
 
 @runtime_checkable
 class KnowsEventTime(Protocol):
-    """A source whose settings say whether it emits watermarks. Of others that is not known before the start."""
+    """A source whose settings say whether it emits watermarks. Of others its reader tells: has it a `watermark`?"""
 
     @property
     def has_event_time(self) -> bool: ...

@@ -137,6 +137,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: stream().sink("step", ParquetSink(str(Path("hdfs://host/out")))),
         "path.*hdfs:/host/out.*folder",
     ),
+    "a URL without slashes": (lambda: stream().sink("step", ParquetSink("s3:bucket")), "path.*s3:bucket.*folder"),
+    "a home folder": (lambda: stream().sink("step", ParquetSink("~/out")), "path.*~/out.*not expanded"),
     "rows wait less than no time": (
         lambda: keyed().batches("step", lambda batch: batch, max_rows=0, max_wait_ms=1),
         "max_rows.*at least 1",
@@ -166,6 +168,14 @@ def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path:
     with pytest.raises(JobRejected, match=r"step: .*never fire.*'files'.*event_time") as refused:
         flow.compile(1)
     assert refused.value.code == "no-event-time"
+
+
+def test_a_window_on_an_authors_own_source_without_watermarks_is_refused(tmp_path: Path) -> None:
+    flow = Dataflow("mistakes")
+    read = flow.source("own", Numbers(total=1, unbounded=True))
+    read.key_by("key").window("step", 5 * MS, "n", COUNT).sink("out", ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(JobRejected, match=r"step: .*never fire.*'own'.*event_time"):
+        flow.compile(1)
 
 
 @pytest.mark.parametrize("more", [{"bounded": True}, {"event_time": "key"}])

@@ -114,7 +114,7 @@ def _answer(job: Job, asked: RestoreParams) -> Response:
     shown = {
         "version": version.pk,
         "parallelism": parallelism,
-        "restorable": not found.mapping.all_problems and found.repeated is None,
+        "restorable": found.refusal is None and found.lost is None and found.repeated is None,
         "problems": found.mapping.all_problems,
         "loses": found.mapping.loses,
         "repeats": found.repeated,

@@ -123,7 +123,10 @@ def local_master(
     settings: CoordinatorSettings | None = None,
     restart: RestartStrategy | None = None,
 ) -> JobMaster:
-    """A master over threads, for those who want to ask something of the job while it runs (`records.operations`)."""
+    """A master over threads, for those who want to ask something of the job while it runs.
+
+    Put the request into `records.operations`, then call `poke()` of the master, from any thread.
+    """
     root = Path(storage).absolute()
     store = FileStore(str(root))
     records.reserve_above(*newest_in(store, records.restore_from))

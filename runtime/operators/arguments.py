@@ -13,7 +13,7 @@ import pyarrow as pa
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _HOOKS: Final = (
     "open", "start", "process", "process_broadcast", "on_timer", "snapshot", "checkpoint_completed",
     "checkpoint_aborted", "settle", "end_input", "finish", "close",
@@ -65,7 +65,9 @@ def check_parallelism(uid: str, parallelism: object) -> None:
 
 
 def check_folder(uid: str, argument: str, path: object) -> None:
-    """Raises JobRejected: it is a URL. As a path it would name a local folder, such as one called "s3:"."""
+    """Raises JobRejected: as a path it would name a local folder that nobody means, such as "s3:" or "~"."""
+    if str(path).startswith("~"):
+        raise rejected(uid, argument, f"{path}: ~ is not expanded; write the path of the home folder")
     if _URL.match(str(path)):
         problem = f"{path} is a URL: connectors read and write folders of a file system that every host mounts"
         raise rejected(uid, argument, problem)

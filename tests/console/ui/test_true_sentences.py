@@ -53,6 +53,8 @@ def test_the_restore_page_chooses_what_leaves_something_to_do(at_console: Client
 def test_a_restore_that_would_do_nothing_is_refused_and_promises_nothing(at_console: Client, drained: Run) -> None:
     chosen = {"checkpoint": Checkpoint.objects.get(number=12).pk, "version": drained.version_id, "parallelism": 2}
     path = f"/jobs/{drained.job_id}/restore/"
+    mapping = at_console.get(f"/api/v1/checkpoints/{chosen['checkpoint']}/mapping/").json()
+    assert not mapping["restorable"]
     shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
     said = blocks.text(shown)
     assert "every operator of version 1 had finished" in said

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -49,7 +50,7 @@ from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.sliding import SlidingWindow, window_ms
 from runtime.operators.window import TumblingWindow
-from runtime.ports import DescribesColumns, Operator, Sink, Source, UsesFolders
+from runtime.ports import DescribesColumns, Operator, ReadsRunInput, Sink, Source, UsesFolders
 from runtime.state.key_types import check_keys
 from runtime.state.keycodes import plain_type
 
@@ -87,6 +88,13 @@ class Dataflow:
     def sinks(self) -> Mapping[OperatorId, Sink]:
         """Sinks by uid."""
         return dict(self._blueprint.sinks)
+
+    def bind_inputs(self, root: str) -> None:
+        """Gives each source that reads an input of the run its folder: below `root`, by uid."""
+        for number, step in enumerate(self._blueprint.steps):
+            if step.role is Role.SOURCE and isinstance(step.code, ReadsRunInput):
+                bound = step.code.in_folder(str(PurePosixPath(root) / step.uid))
+                self._blueprint.steps[number] = replace(step, code=bound)
 
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a job parallelism (slots).

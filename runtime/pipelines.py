@@ -80,6 +80,8 @@ class Pipeline(Generic[P]):
             JobRejected: naming the parameter or operator at fault, also a folder outside WEIR_DATA_ROOTS.
         """
         flow = self.build(self.parse(raw), context)
+        if context.input_root:
+            flow.bind_inputs(context.input_root)
         for uid, source in flow.sources.items():
             folders = {name: path for name, path in _folders(source) if not context.is_input(path)}
             _check_folders(uid, folders, raw, context)

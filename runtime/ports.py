@@ -230,6 +230,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class ReadsRunInput(Protocol):
+    """A source of which a stage beside the job writes the rows, into a folder of the run."""
+
+    def in_folder(self, folder: str) -> Source:
+        """The source that reads `folder`."""
+
+
+@runtime_checkable
 class DescribesColumns(Protocol):
     """A source that knows its columns before it reads. Key columns are then checked when the job is compiled."""
 

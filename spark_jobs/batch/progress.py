@@ -16,14 +16,7 @@ def progress(context: SparkContext, group: str, stages: Sequence[Stage]) -> dict
 
     Spark submits a stage when those that it reads have ended, so the list grows.
     """
-    tracker = context.statusTracker()
-    found: dict[int, dict[str, Any]] = {}
-    for job in sorted(tracker.getJobIdsForGroup(group)):
-        info = tracker.getJobInfo(job)
-        for number in sorted(info.stageIds) if info is not None else ():
-            if (row := _stage(context, number)) is not None:
-                found[number] = row
-    rows = [found[number] for number in sorted(found)]
+    rows = _stages(context, group)
     return {
         "batch": {
             "plan": [stage.name for stage in stages],
@@ -33,6 +26,23 @@ def progress(context: SparkContext, group: str, stages: Sequence[Stage]) -> dict
             "records": max((row["records_read"] for row in rows), default=0),
         }
     }
+
+
+def tasks_of(context: SparkContext, group: str) -> tuple[int, int]:
+    """Tasks of the stages that a job group has begun, and how many of them are done."""
+    rows = _stages(context, group)
+    return sum(row["tasks"] for row in rows), sum(row["tasks_done"] for row in rows)
+
+
+def _stages(context: SparkContext, group: str) -> list[dict[str, Any]]:
+    tracker = context.statusTracker()
+    found: dict[int, dict[str, Any]] = {}
+    for job in sorted(tracker.getJobIdsForGroup(group)):
+        info = tracker.getJobInfo(job)
+        for number in sorted(info.stageIds) if info is not None else ():
+            if (row := _stage(context, number)) is not None:
+                found[number] = row
+    return [found[number] for number in sorted(found)]
 
 
 def _stage(context: SparkContext, number: int) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.ports import Source
+from spark_jobs.sources import from_spark
+from spark_jobs.sources.splits import InputFolder
 from tests.contracts.files import INTERVAL_MS, Reading, drop
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])
@@ -58,6 +60,16 @@ def write_parquet(folder: Path, name: str, numbers: range) -> None:
     (folder / f".{name}").rename(folder / f"{name}.parquet")
 
 
+def write_split(folder: Path, name: str, numbers: range) -> None:
+    splits, table = InputFolder(folder), pa.table({"id": pa.array(numbers, pa.int64())})
+    splits.begin(table.schema, keep=True)
+    file = splits.aside()
+    pq.write_table(table, file, row_group_size=7)
+    splits.publish(file, int(name.removeprefix("part-")))
+    (folder / "complete.json").unlink(missing_ok=True)
+    splits.finish(splits.splits())
+
+
 def number_of(row: dict[str, Any]) -> int:
     return int(row["id"] if "id" in row else row["line"])
 
@@ -70,6 +82,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "lines": (write_lines, lambda path: DirectorySource(path, LineFormat())),
     "parquet": (write_parquet, lambda path: DirectorySource(path, ParquetFormat())),
     "parquet bounded": (write_parquet, ParquetSource),
+    "from_spark": (write_split, lambda path: from_spark(lambda spark: spark.range(1)).in_folder(path)),
 }
 
 

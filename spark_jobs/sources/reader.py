@@ -1,0 +1,189 @@
+"""Reads the splits of a bounded input in a slot, while later ones may still be written.
+
+Splits are dealt to subtasks by key group, so positions (split, next row) are keyed state and move with their key groups
+at a rescale. A subtask reads its splits in order of their numbers and waits for the next one, however many later ones
+are there: the order of rows, and with it the watermark, is the same in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.connectors.data_roots import CheckedFolder, path_of
+from runtime.connectors.formats import MalformedFile, ParquetFormat
+from runtime.connectors.sources.open_file import OpenFile
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.operators.event_time import event_times_ms
+from runtime.ports import OperatorContext, SourceReader
+from runtime.state.hashing import groups_of, hash_columns
+from runtime.state.table import KeyedTable
+from spark_jobs.sources.splits import InputFolder, name_of
+
+LOOK_INTERVAL_MS: Final = 200  #: between two looks at a folder that is still being written
+_KEYS: Final = pa.schema([pa.field("input", pa.string()), pa.field("split", pa.int64())])
+_VALUES: Final = pa.schema(
+    [pa.field("next_row", pa.int64(), nullable=False), pa.field("done", pa.bool_(), nullable=False)]
+)
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a split has been read."""
+
+    next_row: int = 0
+    done: bool = False
+
+
+class SplitReader(SourceReader):
+    """One subtask's share of the splits. The folder `path` may appear later; the other arguments are `from_spark`'s."""
+
+    def __init__(
+        self, path: str, schema: pa.Schema | None, event_time: str | None, max_disorder_ms: int, early: bool
+    ) -> None:
+        self._folder = InputFolder(Path(path))
+        self._checked = CheckedFolder.of("path", path)
+        self._schema, self._event_time, self._max_disorder_ms = schema, event_time, max_disorder_ms
+        self._early = early
+        self._input = ""  #: the id in the manifest, once that is there
+        self._format = ParquetFormat(schema)
+        self._positions: dict[int, Position] = {}
+        self._changed: set[int] = set()  #: splits whose position is not in the table yet
+        self._next = 0  #: every split of this subtask before this one is done
+        self._there: set[int] = set()
+        self._end: int | None = None  #: behind the last split, once the folder is complete
+        self._looked_at: int | None = None
+        self._current: OpenFile | None = None
+        self._largest_time: int | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        self._table: KeyedTable = context.state.keyed_table("splits", _KEYS, _VALUES)
+        slots = self._table.slots()
+        inputs = set(self._table.key_column("input", slots).to_pylist())
+        if len(inputs) > 1:
+            raise JobRejected("input-replaced", context.uid, f"its state is of several inputs: {sorted(inputs)}")
+        self._input = next(iter(inputs), "")
+        columns = [self._table.value_column(name, slots).to_pylist() for name in _VALUES.names]
+        for split, *values in zip(self._table.key_column("split", slots).to_pylist(), *columns, strict=True):
+            self._positions[split] = Position(*values)
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        while self._current is not None or self._begin_next():
+            batch = self._advance(max_rows)
+            if batch is not None:
+                return batch
+        return None
+
+    @property
+    def exhausted(self) -> bool:
+        return self._current is None and self._end is not None and self._next >= self._end
+
+    def watermark(self) -> int | None:
+        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        return None if self._largest_time is None else self._largest_time - self._max_disorder_ms - 1
+
+    def snapshot(self, checkpoint: int) -> None:
+        numbers = sorted(self._changed)
+        if not numbers:
+            return
+        slots = self._table.upsert(self._keys(numbers))
+        found = [self._positions[number] for number in numbers]
+        self._table.column("next_row")[slots] = [position.next_row for position in found]
+        self._table.column("done")[slots] = [position.done for position in found]
+        self._table.touch(slots)
+        self._changed.clear()
+
+    def close(self) -> None:
+        if self._current is not None:
+            self._current.close()
+
+    # ------------------------------------------------------------ splits
+
+    def _begin_next(self) -> bool:
+        """Opens the next split of this subtask. False: it is not there yet, or there is none."""
+        if self._end is None:
+            self._look()
+        while self._input and (self._end is None or self._next < self._end):
+            if self._is_own(self._next) and not self._position(self._next).done:
+                if self._next in self._there:
+                    self._current = self._opened(self._next)
+                    return True
+                if self._end is None:
+                    return False
+            self._next += 1
+        return False
+
+    def _look(self) -> None:
+        """Looks what is there, when it is time.
+
+        Raises:
+            JobRejected: the stage gave up, or this is another input than the one of the restored positions.
+        """
+        now = self._context.now_ms()
+        if self._looked_at is not None and 0 <= now - self._looked_at < LOOK_INTERVAL_MS:
+            return
+        self._looked_at = now
+        self._checked.check()
+        failure = self._folder.failure()
+        if failure is not None:
+            raise JobRejected(failure.code, self._context.uid, failure.detail)
+        manifest = self._folder.manifest()
+        complete = self._folder.complete()  # before the splits, of which the last one is there by then
+        if manifest is None or (complete is None and not self._early):
+            return
+        if self._input not in ("", manifest.id):
+            detail = f"the checkpoint has positions in input {self._input}; {self._folder.path} holds {manifest.id}"
+            raise JobRejected("input-replaced", self._context.uid, f"{detail}: start a run without a restore")
+        self._input, self._there = manifest.id, self._folder.splits()
+        self._format = ParquetFormat(self._schema or manifest.columns)
+        if complete is not None:
+            gone = sorted(set(complete.splits) - self._there)
+            if gone:
+                raise EnvironmentFailure(f"{self._folder.path / name_of(gone[0])}: the split is gone")
+            self._end = max(complete.splits, default=-1) + 1
+
+    def _is_own(self, number: int) -> bool:
+        (group,) = groups_of(hash_columns(self._keys([number])), self._context.max_parallelism).tolist()
+        return group in self._context.key_groups
+
+    def _keys(self, numbers: list[int]) -> list[pa.Array]:
+        return [pa.array([self._input] * len(numbers), pa.string()), pa.array(np.array(numbers, dtype=np.int64))]
+
+    def _position(self, number: int) -> Position:
+        return self._positions.get(number) or Position()
+
+    def _opened(self, number: int) -> OpenFile:
+        name, position = name_of(number), self._positions.setdefault(number, Position())
+        descriptor = self._checked.open_to_read(name)
+        if descriptor is None:
+            raise DataRejected(f"{self._folder.path / name}: this link leads out of the folder of inputs")
+        chunks = self._format.read(path_of(descriptor), position.next_row)
+        return OpenFile(self._folder.path / name, descriptor, chunks)
+
+    def _advance(self, max_rows: int) -> pa.RecordBatch | None:
+        """Rows of the current split; None at its end, and if there are none for now."""
+        assert self._current is not None, "a split has been begun"
+        path, position = self._current.path, self._positions[self._next]
+        try:
+            piece = self._current.next_piece(max_rows, self._event_time)
+        except MalformedFile as error:
+            raise DataRejected(f"{path}: {error}") from error
+        self._changed.add(self._next)
+        if piece is None:
+            position.done = True
+            self.close()
+            self._current = None
+            self._next += 1
+            return None
+        if piece.malformed:
+            raise DataRejected(f"{path}: {piece.malformed[0]}")
+        position.next_row = piece.next_row
+        if self._event_time is not None and piece.batch.num_rows:
+            largest = int(event_times_ms(piece.batch, self._event_time).max())
+            self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
+        return piece.batch if piece.batch.num_rows else None

@@ -1,0 +1,95 @@
+"""`from_spark`: any DataFrame as a bounded source of a job.
+
+In STREAMING a PySpark stage computes the DataFrame once per run and writes each partition as one split
+(`stages.materialise`). The job reads a split as soon as it is whole, in the order of the partitions. In BATCH the
+DataFrame itself is the first step of the Spark plan.
+
+Columns are known to the compile stage only if `schema` is given, since compiling starts no Spark. Keys are then checked
+before the first run. Without it the columns are those of the DataFrame, and are checked with the first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from runtime.connectors.formats.base import check_schema
+from runtime.errors import JobRejected
+from runtime.operators.event_time import event_times_ms
+from spark_jobs.sources.reader import SplitReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MakeFrame = Callable[["SparkSession"], "DataFrame"]
+
+
+def from_spark(
+    make: MakeFrame,
+    *,
+    schema: pa.Schema | None = None,
+    event_time: str | None = None,
+    max_disorder_ms: int = 0,
+    early: bool = True,
+) -> SparkTable:
+    """A bounded source of whatever Spark reads: a table, SQL, JDBC, a custom Python data source.
+
+    The source gives the rows of one computation of the DataFrame. After a SIGKILL of the stage the DataFrame is
+    computed again; the run fails with `input-changed` if splits that are there do not come again with the same rows.
+    So give a seed to `rand`, an order to `limit`, and read a snapshot of a table that others write to.
+
+    Args:
+        make: gets a SparkSession, returns a DataFrame. It runs in a PySpark stage, in BATCH in the job master.
+        schema: columns that the job reads, with their types; the DataFrame may have more. None: all, as Spark has them.
+        event_time: column of event times; None: the source emits no watermark before its end.
+        max_disorder_ms: how far the event time of a row may lie behind the largest one before it in the same subtask.
+        early: read the first splits while later ones are written. False: the job reads nothing before all is written,
+            so a stage that was killed begins anew and may find other rows.
+    """
+    return SparkTable(make, schema, event_time, max_disorder_ms, early)
+
+
+@dataclass(frozen=True)
+class SparkTable:
+    """What `from_spark` returns. `path` is the folder of its splits, set by `in_folder`."""
+
+    guarantee: ClassVar[str] = "exactly-once"
+    bounded: ClassVar[bool] = True
+
+    make: MakeFrame | None
+    schema: pa.Schema | None = None
+    event_time: str | None = None
+    max_disorder_ms: int = 0
+    early: bool = True
+    path: str = ""
+
+    def in_folder(self, folder: str) -> SparkTable:
+        return replace(self, path=folder)
+
+    def output_columns(self) -> pa.Schema | None:
+        return self.schema
+
+    def folders(self) -> Mapping[str, str]:
+        return {"path": self.path} if self.path else {}
+
+    def reader(self) -> SplitReader:
+        if not self.path:
+            raise JobRejected("unbound-input", "from_spark", "it has no folder of splits: materialise it first")
+        return SplitReader(self.path, self.schema, self.event_time, self.max_disorder_ms, self.early)
+
+    def check(self) -> None:
+        if not callable(self.make):
+            raise JobRejected("bad-function", "make", f"a function of a SparkSession is needed, not {self.make!r}")
+        if self.max_disorder_ms < 0:
+            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
+        if self.schema is not None:
+            check_schema(self.schema)
+            if self.event_time is not None:
+                event_times_ms(pa.RecordBatch.from_pylist([], self.schema), self.event_time)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Slots read splits: the author's function, and what it closes over, such as a password, stays behind."""
+        return {**self.__dict__, "make": None}

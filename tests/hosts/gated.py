@@ -60,6 +60,10 @@ class GatedReader(NumbersReader):
         self._source = self._gate.numbers
         return super().poll(max_rows)
 
+    def watermark(self) -> int | None:
+        """Never known: windows behind it fire at a drain."""
+        return None
+
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         column = self._table.column("next")

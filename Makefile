@@ -36,7 +36,7 @@ logs: setup ## follow the logs of all processes
 	@exec $(BIN)/python -m stack logs
 
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=25 $(PYTEST)
 
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow --durations=25 $(PYTEST)

@@ -287,6 +287,17 @@ class SinkCommitter(ABC):
             EnvironmentFailure: a committable is neither pending nor committed, or storage failed.
         """
 
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        """For a target that shows the output of a checkpoint all at once (Flink: `GlobalCommitter`).
+
+        The job master calls it, with what every subtask has prepared and not yet seen committed: after the checkpoint
+        was recorded and before any subtask commits, and again at a restore. Checkpoints come in order, some are left
+        out, and the last one may come again. Some committables may have come with an earlier checkpoint.
+
+        Raises:
+            EnvironmentFailure: as `commit`.
+        """
+
     def missing(self, committables: Sequence[Any]) -> list[str]:
         """Files of these committables that are neither pending nor committed, as seen from this host."""
         return []

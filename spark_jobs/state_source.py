@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -27,12 +27,11 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from runtime.core.keygroups import range_of
 from runtime.errors import JobRejected
-from spark_jobs.batch.wire import carrier_of
+from spark_jobs.column_types import in_spark, spark_schema
 from spark_jobs.state_rows import CONTENTS, Opened, State, contents, find_state, open_checkpoint, row_schema, rows
 
 PARTITIONS_MAX: Final = 32
@@ -46,7 +45,7 @@ class StateSource(DataSource):
         return "weir-state"
 
     def schema(self) -> StructType:
-        return _spark_schema(CONTENTS if self._state is None else row_schema(self._state))
+        return spark_schema(CONTENTS if self._state is None else row_schema(self._state))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         opened, state = self._opened, self._state
@@ -87,7 +86,7 @@ class ContentsReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield _cast(contents(self._opened))
+        yield in_spark(contents(self._opened))
 
 
 @dataclass
@@ -123,7 +122,7 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Groups), "partitions are made above"
         for batch in rows(self._opened, self._state, range(partition.start, partition.stop)):
-            yield _cast(batch)
+            yield in_spark(batch)
 
 
 def _narrowed(groups: range, told: Filter) -> range:
@@ -139,42 +138,3 @@ def _narrowed(groups: range, told: Filter) -> range:
         case LessThanOrEqual(value=value):
             return range(groups.start, min(groups.stop, value + 1))
     return groups
-
-
-# ---------------------------------------------------------------- types
-
-
-def _spark_schema(schema: pa.Schema) -> StructType:
-    return from_arrow_schema(_in_spark(schema), prefer_timestamp_ntz=True)
-
-
-def _cast(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spark compares the schema of a batch with its own to the letter."""
-    target: Any = to_arrow_schema(_spark_schema(batch.schema), timezone="UTC")
-    columns = [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _in_spark(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(_spark_type(field)) for field in schema])
-
-
-def _spark_type(field: pa.Field) -> pa.DataType:
-    """The type in which Spark has the values of a column.
-
-    Raises:
-        JobRejected: it has none; the column is named.
-    """
-    kind = field.type
-    if pa.types.is_dictionary(kind):
-        return _spark_type(field.with_type(kind.value_type))
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz and "UTC")
-    if pa.types.is_date64(kind):
-        return pa.date32()
-    if pa.types.is_duration(kind):
-        return pa.duration("us")
-    carrier = None if pa.types.is_time(kind) else carrier_of(kind)
-    if carrier is None:
-        raise JobRejected("no-spark-type", field.name, f"Spark has no type for {kind}")
-    return carrier

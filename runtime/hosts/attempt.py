@@ -51,10 +51,12 @@ from runtime.core.events import (
 from runtime.core.ids import CheckpointId, OperatorId
 from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
-from runtime.errors import EnvironmentFailure
+from runtime.errors import EnvironmentFailure, WeirError
 from runtime.hosts.completion import Timings, complete
+from runtime.hosts.epochs import EpochCommits
 from runtime.hosts.logs import trace
 from runtime.hosts.monitor import Monitor
+from runtime.hosts.outages import is_outage
 from runtime.hosts.prepared_output import PreparedOutput
 from runtime.hosts.protocol import (
     Aborted,
@@ -112,6 +114,8 @@ class Attempt:
         facts = ChainMap(own, cast("dict[str, Any]", config.facts))
         self._reports = Reports(self._monitor, self._coordinator, self._scribe, self.records, facts)
         self._output = PreparedOutput(config.job.sinks, config.restored.values())
+        self._epochs = EpochCommits(config.job.sinks, config.token)
+        self._uncommitted: int | None = None  #: a recorded checkpoint whose output the master could not commit
         self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
@@ -357,10 +361,25 @@ class Attempt:
 
     def _complete(self, manifest: Manifest, timings: Timings) -> bool | str:
         """On the scribe's thread."""
+        if self._uncommitted is not None:
+            return f"checkpoint {self._uncommitted}, before this one, could not be committed"
         lost = self._output.missing(manifest)
         if lost:
             return f"output that was prepared cannot be seen from the job master, beginning with {lost[0]}"
         return complete(self.store, self.records, manifest, timings, self._now())
+
+    def _commit_epoch(self, manifest: Manifest) -> None:
+        """On the scribe's thread, before any slot is told: so the next checkpoint still names what is not committed.
+
+        A failure ends the attempt. Its restore, or that of a later checkpoint, commits.
+        """
+        try:
+            self._epochs.on_recorded(manifest)
+        except (WeirError, OSError) as error:
+            detail = f"checkpoint {manifest.checkpoint} cannot be committed: {error}"
+            failed = Outcome(OutcomeKind.FAILED, detail, outage=is_outage(error), intact=True)
+            self._post(partial(self._end, failed))
+            self._uncommitted = manifest.checkpoint
 
     def _stored(self, manifest: Manifest, recorded: bool | str) -> None:
         checkpoint = CheckpointId(manifest.checkpoint)
@@ -368,6 +387,8 @@ class Attempt:
             self._post(partial(self._decide, ManifestFailed(self._now(), checkpoint, recorded)))
         elif recorded:
             self._output.on_recorded(manifest)
+            if manifest.kind is not CheckpointKind.SAVEPOINT:  # a plain savepoint commits nothing
+                self._commit_epoch(manifest)
             self._post(partial(self._recorded, checkpoint))
             self._scribe.submit(partial(self.completed, manifest))
         else:

@@ -285,7 +285,9 @@ class JobMaster:
     def _commit_owed(self, manifest: Manifest) -> None:
         permit = permit_for_recorded(manifest, self._token)
         for uid, committables in owed(manifest).items():
-            count = self._config.job.sinks[uid].committer().commit(permit, committables)
+            committer = self._config.job.sinks[uid].committer()
+            count = committer.commit(permit, committables)
+            committer.commit_epoch(permit, committables)
             log.info("committed what was owed", operator=uid, files=len(committables), newly=count)
 
     def _note_committed(self, later: Manifest) -> None:

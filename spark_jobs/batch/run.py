@@ -141,7 +141,9 @@ class BatchRun:
         """Of a recorded manifest. May be repeated."""
         permit = permit_for_recorded(manifest, self.token)
         for uid, committables in owed(manifest).items():
-            self.job.sinks[uid].committer().commit(permit, committables)
+            committer = self.job.sinks[uid].committer()
+            committer.commit(permit, committables)
+            committer.commit_epoch(permit, committables)
         note_committed(self.store, manifest, None)
 
     def _check_there(self, prepared: Sequence[Prepared]) -> None:

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,10 +26,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from runtime.connectors.commit_log import CommitLog, Epoch
 from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.commit import permit_from_master
 from runtime.core.ids import CheckpointId, Token
+from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter
 from runtime.state.store import SubtaskState
 
@@ -276,6 +279,61 @@ class TwoPhaseCommit(RuleBasedStateMachine):
         return self.taken + Counter(row for path in found for row in pq.read_table(path)["n"].to_pylist())
 
 
+class TwoPhaseCommitWithLog(TwoPhaseCommit):
+    """The master commits each recorded checkpoint as a whole before any subtask hears of it, or dies instead."""
+
+    @rule(fails=st.booleans(), dies=st.sampled_from([False, False, True]))
+    def checkpoint(self, fails: bool, dies: bool = False) -> None:
+        super().checkpoint(fails)
+        if not fails and not dies:
+            self.show(self.attempt.token, self.last.number, self.last.owed)
+        elif not fails:
+            self.restart(closed=False)
+
+    @rule(which=chances)
+    def a_savepoint_is_restored(self, which: int) -> None:
+        """Perhaps one that an older attempt took, and whose output was never committed. Rows after it come again."""
+        mine = [one for one in self.savepoints if one.positions == self.last.positions]
+        if mine:
+            self.last = mine[which % len(mine)]
+            self.restart(closed=True)
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=chances)
+    def a_zombie_commits_an_epoch(self, which: int) -> None:
+        zombie = self.zombie(which)
+        if zombie.last is not zombie.restored:
+            with contextlib.suppress(EnvironmentFailure):  # its marks have been cleaned, and a consumer has its files
+                permit = permit_from_master(JOB, zombie.token, CheckpointId(zombie.last.number))
+                self.sink.committer().commit_epoch(permit, zombie.last.owed)
+
+    def show(self, token: Token, number: int, committables: list[Any]) -> None:
+        super().show(token, number, committables)
+        whole = [one for one in (self.last, *self.savepoints) if one.number == number and one.owed == committables]
+        if whole:
+            permit = permit_from_master(JOB, token, CheckpointId(number))
+            self.sink.committer().commit_epoch(permit, committables)
+
+    @invariant()
+    def every_file_is_in_one_epoch_at_most(self) -> None:
+        if hasattr(self, "attempt"):
+            found = [file.name for epoch in self.epochs() for file in epoch.files]
+            assert len(found) == len(set(found))
+            assert set(found) <= self.shown, "an epoch names what is visible"
+
+    def teardown(self) -> None:
+        if hasattr(self, "attempt"):
+            self.restart(closed=True)
+            found = {file.name for epoch in self.epochs() for file in epoch.files}
+            assert self.shown - self.taken_names <= found, "every visible file is in an epoch"
+            numbers = [epoch.number for epoch in self.epochs()]
+            assert numbers == list(range(len(numbers))), "numbered without gaps"
+        super().teardown()
+
+    def epochs(self) -> list[Epoch]:
+        return CommitLog(self.folder).epochs(JOB, "out")
+
+
 def rows(subtask: int, start: int, stop: int) -> list[int]:
     return [10_000 * subtask + place for place in range(start, stop)]
 
@@ -293,7 +351,10 @@ def context(token: Token, index: int) -> OperatorContext:
     )
 
 
-def test_the_parquet_sink_shows_what_a_model_of_two_phase_commit_says() -> None:
+@pytest.mark.parametrize(("machine", "examples"), [(TwoPhaseCommit, 80), (TwoPhaseCommitWithLog, 30)])
+def test_the_parquet_sink_shows_what_a_model_of_two_phase_commit_says(
+    machine: type[RuleBasedStateMachine], examples: int
+) -> None:
     """S1-49: whatever crashes, is repeated or wakes up late."""
-    chosen = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
-    run_state_machine_as_test(TwoPhaseCommit, settings=chosen)
+    chosen = settings(max_examples=examples, stateful_step_count=40, deadline=None, derandomize=True)
+    run_state_machine_as_test(machine, settings=chosen)

@@ -14,6 +14,10 @@ is durable before a file gets its visible name. A commit is repeated at every re
 compacted or deleted the visible file by then; the mark, not that file, shows that nothing is owed (decision 0015). Its
 name begins with a dot: `mv out/* archive/` and clean-ups of `_*` leave it.
 
+The job master also keeps a commit log in the folder (`connectors/commit_log`), with one entry for each checkpoint that
+has committed rows. Visible names appear one after another; a reader of the log, such as Spark's data source
+`weir-output`, sees all files of a checkpoint or none.
+
 The attempt's token is in every name, so no attempt ever touches a file of another one, except the job master, which
 removes what older attempts of the same sink left behind. Files of others are never touched or overwritten.
 """
@@ -30,6 +34,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.connectors.commit_log import CommitLog, LoggedFile
 from runtime.connectors.data_roots import CheckedFolder
 from runtime.connectors.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
 from runtime.connectors.names import safe
@@ -165,6 +170,7 @@ class ParquetCommitter(SinkCommitter):
         self._folder = folder
         self._checked = CheckedFolder.of("path", folder)
         self._marks: dict[str, Path] = {}  #: the newest by writer that this committer has made
+        self._log = CommitLog(folder)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Looks at all files first: nothing is shown, and no mark is made, when one of them is missing."""
@@ -178,8 +184,31 @@ class ParquetCommitter(SinkCommitter):
             sync_folder(self._folder)
         return shown
 
+    def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
+        """Commits, then adds to the log what it does not name yet, as one epoch.
+
+        Raises:
+            EnvironmentFailure: as `commit`, or the entry cannot be written.
+        """
+        self.commit(permit, committables)
+        files = [_checked(committable, permit.job) for committable in committables]
+        here = [file for file in files if self._has_committed(file)]  # others were committed in a former folder
+        if here:
+            job, sink = _sink_of(here)
+            token = max(int(found["token"]) for file in here if (found := _FINAL.fullmatch(file["final"])))
+            new = [LoggedFile(file["final"], file["bytes"], file.get("rows")) for file in here]
+            names = {file.name for file in new}
+            self._log.add(job, sink, (token, permit.checkpoint), new, lambda: self._older(job, sink, names))
+
+    def _older(self, job: str, sink: str, new: Set[str]) -> list[LoggedFile]:
+        """Visible files of the sink that are not among `new`."""
+        found = [(path, _FINAL.fullmatch(path.name)) for path in sorted(self._folder.glob("part-*.parquet"))]
+        own = [path for path, name in found if name and name.group("job", "uid") == (job, sink)]
+        return [LoggedFile(path.name, path.stat().st_size) for path in own if path.name not in new]
+
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         self._checked.check()
+        self._log.clean(safe(job), safe(uid), token)
         kept, owner = {committable["pending"] for committable in keep}, (safe(job), safe(uid))
         removed = 0
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
@@ -334,3 +363,12 @@ def _checked(committable: Any, job: str) -> Mapping[str, Any]:
         raise JobRejected("bad-committable", "sink", detail)
     found: Mapping[str, Any] = committable
     return found
+
+
+def _sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Job and sink, as in file names. Raises JobRejected: the files are of several."""
+    found = {name.group("job", "uid") for file in files if (name := _FINAL.fullmatch(file["final"]))}
+    if len(found) != 1:
+        raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(found)}")
+    job, sink = found.pop()
+    return job, sink

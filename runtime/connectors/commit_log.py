@@ -1,0 +1,237 @@
+"""The commit log of an output folder: which files belong to which checkpoint.
+
+Visible names appear one after another. A reader of the log sees all files of a checkpoint or none: an entry is one
+file, written aside and renamed, and names only files that are visible already.
+
+    .commit-log/<job>-<sink>-<n>.json     epoch n: what one sink has committed with one checkpoint
+    .commit-log/<job>-<sink>-0.json       what this sink had committed before it kept a log
+
+The folder begins with a dot: readers of Parquet folders and a shell's `*` ignore it. Epochs of a sink are numbered
+from 1 without gaps, in the order of their commits. A checkpoint without rows has no epoch.
+
+A file is in one epoch. Within an attempt, a subtask names a file in each checkpoint until it has learnt of its commit,
+so the newest entry names every file that may come again (`files`, `carried`). Behind the highest checkpoint of the log
+come only restores of older ones: these are compared with all entries. (Delta Lake's log, without its table state.)
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from runtime.connectors.data_roots import CheckedFolder
+from runtime.connectors.durable import make_folder, rename_without_replacing, sync_folder, writing
+from runtime.errors import CorruptState, JobRejected
+
+FOLDER: Final = ".commit-log"
+FORMAT: Final = 1
+_PART: Final = r"[A-Za-z0-9_.~]+"  #: what `names.safe` makes
+_ENTRY: Final = re.compile(rf"(?P<job>{_PART})-(?P<sink>{_PART})-(?P<number>\d+)\.json")
+_TEMPORARY: Final = re.compile(rf"\.(?P<job>{_PART})-(?P<sink>{_PART})-(?P<token>\d+)-[0-9a-f]+\.tmp")
+_VISIBLE: Final = re.compile(rf"part-{_PART}-\d+-{_PART}-\d+-\d+-\d+\.parquet")
+
+
+class LoggedFile(msgspec.Struct, frozen=True):
+    """A visible file; `rows` is None if it was committed before the log began."""
+
+    name: str
+    bytes: int
+    rows: int | None = None
+
+
+class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sink has committed with one checkpoint. `job` and `sink` are as in file names (`names.safe`).
+
+    Args:
+        log: identifies the log of this sink; another folder has another.
+        token: of the attempt that prepared the newest file.
+        highest: the highest (token, checkpoint) of this epoch and those before it.
+        carried: files of earlier epochs that the checkpoint still named.
+    """
+
+    format: int = FORMAT
+    log: str
+    job: str
+    sink: str
+    number: int
+    token: int
+    checkpoint: int
+    highest: tuple[int, int]
+    files: tuple[LoggedFile, ...]
+    carried: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every file that the checkpoint named."""
+        return frozenset((*(file.name for file in self.files), *self.carried))
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows or 0 for file in self.files)
+
+    @property
+    def entry(self) -> str:
+        """The name of its entry."""
+        return f"{self.job}-{self.sink}-{self.number}.json"
+
+
+class CommitLog:
+    """The log of the output folder `output`."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.folder = output / FOLDER
+        self._checked = CheckedFolder.of("path", self.folder)
+        self._newest: dict[tuple[str, str], Epoch] = {}  #: by job and sink, as far as this writer knows
+
+    @property
+    def exists(self) -> bool:
+        return self.folder.is_dir()
+
+    # ------------------------------------------------------------ reading
+
+    def sinks(self) -> list[tuple[str, str]]:
+        """Job and sink of every log in this folder, as in file names."""
+        return sorted({(job, sink) for job, sink, _ in self._entries()})
+
+    def numbers(self, job: str, sink: str) -> list[int]:
+        """The epochs of a sink, in order."""
+        return sorted(number for *found, number in self._entries() if tuple(found) == (job, sink))
+
+    def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[Epoch]:
+        """Epochs of a sink, in order: all, or those of `numbers` that are still there.
+
+        Raises:
+            CorruptState: an entry is damaged; it is named.
+            JobRejected: an entry is of newer software.
+        """
+        wanted = self.numbers(job, sink) if numbers is None else numbers
+        found = (self._read(f"{job}-{sink}-{number}.json") for number in wanted)
+        return [epoch for epoch in found if epoch is not None]
+
+    def newest(self, job: str, sink: str) -> Epoch | None:
+        """The newest epoch of a sink. Reads one entry."""
+        found = self.epochs(job, sink, self.numbers(job, sink)[-1:])
+        return found[0] if found else None
+
+    def _read(self, entry: str) -> Epoch | None:
+        """One epoch; None: it has been removed in the meantime."""
+        path = self.folder / entry
+        try:
+            epoch = msgspec.json.decode(path.read_bytes(), type=Epoch)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise CorruptState(str(path), f"not an entry of a commit log: {error}") from error
+        if epoch.format > FORMAT:
+            raise JobRejected("newer-format", "path", f"{path} has format {epoch.format}; this software reads {FORMAT}")
+        if epoch.entry != entry or not all(_VISIBLE.fullmatch(file.name) for file in epoch.files):
+            raise CorruptState(str(path), "it names another epoch, or files that no sink has written")
+        return epoch
+
+    def _entries(self) -> Iterator[tuple[str, str, int]]:
+        for path in self.folder.iterdir() if self.exists else ():
+            found = _ENTRY.fullmatch(path.name)
+            if found:
+                yield found["job"], found["sink"], int(found["number"])
+
+    # ------------------------------------------------------------ writing
+
+    def add(
+        self,
+        job: str,
+        sink: str,
+        order: tuple[int, int],
+        files: Iterable[LoggedFile],
+        older: Callable[[], Iterable[LoggedFile]],
+    ) -> Epoch | None:
+        """Adds what of `files` is in no epoch yet, durably and in one step. Repeats add nothing.
+
+        Args:
+            order: token of the attempt that prepared the files, and checkpoint.
+            files: all that the checkpoint names; they are visible, or have been.
+            older: what the sink had committed before; asked when the log begins.
+
+        Returns:
+            The epoch; None if there was nothing new.
+
+        Raises:
+            EnvironmentFailure: the entry cannot be written; it is named.
+        """
+        while True:
+            newest = self._newest.get((job, sink)) or self.newest(job, sink)
+            if newest is None:
+                newest = self._begin(job, sink, tuple(older()), order[0])
+            epoch = self._next(newest, order, tuple(files))
+            if epoch is None or self._append(epoch):
+                self._newest[job, sink] = epoch or newest
+                return epoch
+            self._newest.pop((job, sink), None)  # another master has added one
+
+    def remove(self, epochs: Iterable[Epoch]) -> None:
+        """Removes entries. The newest of a sink must stay: it names the files that may come again."""
+        self._checked.check()
+        for epoch in epochs:
+            (self.folder / epoch.entry).unlink(missing_ok=True)
+
+    def clean(self, job: str, sink: str, token: int) -> None:
+        """Removes what older attempts were writing when they died."""
+        self._checked.check()
+        for path in self.folder.iterdir() if self.exists else ():
+            found = _TEMPORARY.fullmatch(path.name)
+            if found and found.group("job", "sink") == (job, sink) and int(found["token"]) < token:
+                path.unlink(missing_ok=True)
+
+    def _begin(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> Epoch:
+        """Epoch 0 holds what is visible, and whole, since before there was a log."""
+        first = Epoch(
+            log=uuid4().hex, job=job, sink=sink, number=0, token=token, checkpoint=0, highest=(0, 0), files=older
+        )
+        if self._append(first):
+            return first
+        found = self.newest(job, sink)
+        assert found is not None, "another master has just added it"
+        return found
+
+    def _next(self, newest: Epoch, order: tuple[int, int], files: tuple[LoggedFile, ...]) -> Epoch | None:
+        if order > newest.highest:
+            logged = newest.names
+        else:
+            logged = frozenset().union(*(epoch.names for epoch in self.epochs(newest.job, newest.sink)))
+            files = tuple(file for file in files if (self.output / file.name).exists())
+        new = tuple(file for file in files if file.name not in logged)
+        if not new:
+            return None
+        return Epoch(
+            log=newest.log,
+            job=newest.job,
+            sink=newest.sink,
+            number=newest.number + 1,
+            token=order[0],
+            checkpoint=order[1],
+            highest=max(order, newest.highest),
+            files=new,
+            carried=tuple(file.name for file in files if file.name in logged),
+        )
+
+    def _append(self, epoch: Epoch) -> bool:
+        """Whether it was added; False: another one has this number."""
+        make_folder(self.folder)
+        path = self.folder / epoch.entry
+        temporary = self.folder / f".{epoch.job}-{epoch.sink}-{epoch.token}-{uuid4().hex}.tmp"
+        with writing(path):
+            with os.fdopen(self._checked.open_to_write(temporary.name, os.O_EXCL), "wb") as file:
+                file.write(msgspec.json.encode(epoch))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                rename_without_replacing(temporary, path)
+            except FileExistsError:
+                temporary.unlink()
+                return False
+            sync_folder(self.folder)
+        return True

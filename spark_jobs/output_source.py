@@ -1,0 +1,181 @@
+"""Committed output as a DataFrame: the Spark data source `weir-output`.
+
+    spark.read.format("weir-output").load("/data/out")                                     every epoch, whole
+    spark.read.format("weir-output").option("from_epoch", 12).load("/data/out")            what came since epoch 11
+
+It reads the commit log of the folder (`runtime/connectors/commit_log`), never its listing: of each checkpoint it gives
+all rows of a sink or none, also while the job commits. Which epochs those are is decided once, when the DataFrame is
+planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
+from runtime.connectors.names import safe
+from runtime.errors import CorruptState, DataRejected, JobRejected
+from spark_jobs.column_types import in_spark, spark_schema
+
+PARTITION_BYTES: Final = 128 << 20  #: of files, as Spark's own
+BATCH_ROWS: Final = 1 << 16
+
+
+class OutputSource(DataSource):
+    """Options: `path` (by `load`), `job` and `sink` to choose a sink, `from_epoch` and `to_epoch`, both inclusive."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "weir-output"
+
+    def schema(self) -> StructType:
+        """Of the newest file that is read."""
+        log, epochs = self._chosen()
+        newest = next((epoch for epoch in reversed(epochs) if epoch.files), None)
+        if newest is None:
+            detail = f"{log.output} has no such epoch yet: give the columns by .schema(…), or come back later"
+            raise JobRejected("no-epoch", "path", detail)
+        return spark_schema(_schema_of(log.output / newest.files[0].name, newest.number))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        log, epochs = self._chosen()
+        own = bool(epochs) and schema == self.schema()
+        return OutputReader(str(log.output), epochs, to_arrow_schema(schema, timezone="UTC"), all_columns=own)
+
+    def _chosen(self) -> tuple[CommitLog, list[Epoch]]:
+        """The epochs that the options name, by sink and in order."""
+        path = self.options.get("path")
+        if not path:
+            raise JobRejected("no-path", "path", "name the output folder of a job: .load(folder)")
+        log = CommitLog(Path(path.removeprefix("file://")).absolute())
+        if not log.exists:
+            detail = f"{log.output} has no commit log: no checkpoint has committed rows here, or by older software only"
+            raise JobRejected("no-commit-log", "path", detail)
+        first, last = self._number("from_epoch"), self._number("to_epoch")
+        sinks = self._sinks(log)
+        if len(sinks) > 1 and (first, last) != (None, None):
+            detail = f"several sinks count their epochs here: choose one by `job` and `sink`, of {_listed(sinks)}"
+            raise JobRejected("several-sinks", "sink", detail)
+        return log, [
+            epoch
+            for job, sink in sinks
+            for epoch in log.epochs(job, sink)
+            if (first is None or epoch.number >= first) and (last is None or epoch.number <= last)
+        ]
+
+    def _sinks(self, log: CommitLog) -> list[tuple[str, str]]:
+        job, sink = self.options.get("job"), self.options.get("sink")
+        known = log.sinks()
+        found = [one for one in known if job in (None, "") or one[0] == safe(job)]
+        found = [one for one in found if sink in (None, "") or one[1] == safe(sink)]
+        if not found:
+            field = "sink" if sink else "job"
+            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_listed(known)}")
+        return found
+
+    def _number(self, option: str) -> int | None:
+        given = self.options.get(option)
+        if given is None:
+            return None
+        if not given.isdecimal():
+            raise JobRejected("bad-epoch", option, f"the number of an epoch, 0 or greater, not {given!r}")
+        return int(given)
+
+
+@dataclass
+class Files(InputPartition):
+    """Files of one folder, each with the epoch that it is of."""
+
+    files: list[tuple[str, int]]
+
+
+class OutputReader(DataSourceReader):
+    """Reads the files of epochs.
+
+    Args:
+        all_columns: a file with a column that is not in `schema` is refused; otherwise such columns are left out.
+    """
+
+    def __init__(self, folder: str, epochs: Sequence[Epoch], schema: pa.Schema, *, all_columns: bool) -> None:
+        self._folder, self._schema, self._all_columns = folder, schema, all_columns
+        self._files = [(file, epoch.number) for epoch in epochs for file in epoch.files]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Files(group) for group in _groups(self._files)] or [Files([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Files), "partitions are made above"
+        for name, epoch in partition.files:
+            path = Path(self._folder, name)
+            plan = self._columns_of(path, epoch)
+            with _opened(path, epoch) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=[field.name for field in plan]):
+                    yield self._shaped(batch, path)
+
+    def _columns_of(self, path: Path, epoch: int) -> list[pa.Field]:
+        """The columns that the file has of those that are wanted."""
+        held = _schema_of(path, epoch)
+        strange = sorted(set(held.names) - set(self._schema.names))
+        if strange and self._all_columns:
+            detail = (
+                f"{path}: epoch {epoch} has a column {strange[0]!r}, which the newest epoch lacks: name the columns"
+            )
+            raise DataRejected(f"schema-differs: {detail} that you want by .schema(…)")
+        return [field for field in held if field.name in self._schema.names]
+
+    def _shaped(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+        """The wanted columns; null where an older file lacks one."""
+        held = in_spark(batch)
+        columns = []
+        for field in self._schema:
+            place = held.schema.get_field_index(field.name)
+            column = pa.nulls(batch.num_rows, field.type) if place < 0 else held.column(place)
+            try:
+                columns.append(column if column.type == field.type else column.cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                detail = f"{path}: column {field.name!r} is {column.type}, and {field.type} is wanted: {error}"
+                raise DataRejected(f"schema-differs: {detail}") from error
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _groups(files: Sequence[tuple[LoggedFile, int]]) -> Iterator[list[tuple[str, int]]]:
+    """Files in their order, by about `PARTITION_BYTES`."""
+    group: list[tuple[str, int]] = []
+    held = 0
+    for file, epoch in files:
+        if group and held + file.bytes > PARTITION_BYTES:
+            yield group
+            group, held = [], 0
+        group.append((file.name, epoch))
+        held += file.bytes
+    if group:
+        yield group
+
+
+def _schema_of(path: Path, epoch: int) -> pa.Schema:
+    with _opened(path, epoch) as file:
+        return file.schema_arrow
+
+
+def _opened(path: Path, epoch: int) -> Any:
+    """Raises CorruptState: the file is gone or is no Parquet file; path and epoch are named."""
+    try:
+        return pq.ParquetFile(path)
+    except FileNotFoundError as error:
+        problem = f"epoch {epoch} names it, and it has been moved or deleted: read from a later epoch (`from_epoch`)"
+        raise CorruptState(str(path), problem) from error
+    except pa.ArrowInvalid as error:
+        raise CorruptState(str(path), f"epoch {epoch} names it, and it is no Parquet file: {error}") from error
+
+
+def _listed(sinks: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"job {job} sink {sink}" for job, sink in sinks) or "nothing"

@@ -43,6 +43,9 @@ class SlotLive(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     pid: int | None = None
     host: str = ""
+    address: str = ""
+    executor: str = ""
+    log: str = ""
     seen_ms_ago: float | None = None
 
 

@@ -1,13 +1,16 @@
 """Logs of masters and slots: JSON lines on stderr, which whoever started the process keeps."""
 
 import logging
+import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 MAX_TRACE_CHARACTERS: Final = 8_000
+_APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone workers make
 
 
 def trace(error: BaseException) -> str:
@@ -17,6 +20,24 @@ def trace(error: BaseException) -> str:
     batches and whole states, which takes tens of seconds.
     """
     return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
+
+
+def executor_number() -> str:
+    """Spark's number of the executor that started this process; "" outside a standalone cluster."""
+    folder = Path.cwd()
+    return folder.name if _APPLICATION.match(folder.parent.name) else ""
+
+
+def log_path() -> str:
+    """The file that this process's stderr ends in; "" where that is none.
+
+    An executor of a standalone cluster copies the stderr of its Python workers into a file of its own folder.
+    """
+    copied = Path.cwd() / "stderr"
+    if executor_number() and copied.is_file():
+        return str(copied)
+    target = Path("/proc/self/fd/2").resolve()
+    return str(target) if target.is_file() else ""
 
 
 def configure() -> None:

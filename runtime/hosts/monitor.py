@@ -97,7 +97,15 @@ class Monitor:
 
     def _slot_rows(self, now: float) -> list[dict[str, Any]]:
         return [
-            {"index": slot, "pid": hello.pid, "host": hello.host, "seen_ms_ago": round(now - self._seen[slot])}
+            {
+                "index": slot,
+                "pid": hello.pid,
+                "host": hello.host,
+                "address": hello.address,
+                "executor": hello.executor,
+                "log": hello.log,
+                "seen_ms_ago": round(now - self._seen[slot]),
+            }
             for slot, hello in sorted(self._slots.items())
         ]
 

@@ -32,7 +32,7 @@ from runtime.core.subtask import Subtask
 from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
 from runtime.hosts.collector import Relief
 from runtime.hosts.feedback import replayed
-from runtime.hosts.logs import trace
+from runtime.hosts.logs import executor_number, log_path, trace
 from runtime.hosts.outages import is_outage
 from runtime.hosts.outputs import Outputs
 from runtime.hosts.programming_errors import fingerprint, place_of
@@ -124,6 +124,8 @@ class Slot:
             pid=os.getpid(),
             host=socket.gethostname(),
             address=self._exchange.address,
+            executor=executor_number(),
+            log=log_path(),
         )
         try:
             self._control = ControlClient(

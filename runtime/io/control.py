@@ -32,6 +32,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str
     address: str  #: of the slot's exchange
+    executor: str = ""  #: as the cluster numbers it; "" where nobody does
+    log: str = ""  #: where its stderr goes, on its host; "" where that is no file
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -49,6 +49,8 @@ def test_open_requests_are_asked_again_after_a_sigkill(launcher: SparkLauncher, 
         run.wait_for(lambda: service.asked() == rows)
         run.checkpoints(2)
         run.wait_for(lambda: len(run.records.live["slots"]) == 2)
+        assert {row["executor"] for row in run.records.live["slots"]} <= {"0", "1"}
+        assert all(Path(row["log"]).is_file() for row in run.records.live["slots"])
         os.kill(_pid(run, 1), signal.SIGKILL)
         run.wait_for(lambda: run.records.token == 2 and service.asked() == 2 * rows)
         assert rows_in(tmp_path / "out") == {}

@@ -6,9 +6,9 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -26,13 +26,14 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class PipelineContext:
-    """What a pipeline may ask its surroundings: where its materialised bounded inputs lie, which paths it may use."""
+    """What a pipeline may ask its surroundings: which paths it may use.
+
+    Args:
+        input_root: the folder below which stages write what its sources read (`ports.ReadsRunInput`). Empty in BATCH.
+    """
 
     input_root: str
     data_roots: DataRoots = DataRoots()
-
-    def input(self, name: str) -> str:
-        return str(PurePosixPath(self.input_root) / name)
 
     def check_path(self, parameter: str, path: str) -> None:
         """For a path that goes to no source or sink, such as a file that a PySpark stage reads.
@@ -43,7 +44,7 @@ class PipelineContext:
         self.data_roots.check(parameter, path)
 
     def is_input(self, path: str) -> bool:
-        """Whether `path` lies below the folder of the materialised inputs, after its symbolic links."""
+        """Whether `path` lies below the folder of the run's inputs, after its symbolic links."""
         return bool(self.input_root) and Path(path).resolve().is_relative_to(Path(self.input_root).resolve())
 
 
@@ -54,15 +55,12 @@ class Pipeline(Generic[P]):
     Args:
         params: a msgspec Struct; its JSON schema is what the console checks and draws a form from.
         build: makes the dataflow; touches nothing outside.
-        inputs: bounded inputs by name; each is a function (SparkSession, params) -> DataFrame that a PySpark stage
-            materialises once per version, in a stable order, before the first run.
     """
 
     name: str
     description: str
     params: type[P]
     build: Callable[[P, PipelineContext], Dataflow]
-    inputs: Mapping[str, Callable[[Any, P], Any]] = field(default_factory=dict)
 
     def parse(self, raw: Mapping[str, Any]) -> P:
         """Raises JobRejected naming the parameter."""

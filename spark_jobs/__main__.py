@@ -13,15 +13,19 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
+
+import msgspec
 
 from runtime.connectors.data_roots import DataRoots
 from runtime.core.settings import ExecutionMode
 from runtime.errors import JobRejected
 from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.batch import run as running
-from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import materialise as materialising
 
@@ -39,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, answer = REFUSED, _error(refusal.code, refusal.field, refusal.detail)
     except Exception as failure:  # noqa: BLE001 - the boundary: whatever a pipeline raises becomes an answer
         traceback.print_exc()
-        code, answer = FAILED, _error("stage-failed", _subject(arguments), _first_line(failure))
+        word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
+        code, answer = FAILED, _error(word, _subject(arguments), _first_line(failure))
         sys.stderr.write(f"{_subject(arguments)}: {_first_line(failure)}\n")  # a log's last line is what people see
     with answers:
         json.dump(answer, answers)
@@ -65,17 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     compiler.add_argument("--parallelism", required=True, type=int)
     compiler.add_argument("--max-parallelism", type=int)
     compiler.add_argument("--mode", type=ExecutionMode, choices=list(ExecutionMode), default=ExecutionMode.STREAMING)
-    compiler.add_argument("--inputs", required=True, help="folder of the version's materialised inputs")
+    compiler.add_argument("--inputs", required=True, help="folder below which a run's inputs lie")
     compiler.set_defaults(command=_compile)
-    stage = commands.add_parser("materialise", help="parameters on stdin → a bounded input as Parquet")
+    stage = commands.add_parser("materialise", help="parameters on stdin → the inputs of a run from Spark as splits")
     stage.add_argument("--pipeline", required=True)
-    stage.add_argument("--input", required=True)
-    stage.add_argument("--to", required=True, type=Path, help="folder to write; one that is finished is kept")
+    stage.add_argument("--inputs", required=True, type=Path, help="folder to write; what is complete there is kept")
+    stage.add_argument("--application", default="weir: inputs", help="what Spark is told to call it")
     stage.set_defaults(command=_materialise)
     batch = commands.add_parser("batch", help="parameters on stdin → the whole job as a Spark plan, rows by sink")
     batch.add_argument("--pipeline", required=True)
     batch.add_argument("--parallelism", required=True, type=int)
-    batch.add_argument("--inputs", required=True, help="folder of the materialised inputs")
     batch.add_argument("--storage", required=True, help="folder for the record of the end, one per job")
     batch.set_defaults(command=_batch)
     return parser
@@ -90,25 +94,24 @@ def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     return compiling.compiled(a.pipeline, _params(), _context(a.inputs), a.parallelism, a.max_parallelism, a.mode)
 
 
-def _materialise(arguments: argparse.Namespace) -> materialising.Materialised:
-    one = pipeline(arguments.pipeline)
-    raw, make = _params(), materialising.input_of(one, arguments.input)
-    params, folder = one.parse(raw), arguments.to.absolute()
-    one.dataflow(raw, _context(str(folder.parent)))  # again: links may have changed since the version was compiled
-    kept = materialising.finished(folder)
-    if kept is not None:  # seconds sooner than by asking Spark
-        return kept
-    with spark_session(SparkSettings.from_environment(f"weir: {one.name}, input {arguments.input}")) as spark:
-        return materialising.materialise(lambda: make(spark, params), folder)
+def _materialise(arguments: argparse.Namespace) -> Any:
+    root = arguments.inputs.absolute()
+    flow = pipeline(arguments.pipeline).dataflow(_params(), _context(str(root)))
+    settings = SparkSettings.for_batch(arguments.application)
+    settings = replace(settings, extra={**settings.extra, **materialising.SETTINGS})
+    report = partial(materialising.write_progress, root)
+    with materialising.alone(root):
+        found = materialising.materialise(materialising.inputs_of(flow), lambda: spark_session(settings), report)
+    return msgspec.to_builtins(found)
 
 
 def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    flow = pipeline(a.pipeline).dataflow(_params(), _context(a.inputs))
+    flow = pipeline(a.pipeline).dataflow(_params(), _context(""))
     job = flow.compile(a.parallelism)
-    stages = running.plan_batch(job)  # what cannot run is refused before Spark starts
-    with spark_session(SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)) as spark:
-        return {"rows": running.run_planned(job, stages, spark=spark, storage=a.storage).rows}
+    settings = SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)
+    with running.planned(job, lambda: spark_session(settings)) as (plan, spark):
+        return {"rows": running.run_planned(job, plan, spark=spark, storage=a.storage).rows}
 
 
 def _context(inputs: str) -> PipelineContext:
@@ -136,7 +139,7 @@ def _error(code: str, field: str, detail: str) -> dict[str, Any]:
 
 
 def _subject(arguments: argparse.Namespace) -> str:
-    return str(getattr(arguments, "input", "") or arguments.pipeline)
+    return str(arguments.pipeline)
 
 
 def _first_line(failure: Exception) -> str:

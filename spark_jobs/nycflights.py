@@ -6,6 +6,8 @@ their CSV form, and nothing of Spark.
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -36,8 +38,18 @@ def locate(name: str) -> Path:
     return path
 
 
+def flights_csv() -> Path:
+    """The year as a file, for readers that cannot look into an archive: unpacked once, with the demo's data."""
+    folder = Path(os.environ.get("WEIR_VAR") or tempfile.gettempdir()) / "demo" / PACKAGE
+    if not (folder / "flights.csv").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as aside:
+            extract_flights(Path(aside)).rename(folder / "flights.csv")
+    return folder / "flights.csv"
+
+
 def extract_flights(folder: Path) -> Path:
-    """Unpacks the year into `folder`, for readers that cannot look into an archive."""
+    """Unpacks the year into `folder`."""
     with zipfile.ZipFile(locate("flights.csv.zip")) as archive:
         return Path(archive.extract("flights.csv", folder))
 

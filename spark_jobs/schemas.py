@@ -45,6 +45,30 @@ FLIGHT_FILES: Final = pa.schema([pa.field("scheduled", pa.timestamp("ms")), *FLI
 
 AIRLINES: Final = pa.schema([("carrier", pa.string()), ("name", pa.string())])
 
+#: A row of the package's weather.csv: one airport in one hour.
+WEATHER_FILE: Final = pa.schema(
+    [
+        ("origin", pa.string()),
+        *((name, pa.int64()) for name in ("year", "month", "day", "hour")),
+        *((name, pa.float64()) for name in ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust")),
+        *((name, pa.float64()) for name in ("precip", "pressure", "visib")),
+        ("time_hour", pa.string()),
+    ]
+)
+
+#: What the job takes of it: whether it rained or snowed, and the wind in miles per hour.
+WEATHER: Final = pa.schema(
+    [
+        ("origin", pa.string()),
+        *((name, pa.int64()) for name in ("year", "month", "day", "hour")),
+        ("wet", pa.bool_()),
+        ("wind_speed", pa.float64()),
+    ]
+)
+
+#: What the job takes of the archive of flights.
+HISTORY: Final = pa.schema([FLIGHTS.field(name) for name in ("time_hour", "carrier", "flight", "arr_delay")])
+
 #: A row of the job's output: one airline at one airport on one day.
 DAILY: Final = pa.schema(
     [
@@ -57,6 +81,9 @@ DAILY: Final = pa.schema(
         ("mean_delay", pa.float64()),
         ("max_delay", pa.int64()),
         ("cancelled", pa.int64()),
+        ("wet", pa.int64()),
+        ("max_wind", pa.float64()),
+        ("mean_arrival_delay", pa.float64()),
     ]
 )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from runtime.connectors.data_roots import VARIABLE as DATA_ROOTS
+from runtime.errors import EnvironmentFailure
 from runtime.hosts.event_log import event_log_settings
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 #: What a task must know to tell which files it may read.
 _TASK_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 BATCH_TRIES: Final = 4  #: of a task, as Spark's own default on a cluster
+
+
+class SparkUnavailable(EnvironmentFailure):
+    """Spark does not start; trying again may help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,11 @@ class SparkSettings:
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session for one stage, stopped at the end. Python workers use this interpreter unless told otherwise."""
+    """A session for one stage, stopped at the end. Python workers use this interpreter unless told otherwise.
+
+    Raises:
+        SparkUnavailable: no JVM starts, or the cluster does not answer.
+    """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -90,7 +99,11 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
     for name, value in settings.as_conf().items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise SparkUnavailable(f"Spark does not start at {settings.master}: {first}") from error
     try:
         yield session
     finally:

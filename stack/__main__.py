@@ -23,7 +23,8 @@ from stack.stack import AlreadyUp, Stack, greeting, say, sweep
 
 _UP_S: Final = 240.0
 _DOWN_S: Final = 60.0
-_DATA: Final = ("storage", "inputs", "demo", "spark", "weir-spark", "log", "run")  #: what a stack makes in `var`
+#: What a stack makes in `var`.
+_DATA: Final = ("storage", "inputs", "demo", "spark", "spark-events", "weir-spark", "log", "run")
 
 
 def main() -> int:
@@ -110,6 +111,7 @@ def _supervise(settings: Settings, *, demo: bool = False, ends: bool = False, sh
 def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
     """Plays the story on the stack that is up, or on one of its own that ends with it."""
     if not _is_up(settings):
+        os.environ.setdefault("WEIR_SPARK_EVENT_LOG", str(settings.var / "spark-events"))
         return _supervise(settings, demo=True, ends=arguments.exit)
     if _wait_until_up(settings, None) != 0:
         return 1

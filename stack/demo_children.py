@@ -53,6 +53,12 @@ class Environment:
         return Path(self.variables["WEIR_STORAGE"])
 
     @property
+    def event_log(self) -> Path | None:
+        """Where Spark logs what it does; None: nowhere."""
+        folder = self.variables.get("WEIR_SPARK_EVENT_LOG")
+        return Path(folder) if folder else None
+
+    @property
     def user(self) -> str:
         return self.variables.get("WEIR_ADMIN_USER", "operator")
 

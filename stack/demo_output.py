@@ -6,6 +6,7 @@ Spark, pyarrow and Hive leave out names that start with `.` or `_`; so does this
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +45,10 @@ class Output:
     def rows(self) -> int:
         """Committed rows, from the files' footers; a file that is not whole fails here."""
         return sum(pq.read_metadata(path).num_rows for path in self.committed())
+
+    def rows_by_value(self) -> Counter[str]:
+        """Each committed row with the number of times that it is there."""
+        return Counter(repr(row) for path in self.committed() for row in pq.read_table(path).to_pylist())
 
     def foreign_names(self) -> list[str]:
         """Committed files whose name does not say that this job wrote them."""

@@ -25,7 +25,7 @@ from stack.demo_children import Children, Environment, NoStack, OracleFailed
 from stack.demo_output import Output
 from stack.demo_steps import PATIENCE_S, RECORDS, Story, StoryFailed
 
-PHASES: Final = 12
+PHASES: Final = 14
 SLOW_FEED_S: Final = 1200.0  #: the pace while things are being killed: a busy machine kills before the year is over
 ENDED: Final = {"finished", "stopped", "canceled", "failed"}
 BAR: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
@@ -41,6 +41,7 @@ def prove(story: Story) -> str:
     steps.start(story, 2)
     steps.three_checkpoints(story)
     steps.look_inside(story)
+    steps.spark_carried(story)
     steps.savepoint(story)
     steps.kill_slot(story)
     steps.kill_worker(story)
@@ -50,6 +51,7 @@ def prove(story: Story) -> str:
     steps.drain(story)
     windows = steps.compare(story)
     checkpoints, restarts = len(story.completed()), steps.restarts(story)
+    steps.batch(story)
     return f"demo: exact, {RECORDS} records, {windows} windows, {checkpoints} checkpoints, {restarts} restarts"
 
 
@@ -57,7 +59,9 @@ def play(story: Story, environment: Environment, seconds: float) -> None:
     """Feeds the job until somebody interrupts."""
     story.children.feeder(story.flights, seconds)
     steps.start(story, 2)
+    steps.spark_carried(story)
     story.bar.close()
+    print(f"\n{table(story)}")
     print(
         f"\nThe job runs: {environment.url}/jobs/{story.job['id']}/\n"
         f"User {environment.user}, password {environment.password}\n\n"
@@ -135,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (NoStack, ApiRefused) as refusal:
         print(f"demo: {refusal}", file=sys.stderr)
         return 2
-    bar: tqdm[NoReturn] = tqdm(total=PHASES if arguments.exit else 2, bar_format=BAR, disable=None)
+    bar: tqdm[NoReturn] = tqdm(total=PHASES if arguments.exit else 3, bar_format=BAR, disable=None)
     with Children(environment) as children, bar:
         return tell(define(api, environment, children, bar), environment, arguments)
 

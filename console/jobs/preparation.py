@@ -1,4 +1,4 @@
-"""Preparing a run: its version's bounded inputs are materialised by a stage, once per version.
+"""Preparing a run: a stage computes what its sources read from Spark, once per version.
 
 The run is leased while that happens, as it is while it runs, so that a repeated message starts no second Spark.
 """
@@ -19,8 +19,7 @@ def prepare_run(run_id: int) -> None:
         return
     version = Run.objects.select_related("version__job").get(pk=run_id).version
     try:
-        for name in version.inputs:
-            stages.run(_stage(version, name), lambda: renew(run_id, owner))
+        stages.run(_stage(version, run_id), lambda: renew(run_id, owner))
     except stages.StageCut:
         runs.leave_preparation(run_id, owner=owner)
     except stages.StageFailed as failed:
@@ -30,13 +29,13 @@ def prepare_run(run_id: int) -> None:
         runs.prepared(run_id, owner)
 
 
-def _stage(version: JobVersion, name: str) -> stages.Stage:
+def _stage(version: JobVersion, run_id: int) -> stages.Stage:
     return stages.Stage(
         arguments=[
             "materialise",
             *("--pipeline", version.job.pipeline),
-            *("--input", name),
-            *("--to", str(services.inputs_folder(version) / name)),
+            *("--inputs", str(services.inputs_folder(version))),
+            *("--application", f"weir: run {run_id}, tables"),
         ],
         log=Path(settings.WEIR_LOGS) / f"materialise-version-{version.pk}.log",
         timeout_s=settings.WEIR_MATERIALISE_TIMEOUT_S,

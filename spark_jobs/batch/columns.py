@@ -7,7 +7,7 @@ the steps before it. A batch of other columns later is an error that names the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,16 +27,21 @@ from runtime.operators.window import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
 from runtime.state.hashing import hash_columns
 from spark_jobs.batch.subtask import Job, Subtask, context_of, wall_clock_ms
+from spark_jobs.sources.frames import OpenedFrame
 
 SAMPLE_ROWS: Final = 1_000
 _POLLS: Final = 1_000  #: for the first rows of a source
 
 
 class Columns:
-    """Of one job. Everything is found when it is asked for the first time."""
+    """Of one job. Everything is found when it is asked for the first time.
 
-    def __init__(self, job: CompiledJob) -> None:
-        self._job, self._graph = job, job.graph
+    Args:
+        frames: its sources that are DataFrames.
+    """
+
+    def __init__(self, job: CompiledJob, frames: Mapping[OperatorId, OpenedFrame]) -> None:
+        self._job, self._graph, self._frames = job, job.graph, frames
         self._facts = Job(name=job.name, max_parallelism=job.graph.max_parallelism, token=Token(0))
         self._schemas: dict[OperatorId, pa.Schema] = {}
         self._samples: dict[OperatorId, list[pa.RecordBatch]] = {}
@@ -68,6 +73,8 @@ class Columns:
         return self._of_sample(uid)
 
     def _of_source(self, uid: OperatorId) -> pa.Schema:
+        if uid in self._frames:
+            return self._frames[uid].shape.schema
         source = self._job.sources[uid]
         declared = source.output_columns() if isinstance(source, DescribesColumns) else None
         return self._of_sample(uid) if declared is None else declared
@@ -105,7 +112,10 @@ class Columns:
     def _sample(self, uid: OperatorId) -> list[pa.RecordBatch]:
         if uid not in self._samples:
             source = self._job.sources.get(uid)
-            self._samples[uid] = self._run(uid) if source is None else list(_first_rows(self._facts, uid, source))
+            if uid in self._frames:
+                self._samples[uid] = [self._frames[uid].first_rows(SAMPLE_ROWS)]
+            else:
+                self._samples[uid] = self._run(uid) if source is None else list(_first_rows(self._facts, uid, source))
         return self._samples[uid]
 
     def _run(self, uid: OperatorId) -> list[pa.RecordBatch]:

@@ -6,8 +6,9 @@ Spark retries a task that fails. A collect takes exactly one result per partitio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ from spark_jobs.batch.plan import Emit, Read, Rows, Stage, Write
 from spark_jobs.batch.subtask import Job
 from spark_jobs.batch.tasks import CHUNK_ROWS, PREPARED, task_of
 from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME
+from spark_jobs.sources.frames import OpenedFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,18 +47,24 @@ class Prepared:
 
 
 def execute(
-    spark: SparkSession, stages: Sequence[Stage], job: Job, group: str, chunk_rows: int = CHUNK_ROWS
+    spark: SparkSession,
+    stages: Sequence[Stage],
+    job: Job,
+    group: str,
+    chunk_rows: int = CHUNK_ROWS,
+    frames: Mapping[OperatorId, OpenedFrame] = MappingProxyType({}),
 ) -> list[Prepared]:
     """Runs the stages. Nothing is visible afterwards; what is returned may be committed.
 
     Args:
         group: the Spark job group, by which the run is cancelled.
         chunk_rows: see `tasks.CHUNK_ROWS`.
+        frames: sources that are DataFrames.
 
     Raises:
         WeirError: a task failed for good; the operator is named.
     """
-    execution = _Execution(spark, stages, job, group, chunk_rows)
+    execution = _Execution(spark, stages, job, group, chunk_rows, frames)
     try:
         return execution.run()
     except WeirError:
@@ -68,9 +76,17 @@ def execute(
 
 
 class _Execution:
-    def __init__(self, spark: SparkSession, stages: Sequence[Stage], job: Job, group: str, chunk_rows: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        stages: Sequence[Stage],
+        job: Job,
+        group: str,
+        chunk_rows: int,
+        sources: Mapping[OperatorId, OpenedFrame],
+    ) -> None:
         self._spark, self._stages, self._job, self._group = spark, stages, job, group
-        self._chunk_rows = chunk_rows
+        self._chunk_rows, self._sources = chunk_rows, sources
         self._frames: dict[int, DataFrame] = {}
         self._builds: dict[int, Any] = {}
 
@@ -104,6 +120,8 @@ class _Execution:
 
     def _input(self, head: Read | Rows) -> DataFrame:
         if isinstance(head, Read):
+            if head.uid in self._sources:
+                return self._sources[head.uid].numbered()
             return self._spark.range(0, head.parallelism, 1, head.parallelism)
         frame = self._frames[head.stage]
         if head.markers:

@@ -34,7 +34,7 @@ from runtime.ports import SnapshotStore
 from runtime.records import RunRecords
 from spark_jobs.batch.plan import Stage
 from spark_jobs.batch.progress import progress
-from spark_jobs.batch.run import BatchRun, Superseded, plan_batch
+from spark_jobs.batch.run import BatchRun, Superseded, planned
 from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
@@ -111,11 +111,10 @@ class BatchMaster:
 
     def _work(self) -> None:
         try:
-            self._stages = plan_batch(self._run.job)
-            with self._session() as spark:
-                self._spark = spark
+            with planned(self._run.job, self._session) as (plan, spark):
+                self._stages, self._spark = plan.stages, spark
                 self._patiently(lambda: self._records.change_state(RunEvent.DEPLOYED))
-                self._run.run(self._stages, spark)
+                self._run.run(plan, spark)
                 self._report()
         except Exception as error:  # noqa: BLE001 - the boundary of the thread: the run ends with it
             self._error = error

@@ -22,6 +22,7 @@ from runtime.operators.process import KeyedProcess
 from runtime.ports import Operator, Sink, Source
 from spark_jobs.batch.columns import Columns
 from spark_jobs.batch.wire import Wire
+from spark_jobs.sources.frames import Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """A stage begins with a source."""
+    """A stage begins with a source. `shape`: of a source that is a DataFrame, whose partitions are the tasks."""
 
     uid: OperatorId
     source: Source
     parallelism: int
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,18 +129,18 @@ class _Open:
     steps: list[Step] = field(default_factory=list)
 
 
-def stages_of(job: CompiledJob, columns: Columns) -> tuple[Stage, ...]:
-    """The stages, each behind those that it reads.
+def stages_of(job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Shape]) -> tuple[Stage, ...]:
+    """The stages, each behind those that it reads. `shapes`: of sources that are DataFrames.
 
     Raises:
         JobRejected: Spark cannot carry a column between two stages; operator and column are named.
     """
-    return _Planner(job, columns).stages()
+    return _Planner(job, columns, shapes).stages()
 
 
 class _Planner:
-    def __init__(self, job: CompiledJob, columns: Columns) -> None:
-        self._job, self._graph, self._columns = job, job.graph, columns
+    def __init__(self, job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Shape]) -> None:
+        self._job, self._graph, self._columns, self._shapes = job, job.graph, columns, shapes
         self._done: list[Stage] = []
         self._open: dict[OperatorId, _Open] = {}  #: by the last operator, if one reader follows it
         self._kept: dict[OperatorId, int] = {}  #: the stage that keeps an operator's rows, for several readers
@@ -148,7 +150,8 @@ class _Planner:
         for operator in self._graph.operators:
             if operator.role is Role.SOURCE:
                 source = self._job.sources[operator.uid]
-                head = Read(uid=operator.uid, source=source, parallelism=operator.parallelism)
+                shape = self._shapes.get(operator.uid)
+                head = Read(uid=operator.uid, source=source, parallelism=operator.parallelism, shape=shape)
                 self._add(_Open(head, operator.uid, operator.parallelism))
             else:
                 self._add_behind(operator.uid)
@@ -191,7 +194,7 @@ class _Planner:
         if not isinstance(operator, Process):
             return self._before(edge)
         stage = self._open.get(edge.source)
-        runs_everywhere = stage is not None and isinstance(stage.head, Read)
+        runs_everywhere = stage is not None and isinstance(stage.head, Read) and stage.head.shape is None
         if runs_everywhere and edge.partitioning is Partitioning.FORWARD:
             return self._before(edge)
         deals = {Partitioning.CUSTOM: Deal.CUSTOM, Partitioning.REBALANCE: Deal.REBALANCE}

@@ -10,8 +10,9 @@ after a crash commits what it names, and runs nothing again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,13 @@ from spark_jobs.batch.execute import Prepared, execute
 from spark_jobs.batch.plan import Stage, stages_of
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.batch.subtask import Job
+from spark_jobs.sources import SparkTable
+from spark_jobs.sources.frames import OpenedFrame, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 log = structlog.get_logger()
 
@@ -53,14 +58,44 @@ class BatchResult:
     rows: dict[OperatorId, int]
 
 
-def plan_batch(job: CompiledJob) -> tuple[Stage, ...]:
-    """The stages of `job`. Nothing is started: at most the first rows of its sources are read.
+@dataclass(frozen=True)
+class BatchPlan:
+    """The stages of a job. `frames`: sources that are DataFrames of the Spark in which the plan is to run."""
+
+    stages: tuple[Stage, ...]
+    frames: Mapping[OperatorId, OpenedFrame] = field(default_factory=dict)
+
+
+def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan:
+    """The plan of `job`. Nothing is started: at most the first rows of its sources are read.
+
+    Args:
+        spark: needed if the job has a source `from_spark`.
 
     Raises:
         JobRejected: it cannot run in BATCH; operator and reason are named.
     """
     check_batch(job)
-    return stages_of(job, Columns(job))
+    frames: dict[OperatorId, OpenedFrame] = {}
+    for uid, source in job.sources.items():
+        if isinstance(source, SparkTable):
+            assert spark is not None, "the DataFrame of a source is of this Spark"
+            frames[uid] = opened(uid, source, spark)
+    shapes = {uid: found.shape for uid, found in frames.items()}
+    return BatchPlan(stages_of(job, Columns(job, frames), shapes), frames)
+
+
+@contextmanager
+def planned(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, SparkSession]]:
+    """Plans `job` and starts Spark. What cannot run is refused before that, unless it is known from DataFrames only."""
+    if any(isinstance(source, SparkTable) for source in job.sources.values()):
+        check_batch(job)
+        with session() as spark:
+            yield plan_batch(job, spark), spark
+    else:
+        plan = plan_batch(job)
+        with session() as spark:
+            yield plan, spark
 
 
 def run_batch(
@@ -78,22 +113,22 @@ def run_batch(
         WeirError: a task failed for good; nothing is visible.
     """
     job = flow.compile(parallelism)
-    return run_planned(job, plan_batch(job), spark=spark, storage=storage, records=records)
+    return run_planned(job, plan_batch(job, spark), spark=spark, storage=storage, records=records)
 
 
 def run_planned(
     job: CompiledJob,
-    stages: Sequence[Stage],
+    plan: BatchPlan,
     *,
     spark: SparkSession,
     storage: str,
     records: MemoryRecords | None = None,
 ) -> BatchResult:
-    """As `run_batch`, for a job that was planned before Spark was started."""
+    """As `run_batch`, for a job that was planned before."""
     store = FileStore(str(Path(storage).absolute()))
     records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
     records.reserve_above(*newest_in(store, None))
-    return BatchRun(job=job, job_id=job.name, token=records.token, records=records, store=store).run(stages, spark)
+    return BatchRun(job=job, job_id=job.name, token=records.token, records=records, store=store).run(plan, spark)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +143,7 @@ class BatchRun:
     patiently: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: waits for records that are away
     may_end: Callable[[], bool] = lambda: True  #: asked right before the end is recorded
 
-    def run(self, stages: Sequence[Stage], spark: SparkSession) -> BatchResult:
+    def run(self, plan: BatchPlan, spark: SparkSession) -> BatchResult:
         """Executes and commits; only commits if an earlier attempt has recorded the end.
 
         Raises:
@@ -119,7 +154,7 @@ class BatchRun:
             if recorded is not None:
                 self._commit(read_manifest(self.store, recorded))
                 return BatchResult(rows={})
-            prepared = execute(spark, stages, self.facts, self.group)
+            prepared = execute(spark, plan.stages, self.facts, self.group, frames=plan.frames)
             self._check_there(prepared)
             self._commit(self._recorded(prepared))
         finally:

@@ -23,6 +23,9 @@ from runtime.ports import Collector
 from runtime.state.hashing import groups_of, hash_columns
 from spark_jobs.batch.plan import Deal, Emit, Read, Rows, Stage, Step, Write
 from spark_jobs.batch.subtask import Chain, Job, Subtask, check_columns, context_of, wall_clock_ms
+from spark_jobs.sources import SparkTable
+from spark_jobs.sources.event_clock import EventClock
+from spark_jobs.sources.frames import Shape
 
 CHUNK_ROWS: Final = 200_000  #: rows of whole keys that one instance of a keyed operator takes, or the largest key
 POLL_ROWS: Final = 16_384
@@ -82,6 +85,9 @@ class _Task:
     # ------------------------------------------------------------ heads
 
     def _read(self, head: Read, batches: Batches) -> Batches:
+        if head.shape is not None:
+            yield from self._pass(head, head.shape, batches)
+            return
         for ids in batches:
             for index in ids.column(0).to_pylist():
                 with _Run(self, index, self._stage.steps) as run:
@@ -105,6 +111,22 @@ class _Task:
                     time.sleep(_PAUSE_S)
         finally:
             reader.close()
+
+    def _pass(self, head: Read, shape: Shape, batches: Batches) -> Batches:
+        """The rows of one partition of a DataFrame. A subtask has several: only rows that are dealt tell them apart."""
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None, "it runs in a Spark task"
+        assert isinstance(head.source, SparkTable), "others have no shape"
+        clock = EventClock(head.source.event_time, head.source.max_disorder_ms)
+        with _Run(self, task.partitionId() % head.parallelism, self._stage.steps) as run:
+            for batch in batches:
+                rows = shape.fitted(batch)
+                run.tail.watermark = _NEVER if clock.watermark is None else clock.watermark
+                clock.note(rows)
+                yield from run.push(rows)
+            yield from run.finish()
 
     def _take(self, head: Rows, batches: Batches) -> Batches:
         """The rows of each owner, one owner after the other."""

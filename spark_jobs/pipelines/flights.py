@@ -1,7 +1,9 @@
-"""The demo job: a year of flights, joined with their airlines, summed per airline, airport and day.
+"""The demo job: flights with their airline, weather and arrival, summed per airline, airport and day.
 
     flights (folder of CSV files, unbounded) ─ prepared ─┐
-    airlines (materialised by a PySpark stage, bounded) ─┴ joined ─ daily windows ─ parquet
+    airlines (from Spark: 16 rows) ──────────────────────┴ joined ─┐
+    weather (from Spark: 26,112 hours) ────────────────────────────┴ outside ─┐
+    history (from Spark: a year, 336,776 rows) ───────────────────────────────┴ arrived ─ daily windows ─ parquet
 
 It decides the graph and its parameters. Event time is the scheduled departure on the airport's own clock.
 """
@@ -9,7 +11,7 @@ It decides the graph and its parameters. Event time is the scheduled departure o
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import pyarrow as pa
@@ -19,20 +21,18 @@ from msgspec import Meta
 from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.connectors.sources.parquet import ParquetSource
 from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count, CountIf, Max, Mean
 from runtime.pipelines import Pipeline, PipelineContext
-from spark_jobs.schemas import FLIGHT_FILES
-from spark_jobs.stages import airlines
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from spark_jobs.pipelines import tables
+from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, HISTORY, WEATHER
+from spark_jobs.sources import from_spark
 
 Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
 OptionalPath = Annotated[str, Meta(pattern="^(/|$)", max_length=1024)]
 HOUR_MS = 3_600_000
+_KEPT = ["scheduled", "carrier", "origin", "year", "month", "day", "hour", "time_hour", "flight", "dep_delay"]
 
 
 class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,10 +64,8 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Keeps the columns that the job needs; a flight that never departed was cancelled."""
-    return pa.RecordBatch.from_arrays(
-        [batch["scheduled"], batch["carrier"], batch["origin"], batch["dep_delay"], pc.is_null(batch["dep_time"])],
-        names=["scheduled", "carrier", "origin", "dep_delay", "cancelled"],
-    )
+    kept = batch.select([*_KEPT, "dep_time"])
+    return kept.set_column(len(_KEPT), "cancelled", pc.is_null(batch["dep_time"]))
 
 
 def build(params: FlightsParams, context: PipelineContext) -> Dataflow:
@@ -75,9 +73,20 @@ def build(params: FlightsParams, context: PipelineContext) -> Dataflow:
         context.check_path("airlines_csv", params.airlines_csv)
     flow = Dataflow("flights")
     flights = flow.source("flights", _source(params)).map_batches("prepared", prepare)
-    names = flow.source("airlines", ParquetSource(context.input("airlines")), parallelism=1)
-    joined = flights.join_broadcast("joined", names, on=["carrier"], take=["name"], how="left")
-    daily = joined.key_by("carrier", "name", "origin").window(
+    airlines = flow.source(
+        "airlines",
+        from_spark(lambda spark: tables.airlines(spark, params.airlines_csv), schema=AIRLINES),
+        parallelism=1,
+    )
+    weather = flow.source("weather", from_spark(tables.weather, schema=WEATHER), parallelism=1)
+    history = flow.source("history", from_spark(tables.history, schema=HISTORY))
+    named = flights.join_broadcast("joined", airlines, on=["carrier"], take=["name"], how="left")
+    hours = ["origin", "year", "month", "day", "hour"]
+    outside = named.join_broadcast("outside", weather, on=hours, take=["wet", "wind_speed"], how="left")
+    arrived = outside.join_broadcast(
+        "arrived", history, on=["time_hour", "carrier", "flight"], take=["arr_delay"], how="left"
+    )
+    daily = arrived.key_by("carrier", "name", "origin").window(
         "daily",
         timedelta(days=1),
         "scheduled",
@@ -86,6 +95,9 @@ def build(params: FlightsParams, context: PipelineContext) -> Dataflow:
             "mean_delay": Mean("dep_delay"),
             "max_delay": Max("dep_delay"),
             "cancelled": CountIf("cancelled"),
+            "wet": CountIf("wet"),
+            "max_wind": Max("wind_speed"),
+            "mean_arrival_delay": Mean("arr_delay"),
         },
     )
     daily.sink("parquet", ParquetSink(params.output_dir))
@@ -113,14 +125,9 @@ def _check(params: FlightsParams) -> None:
             raise JobRejected("same-folder", name, "the job would read its own output: choose another folder")
 
 
-def _airlines(spark: SparkSession, params: FlightsParams) -> DataFrame:
-    return airlines.frame(spark, params.airlines_csv)
-
-
 PIPELINE = Pipeline(
     name="flights",
-    description="A year of New York flights: how many, how late and how many cancelled, by airline, airport and day.",
+    description="New York flights by airline, airport and day: how many, how late, in which weather.",
     params=FlightsParams,
     build=build,
-    inputs={"airlines": _airlines},
 )

@@ -5,6 +5,7 @@
 table    `from_spark`: a DataFrame as a bounded source
 splits   the folder of splits through which its rows travel
 reader   reads these splits in a slot
+frames   what the author's function returned, checked, and its columns
 digest   tells whether two computations of a split gave the same rows
 
 Such a source is written without a folder. `Pipeline.dataflow` binds it to a folder of the run (`ports.ReadsRunInput`).

@@ -18,10 +18,10 @@ from runtime.connectors.data_roots import CheckedFolder, path_of
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.sources.open_file import OpenFile
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
 from runtime.state.hashing import groups_of, hash_columns
 from runtime.state.table import KeyedTable
+from spark_jobs.sources.event_clock import EventClock
 from spark_jobs.sources.splits import InputFolder, name_of
 
 LOOK_INTERVAL_MS: Final = 200  #: between two looks at a folder that is still being written
@@ -47,8 +47,8 @@ class SplitReader(SourceReader):
     ) -> None:
         self._folder = InputFolder(Path(path))
         self._checked = CheckedFolder.of("path", path)
-        self._schema, self._event_time, self._max_disorder_ms = schema, event_time, max_disorder_ms
-        self._early = early
+        self._schema, self._event_time, self._early = schema, event_time, early
+        self._clock = EventClock(event_time, max_disorder_ms)
         self._input = ""  #: the id in the manifest, once that is there
         self._format = ParquetFormat(schema)
         self._positions: dict[int, Position] = {}
@@ -58,7 +58,6 @@ class SplitReader(SourceReader):
         self._end: int | None = None  #: behind the last split, once the folder is complete
         self._looked_at: int | None = None
         self._current: OpenFile | None = None
-        self._largest_time: int | None = None
 
     def open(self, context: OperatorContext) -> None:
         self._context = context
@@ -84,8 +83,7 @@ class SplitReader(SourceReader):
         return self._current is None and self._end is not None and self._next >= self._end
 
     def watermark(self) -> int | None:
-        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
-        return None if self._largest_time is None else self._largest_time - self._max_disorder_ms - 1
+        return self._clock.watermark
 
     def snapshot(self, checkpoint: int) -> None:
         numbers = sorted(self._changed)
@@ -183,7 +181,5 @@ class SplitReader(SourceReader):
         if piece.malformed:
             raise DataRejected(f"{path}: {piece.malformed[0]}")
         position.next_row = piece.next_row
-        if self._event_time is not None and piece.batch.num_rows:
-            largest = int(event_times_ms(piece.batch, self._event_time).max())
-            self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
+        self._clock.note(piece.batch)
         return piece.batch if piece.batch.num_rows else None

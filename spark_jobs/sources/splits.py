@@ -119,7 +119,7 @@ class InputFolder:
         if not found.columns.equals(columns):
             raise self.changed(f"its columns were {_listed(found.columns)} and are {_listed(columns)}")
         for left in self.path.glob(f"{_ASIDE}*"):
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
         (self.path / _FAILED).unlink(missing_ok=True)
         return found
 

@@ -12,6 +12,7 @@ from runtime.core.settings import ExecutionMode
 from runtime.dataflow import Dataflow
 from runtime.pipelines import PipelineContext, parameter_schema, pipeline, registry
 from spark_jobs.batch.refusals import check_batch
+from spark_jobs.stages.materialise import inputs_of
 
 
 def describe() -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def compiled(
     max_parallelism: int | None,
     mode: ExecutionMode = ExecutionMode.STREAMING,
 ) -> dict[str, Any]:
-    """The graph of pipeline `name`, with the mode that it runs in, and the bounded inputs that it needs.
+    """The graph of pipeline `name`, with the mode that it runs in, and the sources that a PySpark stage writes for.
 
     Raises:
         JobRejected: naming the parameter or operator at fault, in BATCH also one that cannot run there.
@@ -46,7 +47,8 @@ def compiled(
     resolved = resolved_mode(flow, mode)
     if resolved is ExecutionMode.BATCH:
         check_batch(flow.compile(parallelism))
-    return {"graph": graph | {"mode": resolved}, "inputs": sorted(one.inputs)}
+    inputs = [] if resolved is ExecutionMode.BATCH else sorted(inputs_of(flow))
+    return {"graph": graph | {"mode": resolved}, "inputs": inputs}
 
 
 def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:

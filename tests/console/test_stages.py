@@ -90,8 +90,7 @@ def test_inputs_are_prepared_once_then_the_run_waits_for_a_worker(place: World, 
         place.wake("prepare_run", run_id, "stages")
     until(lambda: place.run(run_id)["state"] == "queued")
     compiled(place, new_version(place))  # by then the repeated messages have been taken too
-    assert sorted(path.name for path in inputs(place, run_id).iterdir()) == ["airlines", "airports"]
-    assert [path.read_text() for path in inputs(place, run_id).glob("*/calls")] == ["called\n", "called\n"]
+    assert (inputs(place, run_id) / "calls").read_text() == "called\n"
     assert version(place, place.run(run_id)["version_id"])["prepared_at"] is not None
     assert place.run(run_id)["lease_owner"] == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 
 from stack.demo_live import END_OF_YEAR_MS, LAST_FILES_MS, AllRead, Flow
 from stack.demo_output import Output
+from stack.demo_spark import Records, records_by_job
 
 
 def run(at: int, records: int, token: int = 1, state: str = "running", watermark: int | None = None) -> dict[str, Any]:
@@ -83,3 +85,38 @@ def test_a_file_of_another_job_is_foreign(tmp_path: Path) -> None:
     output = filled(tmp_path)
     pq.write_table(pa.table({"n": [1]}), tmp_path / "part-42-7-parquet-0-1-0.parquet")
     assert output.foreign_names() == ["part-42-7-parquet-0-1-0.parquet"]
+
+
+def task_end(stage: int, read: int, written: int) -> dict[str, Any]:
+    metrics = {"Input Metrics": {"Records Read": read}, "Output Metrics": {"Records Written": written}}
+    return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Metrics": metrics}
+
+
+def job_start(stages: list[int], description: str) -> dict[str, Any]:
+    properties = {"spark.job.description": description}
+    return {"Event": "SparkListenerJobStart", "Stage IDs": stages, "Properties": properties}
+
+
+def test_records_of_an_application_are_added_up_by_job(tmp_path: Path) -> None:
+    """Of the application that is asked for, in one file or in parts; a line that is half written ends the reading."""
+    ours = [{"Event": "SparkListenerApplicationStart", "App Name": "ours"}, job_start([0, 1], "input weather")]
+    parts = [[*ours, task_end(0, 7, 0), task_end(0, 5, 0)], [task_end(1, 0, 11), job_start([2], "input history")]]
+    (tmp_path / "eventlog_v2_a").mkdir()
+    for number, events in enumerate(parts, 1):
+        text = "\n".join(map(json.dumps, events))
+        half = "" if number == 1 else '{"Event": "SparkLis'
+        (tmp_path / "eventlog_v2_a" / f"events_{number}_a").write_text(f"{text}\n{half}")
+    (tmp_path / "eventlog_v2_a" / "appstatus_a").touch()
+    other = [{"Event": "SparkListenerApplicationStart", "App Name": "other"}, job_start([0], "x"), task_end(0, 9, 9)]
+    (tmp_path / "local-2").write_text("\n".join(map(json.dumps, other)))
+    assert records_by_job(tmp_path, "ours") == {"input weather": Records(12, 11)}
+    assert records_by_job(tmp_path / "nowhere", "ours") == {}
+
+
+def test_rows_of_two_outputs_are_compared_with_their_number(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    pq.write_table(pa.table({"n": [1, 1, 2]}), tmp_path / "one" / "part-1-1-out-0-1-0.parquet")
+    pq.write_table(pa.table({"n": [2, 1, 2]}), tmp_path / "other" / "part-2-1-out-0-1-0.parquet")
+    one, other = Output(tmp_path / "one", "1").rows_by_value(), Output(tmp_path / "other", "2").rows_by_value()
+    assert (list(one - other), list(other - one)) == (["{'n': 1}"], ["{'n': 2}"])

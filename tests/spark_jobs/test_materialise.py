@@ -1,112 +1,259 @@
-"""Materialising a bounded input: ordered, atomic, idempotent, and refused where it would harm."""
+"""Materialising the inputs of a run on Spark: ordered splits, published one by one, kept over kills."""
 
 from __future__ import annotations
 
-import json
-import threading
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected
-from spark_jobs.schemas import AIRLINES, spark_schema
-from spark_jobs.stages import airlines
-from spark_jobs.stages.materialise import MARKER, finished, materialise
+from spark_jobs.pipelines import tables
+from spark_jobs.schemas import AIRLINES, WEATHER_FILE, spark_schema
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.sources import from_spark
+from spark_jobs.sources.splits import InputFolder, name_of
+from spark_jobs.stages.materialise import SETTINGS, Progress, inputs_of, materialise
+from tests.contracts.files import Reading
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
+Make = Callable[["SparkSession"], Any]
 
-def never() -> DataFrame:
-    raise AssertionError("must not be computed again")
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """As the stage starts it."""
+    scratch = str(tmp_path_factory.mktemp("spark"))
+    settings = SparkSettings.for_batch("weir tests")
+    settings = replace(settings, scratch_dir=scratch, shuffle_partitions=2, extra={**settings.extra, **SETTINGS})
+    with spark_session(settings) as session:
+        yield session
+
+
+def write(
+    spark: SparkSession, root: Path, report: Callable[[Progress], None] = lambda _: None, **makes: Make
+) -> Progress:
+    """Materialises a source for each of `makes` below `root`."""
+    flow = Dataflow("tables")
+    for uid, make in makes.items():
+        flow.source(uid, from_spark(make))
+    flow.bind_inputs(str(root))
+    return materialise(inputs_of(flow), lambda: contextlib.nullcontext(spark), report)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """As a source reads it: splits by name, rows in their order."""
-    return [row for part in sorted(folder.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
+    """As a job reads them."""
+    reading = Reading(from_spark(lambda spark: spark.range(0)).in_folder(str(folder)))
+    found = reading.rows()
+    assert reading.exhausted()
+    return found
 
 
-def test_the_airlines_of_the_demo_are_sixteen_and_ordered(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "version" / "airlines"
-    report = materialise(lambda: airlines.frame(spark), folder)
-    found = rows_of(folder)
-    assert report["rows"] == len(found) == 16
-    assert [row["carrier"] for row in found] == sorted(row["carrier"] for row in found)
-    assert found[-1] == {"carrier": "YV", "name": "Mesa Airlines Inc."}
-    assert {path.name for path in folder.parent.iterdir()} == {"airlines", ".airlines.lock"}
+def never(_: SparkSession) -> DataFrame:
+    raise AssertionError("must not be computed again")
 
 
-def test_several_splits_keep_the_order(spark: SparkSession, tmp_path: Path) -> None:
-    report = materialise(lambda: spark.range(5_000, numPartitions=3).sortWithinPartitions("id"), tmp_path / "ids")
-    assert report == {"rows": 5_000, "files": 3}
+def test_inputs_are_written_as_ordered_splits_with_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    found = write(
+        spark, tmp_path, ids=lambda s: s.range(5_000, numPartitions=3), airlines=tables.airlines, weather=tables.weather
+    )
+    assert found.ready
+    counted = {uid: (one.state, one.splits, one.rows, one.tasks_done) for uid, one in found.inputs.items()}
+    assert counted["ids"] == ("complete", 3, 5_000, 3)
+    assert counted["airlines"][:1] + counted["airlines"][2:3] == ("complete", 16)
+    assert counted["weather"][2] == 26_112
     assert [row["id"] for row in rows_of(tmp_path / "ids")] == list(range(5_000))
+    carriers = [row["carrier"] for row in rows_of(tmp_path / "airlines")]
+    assert carriers == sorted(carriers)
+    first = pq.read_metadata(tmp_path / "ids" / name_of(0)).row_group(0).column(0).statistics
+    assert (first.min, first.max) == (0, 1_665)
+    assert {path.name for path in (tmp_path / "ids").iterdir()} == {
+        "input.json", "complete.json", *(name_of(number) for number in range(3))
+    }  # fmt: skip
 
 
-def test_a_finished_folder_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_complete_input_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    first = write(spark, tmp_path, ids=lambda s: s.range(10))
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ids").iterdir()}
+    again = write(spark, tmp_path, ids=never)
+    assert again.inputs["ids"].rows == first.inputs["ids"].rows == 10
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ids").iterdir()} == before
+
+
+def test_a_split_is_there_while_others_are_computed(spark: SparkSession, tmp_path: Path) -> None:
+    """The job reads the first splits while a task still runs, and Spark's retry of a task changes nothing."""
+    gate, tried = tmp_path / "gate", tmp_path / "tried"
+
+    def slow(session: SparkSession) -> DataFrame:
+        def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if batch.num_rows and batch.column(0)[0].as_py() >= 200:
+                    if not tried.exists():
+                        tried.touch()
+                        raise OSError("the first try")
+                    until(gate.exists)
+                yield batch
+
+        return session.range(300, numPartitions=3).mapInArrow(wait, "id long")
+
+    reading = Reading(from_spark(slow).in_folder(str(tmp_path / "ids")))
+    seen: list[int] = []
+
+    def look(_: Progress) -> None:
+        seen.extend(row["id"] for row in reading.rows())
+        if len(seen) == 200:
+            gate.touch()
+
+    write(spark, tmp_path, look, ids=slow)
+    assert seen[:200] == list(range(200)), "read before the last task could end"
+    assert [*seen, *(row["id"] for row in reading.rows())] == list(range(300))
+    assert reading.exhausted()
+
+
+def test_a_second_stage_goes_on_where_the_first_was_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """Splits that are there stay as they are, though rows of a shuffle come in another order."""
+
+    def shuffled(session: SparkSession) -> DataFrame:
+        return session.range(1_000, numPartitions=4).repartition(5, "id")
+
+    write(spark, tmp_path, ids=shuffled)
     folder = tmp_path / "ids"
-    first = materialise(lambda: spark.range(10), folder)
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert materialise(never, folder) == first
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("split-*")}
+    (folder / "complete.json").unlink()
+    for number in (1, 3):
+        (folder / name_of(number)).unlink()
+    write(spark, tmp_path, ids=shuffled)
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("split-*")}
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] == before[name]} == {name_of(number) for number in (0, 2, 4)}
+    assert sorted(row["id"] for row in rows_of(folder)) == list(range(1_000))
 
 
-def test_two_calls_at_once_write_once(spark: SparkSession, tmp_path: Path) -> None:
-    calls: list[int] = []
-    reports: list[object] = []
-
-    def make() -> DataFrame:
-        calls.append(1)
-        return spark.range(100)
-
-    threads = [threading.Thread(target=lambda: reports.append(materialise(make, tmp_path / "ids"))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1
-    assert reports[0] == reports[1]
-
-
-def test_what_a_killed_call_left_behind_is_removed(spark: SparkSession, tmp_path: Path) -> None:
-    leftover = tmp_path / ".ids.0123.tmp"
-    leftover.mkdir()
-    (leftover / "part-00000.parquet").write_bytes(b"half a file")
-    assert materialise(lambda: spark.range(7), tmp_path / "ids")["rows"] == 7
-    assert not leftover.exists()
+def test_rows_that_do_not_come_again_fail_the_input_and_the_job_that_reads_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(spark, tmp_path, ids=lambda s: s.range(100, numPartitions=2))
+    folder = InputFolder(tmp_path / "ids")
+    (folder.path / "complete.json").unlink()
+    with pytest.raises(JobRejected, match=r"split [01] has other rows when it is computed again") as refusal:
+        write(spark, tmp_path, ids=lambda s: s.range(1, 101, numPartitions=2))
+    assert (refusal.value.code, refusal.value.field) == ("input-changed", "ids")
+    assert rows_now(folder, 0) == list(range(50)), "what a job has read stays"
+    failure = folder.failure()
+    assert failure is not None
+    assert failure.code == "input-changed"
+    assert write(spark, tmp_path, ids=lambda s: s.range(100, numPartitions=2)).inputs["ids"].state == "complete"
 
 
-def test_a_failure_leaves_no_folder(spark: SparkSession, tmp_path: Path) -> None:
-    from pyspark.sql import functions as f
-
-    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
-        materialise(lambda: spark.range(3).select(f.expr("1 / id")), tmp_path / "ids")
-    assert finished(tmp_path / "ids") is None
+def rows_now(folder: InputFolder, number: int) -> list[int]:
+    found: list[int] = pq.read_table(folder.path / name_of(number))["id"].to_pylist()
+    return found
 
 
-def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "ids").mkdir()
-    (tmp_path / "ids" / "precious.txt").write_text("mine")
-    with pytest.raises(JobRejected, match="something else than a materialised input"):
-        materialise(never, tmp_path / "ids")
-    assert (tmp_path / "ids" / "precious.txt").read_text() == "mine"
+def test_without_early_a_killed_stage_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
+    source = from_spark(lambda s: s.range(7, 9), early=False).in_folder(str(tmp_path / "ids"))
+    folder = InputFolder(tmp_path / "ids")
+    first = folder.begin(pa.schema([("id", pa.int64())]), keep=False)
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "left")
+    folder.publish(tmp_path / "left", 0)
+    materialise({"ids": source}, lambda: contextlib.nullcontext(spark))
+    again = folder.manifest()
+    assert again is not None
+    assert again.id != first.id
+    assert [row["id"] for row in rows_of(folder.path)] == [7, 8]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def raises(_: SparkSession) -> DataFrame:
+    raise ValueError("no such table\nat line 7")
+
+
+BAD: dict[str, tuple[Make, str, str]] = {
+    "raises": (raises, "input-failed", "its function raised ValueError: no such table"),
+    "a missing table": (lambda s: s.table("nowhere"), "input-failed", "TABLE_OR_VIEW_NOT_FOUND"),
+    "not a DataFrame": (lambda s: [1, 2], "not-a-dataframe", "its function returned list"),
+    "streaming": (lambda s: s.readStream.format("rate").load(), "streaming-dataframe", "use from_spark_stream"),
+    "no columns": (lambda s: s.range(3).select(), "no-columns", "its DataFrame has no columns"),
+    "duplicate columns": (lambda s: s.range(3).selectExpr("id", "id AS ID"), "duplicate-column", "called 'id'"),
+    "an interval": (
+        lambda s: s.sql("SELECT INTERVAL 1 DAY AS pause"), "type-from-spark", "column 'pause' is interval day",
+    ),
+    "a variant inside": (
+        lambda s: s.sql("SELECT array(parse_json('1')) AS vs"), "type-from-spark", "column 'vs' is array<variant>",
+    ),
+    "a row that fails": (
+        lambda s: s.range(3, numPartitions=1).selectExpr("1 / id AS x"),
+        "input-failed",
+        "Spark could not compute it: .*DIVIDE_BY_ZERO",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_named_and_leaves_nothing_half_written(kind: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The other input is refused with it, before anything is computed."""
+    make, code, words = BAD[kind]
+    with pytest.raises(JobRejected, match=words) as refusal:
+        write(spark, tmp_path, bad=make)
+    assert (refusal.value.code, refusal.value.field) == (code, "bad")
+    assert "\n" not in refusal.value.detail
+    assert InputFolder(tmp_path / "bad").splits() == set()
+    assert InputFolder(tmp_path / "bad").complete() is None
+
+
+def test_nothing_is_computed_when_another_input_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(JobRejected):
+        write(spark, tmp_path, ids=lambda s: s.range(10), bad=lambda s: None)
+    assert InputFolder(tmp_path / "ids").splits() == set()
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (pa.schema([("name", pa.string())]), "has no column 'name'; it has id"),
+        (pa.schema([("id", pa.list_(pa.int64()))]), "column 'id' is int64, which does not become list"),
+    ],
+)
+def test_a_schema_that_the_frame_does_not_have_is_named(
+    schema: pa.Schema, words: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    source = from_spark(lambda s: s.range(3), schema=schema).in_folder(str(tmp_path / "ids"))
+    with pytest.raises(JobRejected, match=words):
+        materialise({"ids": source}, lambda: contextlib.nullcontext(spark))
+
+
+# ---------------------------------------------------------------- the tables of the demo
 
 
 def test_airlines_are_trimmed_and_unique(spark: SparkSession) -> None:
     raw = [(" AA", "American "), ("AA", "Zzz"), ("", "nobody"), (None, "nobody"), ("UA", None), ("B6", "JetBlue")]
-    found = airlines.clean(spark.createDataFrame(raw, spark_schema(AIRLINES))).collect()
+    found = tables.clean_airlines(spark.createDataFrame(raw, spark_schema(AIRLINES))).collect()
     assert [tuple(row) for row in found] == [("AA", "American"), ("B6", "JetBlue")]
+
+
+def test_an_hour_that_is_there_twice_counts_with_its_worse_weather(spark: SparkSession) -> None:
+    def hour(precip: float, wind: float | None) -> tuple[Any, ...]:
+        values = {"origin": "JFK", "year": 2013, "month": 11, "day": 3, "hour": 1, "precip": precip, "wind_speed": wind}
+        return tuple(values.get(name) for name in WEATHER_FILE.names)
+
+    frame = spark.createDataFrame([hour(0.0, 7.0), hour(0.2, None)], spark_schema(WEATHER_FILE))
+    assert [tuple(row) for row in tables.clean_weather(frame).collect()] == [("JFK", 2013, 11, 3, 1, True, 7.0)]
 
 
 def test_a_missing_airlines_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match=r"nowhere\.csv is not a file") as refusal:
-        airlines.frame(spark, str(tmp_path / "nowhere.csv"))
+        tables.airlines(spark, str(tmp_path / "nowhere.csv"))
     assert refusal.value.field == "airlines_csv"
-
-
-def test_the_marker_tells_rows_and_files(spark: SparkSession, tmp_path: Path) -> None:
-    materialise(lambda: spark.range(10, numPartitions=2), tmp_path / "ids")
-    assert json.loads((tmp_path / "ids" / MARKER).read_text()) == {"rows": 10, "files": 2}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.oracle import Comparison, answer, compare
-from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, spark_schema
+from spark_jobs.schemas import AIRLINES, DAILY, FLIGHTS, WEATHER_FILE, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,9 +20,10 @@ pytestmark = pytest.mark.spark
 
 
 def flight(day: int, carrier: str, delay: int | None) -> tuple[Any, ...]:
-    """A flight from JFK in March; without a delay it never left."""
+    """A flight from JFK in March, at 23:59; without a delay it never left. It arrives a minute later still."""
     values = {"year": 2013, "month": 3, "day": day, "carrier": carrier, "origin": "JFK", "dep_delay": delay}
-    values |= {"dep_time": None if delay is None else 900, "sched_dep_time": 2359}
+    values |= {"dep_time": None if delay is None else 900, "sched_dep_time": 2359, "hour": 23}
+    values |= {"arr_delay": None if delay is None else delay + 1}
     return tuple(values.get(name) for name in FLIGHTS.names)
 
 
@@ -38,18 +39,28 @@ FLOWN = [
     flight(31, "XX", 5),
 ]  # fmt: skip
 BY_HAND = [
-    row(9, "AA", "American", 3, 3.5, 10, 1),
-    row(9, "UA", "United", 1, None, None, 1),
-    row(10, "AA", "American", 1, 0.0, 0, 0),
-    row(31, "XX", None, 1, 5.0, 5, 0),
+    row(9, "AA", "American", 3, 3.5, 10, 1, 3, 20.0, 4.5),
+    row(9, "UA", "United", 1, None, None, 1, 1, 20.0, None),
+    row(10, "AA", "American", 1, 0.0, 0, 0, 0, None, 1.0),
+    row(31, "XX", None, 1, 5.0, 5, 0, 0, None, 6.0),
 ]
+
+
+def hour(day: int, precip: float, wind: float | None) -> tuple[Any, ...]:
+    values = {"origin": "JFK", "year": 2013, "month": 3, "day": day, "hour": 23, "precip": precip, "wind_speed": wind}
+    return tuple(values.get(name) for name in WEATHER_FILE.names)
+
+
+#: The clocks went back on the 9th: its hour is there twice. Nothing is known of the 31st.
+OUTSIDE = [hour(9, 0.1, 12.0), hour(9, 0.0, 20.0), hour(10, 0.0, None)]
 
 
 @pytest.fixture(scope="module")
 def expected(spark: SparkSession) -> DataFrame:
     """Computed once: each test compares the same answer with another output."""
     airlines = spark.createDataFrame([("AA", "American"), ("UA", "United")], spark_schema(AIRLINES))
-    return answer(spark.createDataFrame(FLOWN, spark_schema(FLIGHTS)), airlines).cache()
+    weather = spark.createDataFrame(OUTSIDE, spark_schema(WEATHER_FILE))
+    return answer(spark.createDataFrame(FLOWN, spark_schema(FLIGHTS)), airlines, weather).cache()
 
 
 def compared(spark: SparkSession, expected: DataFrame, folder: Path, rows: list[dict[str, Any]]) -> Comparison:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -33,6 +32,7 @@ from spark_jobs import nycflights
 from spark_jobs.feeder import Plan, feed
 from spark_jobs.pipelines import flights, wordcount
 from spark_jobs.schemas import DAILY
+from tests.spark_jobs.inputs import airlines, weather, write_flight_inputs
 
 ROWS = 9_000  #: the first eleven days
 PATIENCE_S = 60.0
@@ -106,8 +106,8 @@ class Folders:
         return self.root / "out"
 
     def flow(self, **params: Any) -> Dataflow:
-        given = flights.FlightsParams(flights_dir=str(self.flights), output_dir=str(self.output), **params)
-        return flights.build(given, PipelineContext(str(self.root / "inputs")))
+        given = {"flights_dir": str(self.flights), "output_dir": str(self.output), **params}
+        return flights.PIPELINE.dataflow(given, PipelineContext(str(self.root / "inputs")))
 
     def committed(self) -> list[dict[str, Any]]:
         parts = [pq.read_table(path) for path in sorted(self.output.glob("part-*.parquet"))]
@@ -116,13 +116,12 @@ class Folders:
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Folders:
-    """Empty folders, with the airlines already materialised."""
+def folders(tmp_path: Path, some: pa.Table) -> Folders:
+    """Empty folders, with the inputs from Spark already written."""
     found = Folders(tmp_path)
-    for folder in (found.flights, found.output, tmp_path / "inputs" / "airlines"):
+    for folder in (found.flights, found.output):
         folder.mkdir(parents=True)
-    airlines = pacsv.read_csv(nycflights.locate("airlines.csv"))
-    pq.write_table(airlines, tmp_path / "inputs" / "airlines" / "part-00000.parquet")
+    write_flight_inputs(tmp_path / "inputs", some)
     return found
 
 
@@ -132,7 +131,8 @@ def some() -> pa.Table:
 
 
 def by_hand(table: pa.Table) -> list[dict[str, Any]]:
-    names = {row["carrier"]: row["name"] for row in pacsv.read_csv(nycflights.locate("airlines.csv")).to_pylist()}
+    names = {row["carrier"]: row["name"] for row in airlines().to_pylist()}
+    outside = {tuple(row[name] for name in _HOUR): row for row in weather().to_pylist()}
 
     def key(row: dict[str, Any]) -> tuple[str, str, str]:
         return row["carrier"], row["origin"], f"{row['year']}-{row['month']:02}-{row['day']:02}T00:00:00"
@@ -141,11 +141,21 @@ def by_hand(table: pa.Table) -> list[dict[str, Any]]:
     for (carrier, origin, day), rows in itertools.groupby(sorted(table.to_pylist(), key=key), key=key):
         group = list(rows)
         delays = [row["dep_delay"] for row in group if row["dep_delay"] is not None]
-        mean = sum(delays) / len(delays) if delays else None
         cancelled = sum(row["dep_time"] is None for row in group)
-        sums = (len(group), mean, max(delays, default=None), cancelled)
-        found.append((carrier, names.get(carrier), origin, day, *sums))
+        hours = [outside.get(tuple(row[name] for name in _HOUR), {}) for row in group]
+        wet = sum((hour.get("precip") or 0) > 0 for hour in hours)
+        wind = [hour["wind_speed"] for hour in hours if hour.get("wind_speed") is not None]
+        arrivals = [row["arr_delay"] for row in group if row["arr_delay"] is not None] if carrier in names else []
+        sums = (len(group), _mean(delays), max(delays, default=None), cancelled, wet, max(wind, default=None))
+        found.append((carrier, names.get(carrier), origin, day, *sums, _mean(arrivals)))
     return [dict(zip([*DAILY.names[:4], *DAILY.names[5:]], row, strict=True)) for row in found]
+
+
+_HOUR = ("origin", "year", "month", "day", "hour")
+
+
+def _mean(values: list[int]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

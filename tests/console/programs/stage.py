@@ -17,11 +17,11 @@ def answer(params: dict[str, object]) -> object:
         return [{"name": "sums", "description": "Sums", "schema": {"type": "object"}}]
     if VERB == "compile":
         return {"graph": {**GRAPH, "asked": ARGUMENTS}, "inputs": params.get("inputs", [])}
-    folder = Path(ARGUMENTS["--to"])
+    folder = Path(ARGUMENTS["--inputs"])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "calls").open("a") as calls:
         calls.write("called\n")
-    return {"rows": 1, "files": 1}
+    return {"ready": True, "inputs": {}}
 
 
 def main() -> int:

@@ -167,7 +167,7 @@ def test_two_tries_of_a_task_that_both_write_are_committed_once(
     run = BatchRun(
         job=job, job_id="j", token=Token(1), records=MemoryRecords(token=Token(1)), store=FileStore(str(tmp_path / "s"))
     )
-    given_up = execute(cluster, plan_batch(job), run.facts, run.group)
+    given_up = execute(cluster, plan_batch(job).stages, run.facts, run.group)
     assert sum(each.rows for each in given_up) == KEYS
     assert list((tmp_path / "out").glob(".weir-*.pending"))
     assert rows_in(tmp_path / "out") == []

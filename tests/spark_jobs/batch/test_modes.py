@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,6 +26,7 @@ from tests.spark_jobs.batch.flows import (
     table_in,
     through_a_shuffle,
 )
+from tests.spark_jobs.inputs import write_flight_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,12 +77,11 @@ def test_every_type_that_spark_lacks_comes_back_as_it_was(cluster: SparkSession,
 
 
 def _flights(root: Path) -> dict[str, Any]:
-    for folder in (root / "flights", root / "inputs" / "airlines"):
-        folder.mkdir(parents=True)
-    for _ in feed(nycflights.read_flights().slice(0, FLIGHTS), root / "flights", Plan(files=11), 0):
+    flights = nycflights.read_flights()
+    (root / "flights").mkdir()
+    for _ in feed(flights.slice(0, FLIGHTS), root / "flights", Plan(files=11), 0):
         pass
-    airlines = pacsv.read_csv(nycflights.locate("airlines.csv"))
-    pq.write_table(airlines, root / "inputs" / "airlines" / "part-00000.parquet")
+    write_flight_inputs(root / "inputs", flights)  # for STREAMING; in BATCH Spark reads the tables itself
     return {"flights_dir": str(root / "flights")}
 
 

@@ -31,7 +31,7 @@ ROWS = pa.schema([("key", pa.int64())])
 def plan(build: Callable[[Stream], Stream], source: Any = None, parallelism: int = 2) -> list[str]:
     flow = Dataflow("planned")
     build(flow.source("numbers", source or SequenceSource(rows=10))).sink("out", DiscardSink())
-    return [stage.name for stage in plan_batch(flow.compile(parallelism))]
+    return [stage.name for stage in plan_batch(flow.compile(parallelism)).stages]
 
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -60,7 +60,7 @@ def test_rows_for_several_readers_are_kept_once() -> None:
     joined = numbers.map_batches("b", same)
     counts.sink("counted", DiscardSink())
     joined.sink("all", DiscardSink())
-    stages = plan_batch(flow.compile(2))
+    stages = plan_batch(flow.compile(2)).stages
     assert [stage.name for stage in stages if stage.shared] == ["numbers → a"]
     for stage in stages:
         assert isinstance(stage.head, Read) or stage.head.stage < stage.number
@@ -69,7 +69,7 @@ def test_rows_for_several_readers_are_kept_once() -> None:
 
 def test_columns_of_a_function_over_batches_are_found_with_real_rows(tmp_path: Path) -> None:
     write_inputs(tmp_path)
-    stages = plan_batch(flow_of("join", tmp_path, tmp_path / "out").compile(2))
+    stages = plan_batch(flow_of("join", tmp_path, tmp_path / "out").compile(2)).stages
     (kept,) = [stage for stage in stages if stage.broadcast]
     assert isinstance(kept.tail, Emit)
     assert kept.tail.wire.schema.names == ["key", "name"]
@@ -82,7 +82,7 @@ def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path
     flow.source("none", source).map_batches("even", even).key_by("half").aggregate("n", {"n": Count()}).sink(
         "out", DiscardSink()
     )
-    (first, second) = plan_batch(flow.compile(1))
+    (first, second) = plan_batch(flow.compile(1)).stages
     assert isinstance(first.tail, Emit)
     assert first.tail.wire.schema == EVENTS.append(pa.field("half", pa.int64()))
     assert isinstance(second.head, Rows)
@@ -92,7 +92,7 @@ def test_columns_of_an_empty_folder_are_found_with_an_empty_batch(tmp_path: Path
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_family_of_flows_can_be_planned(name: str, tmp_path: Path) -> None:
     write_inputs(tmp_path)
-    assert plan_batch(flow_of(name, tmp_path, tmp_path / "out").compile(3))
+    assert plan_batch(flow_of(name, tmp_path, tmp_path / "out").compile(3)).stages
 
 
 # ---------------------------------------------------------------- refusals
@@ -191,7 +191,7 @@ def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:
     flow = Dataflow("windows")
     rows = flow.source("numbers", SequenceSource(rows=10)).key_by("key")
     rows.window("w", timedelta(seconds=1), "time", {"n": Count()}).sink("out", DiscardSink())
-    first, _ = plan_batch(flow.compile(2))
+    first, _ = plan_batch(flow.compile(2)).stages
     assert isinstance(first.tail, Emit)
     assert first.tail.folding is not None
     assert first.tail.wire.schema.names[0] == "key"

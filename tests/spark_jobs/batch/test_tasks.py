@@ -57,7 +57,7 @@ def keyed_stage(parallelism: int = 1) -> Stage:
     traced = rows.key_by("key").process("trace", Trace, SEEN, time="at")
     traced.sink("out", DiscardSink())
     traced.sink("again", DiscardSink())  # so that what it emits leaves the task as rows
-    return plan_batch(flow.compile(parallelism))[1]
+    return plan_batch(flow.compile(parallelism)).stages[1]
 
 
 def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -200,7 +200,7 @@ def test_rows_that_streaming_would_drop_are_refused() -> None:
     source = SequenceSource(rows=100_000, microseconds_per_row=1_000)
     rows = flow.source("numbers", source).map_batches("earlier", _an_hour_earlier)
     rows.key_by("key").window("w", timedelta(seconds=10), "time", {"n": Count()}).sink("out", DiscardSink())
-    stage = plan_batch(flow.compile(1))[0]
+    stage = plan_batch(flow.compile(1)).stages[0]
     ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
     with pytest.raises(TaskRefused, match=r"late-rows-in-batch.*w.*max_disorder_ms"):
         list(task_of(stage, JOB, {})(ids))
@@ -216,7 +216,7 @@ def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:
     numbers = flow.source("numbers", SequenceSource(rows=1_000))
     numbers.sink("out", DiscardSink())
     numbers.sink("again", DiscardSink())
-    stage = plan_batch(flow.compile(3))[0]
+    stage = plan_batch(flow.compile(3)).stages[0]
     assert isinstance(stage.tail, Emit)
     found: Counter[int] = Counter()
     for index in range(3):

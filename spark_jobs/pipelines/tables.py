@@ -1,0 +1,53 @@
+"""What the flights job reads through Spark: airlines, the weather of each hour, and a year of history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.errors import JobRejected
+from spark_jobs import nycflights
+from spark_jobs.schemas import AIRLINES, FLIGHTS, HISTORY, WEATHER, WEATHER_FILE, read_csv
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def airlines(spark: SparkSession, path: str = "") -> DataFrame:
+    """Airlines of the CSV at `path` (empty: those of the demo's data), one row per carrier.
+
+    Raises:
+        JobRejected: the file is not there.
+    """
+    source = Path(path) if path else nycflights.locate("airlines.csv")
+    if not source.is_file():
+        raise JobRejected("missing-file", "airlines_csv", f"{source} is not a file")
+    return clean_airlines(read_csv(spark, source, AIRLINES))
+
+
+def clean_airlines(rows: DataFrame) -> DataFrame:
+    """Trims, drops rows without a carrier, keeps the alphabetically first name of a carrier, orders by carrier."""
+    from pyspark.sql import functions as f
+
+    trimmed = rows.select(*(f.trim(f.col(name)).alias(name) for name in AIRLINES.names))
+    named = trimmed.where((f.col("carrier") != "") & f.col("name").isNotNull())
+    return named.groupBy("carrier").agg(f.min("name").alias("name")).orderBy("carrier").select(*AIRLINES.names)
+
+
+def weather(spark: SparkSession) -> DataFrame:
+    """One row per airport and hour. When clocks go back, two hours have one number, and the worse one counts."""
+    return clean_weather(read_csv(spark, nycflights.locate("weather.csv"), WEATHER_FILE, nycflights.NULL))
+
+
+def clean_weather(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    hours = rows.groupBy("origin", "year", "month", "day", "hour")
+    wet, wind = f.max(f.col("precip") > 0).alias("wet"), f.max("wind_speed").alias("wind_speed")
+    return hours.agg(wet, wind).select(*WEATHER.names)
+
+
+def history(spark: SparkSession) -> DataFrame:
+    """The archive of the year: when each flight arrived. Its key is the scheduled hour, the carrier and the number."""
+    rows = read_csv(spark, nycflights.flights_csv(), FLIGHTS, nycflights.NULL)
+    return rows.select(*HISTORY.names)

@@ -1,0 +1,25 @@
+"""The watermark of a source whose rows are out of order by a known bound."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from runtime.operators.event_time import event_times_ms
+
+
+class EventClock:
+    """The largest event time so far, less the disorder. Without a column of event times there is no watermark."""
+
+    def __init__(self, column: str | None, max_disorder_ms: int) -> None:
+        self._column, self._max_disorder_ms = column, max_disorder_ms
+        self._largest: int | None = None
+
+    def note(self, batch: pa.RecordBatch) -> None:
+        if self._column is not None and batch.num_rows:
+            largest = int(event_times_ms(batch, self._column).max())
+            self._largest = largest if self._largest is None else max(largest, self._largest)
+
+    @property
+    def watermark(self) -> int | None:
+        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        return None if self._largest is None else self._largest - self._max_disorder_ms - 1

@@ -1,0 +1,112 @@
+"""Sources `from_spark` in both modes, on a Spark with two executors: splits in STREAMING, the DataFrame in BATCH."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.dataflow import Dataflow, Stream
+from runtime.errors import DataRejected, JobRejected
+from runtime.hosts.local import run_local
+from runtime.operators.aggregates import Count, Max
+from spark_jobs.batch.run import plan_batch, run_batch
+from spark_jobs.sources import from_spark
+from spark_jobs.stages.materialise import inputs_of, materialise
+from tests.spark_jobs.batch.flows import rows_in, schema_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROWS = 3_000
+PAIRS = pa.schema([("key", pa.string()), ("twice", pa.int64())])
+
+
+def events(spark: SparkSession) -> DataFrame:
+    """Text keys, times in order within a partition, a nested column and names that Spark reads as something else."""
+    columns = [
+        "concat('k', id % 7) AS key",
+        "id AS `a.b`",
+        "timestamp_millis(id * 1000) AS at",
+        "IF(id % 5 = 0, NULL, array(id, id + 1)) AS pair",
+    ]
+    return spark.range(ROWS, numPartitions=4).selectExpr(*columns)
+
+
+def names(spark: SparkSession) -> DataFrame:
+    return spark.range(5).selectExpr("concat('k', id) AS key", "concat('name ', id) AS name")
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("half", pa.array(batch["a.b"].to_numpy() // 2))
+
+
+def pairs(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": row["key"], "twice": number} for number in row["pair"] or ()]
+
+
+def windows(stream: Stream) -> Stream:
+    return stream.key_by("key").window("minutes", timedelta(minutes=1), "at", {"rows": Count(), "most": Max("a.b")})
+
+
+def joined(stream: Stream) -> Stream:
+    build = stream.flow.source("names", from_spark(names), parallelism=1)
+    return stream.join_broadcast("joined", build, on=["key"], take=["name"], how="left").map_batches("half", doubled)
+
+
+FAMILY: Mapping[str, Callable[[Stream], Stream]] = {
+    "windows": windows,
+    "join": joined,
+    "flat_map": lambda stream: stream.flat_map("pairs", pairs, PAIRS),
+}
+
+
+def flow_of(name: str, output: Path) -> Dataflow:
+    flow = Dataflow("frames")
+    FAMILY[name](flow.source("events", from_spark(events, event_time="at"))).sink("out", ParquetSink(str(output)))
+    return flow
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_both_modes_commit_the_same_rows(name: str, cluster: SparkSession, tmp_path: Path) -> None:
+    """S0-10."""
+    streaming, batch = tmp_path / "streaming", tmp_path / "batch"
+    flow = flow_of(name, streaming)
+    flow.bind_inputs(str(tmp_path / "inputs"))
+    materialise(inputs_of(flow), lambda: contextlib.nullcontext(cluster))
+    run_local(flow, parallelism=2, storage=str(tmp_path / "s"))
+    run_batch(flow_of(name, batch), parallelism=2, spark=cluster, storage=str(tmp_path / "b"))
+    assert rows_in(streaming)
+    assert rows_in(batch) == rows_in(streaming)
+    assert schema_in(batch).equals(schema_in(streaming))
+
+
+def test_a_frame_that_cannot_be_read_is_refused_before_anything_is_computed(
+    cluster: SparkSession, tmp_path: Path
+) -> None:
+    flow = Dataflow("bad")
+    flow.source("ids", from_spark(lambda s: s.range(1).selectExpr("INTERVAL 1 DAY AS d"))).sink(
+        "out", ParquetSink(str(tmp_path / "out"))
+    )
+    with pytest.raises(JobRejected, match="column 'd' is interval day") as refusal:
+        plan_batch(flow.compile(1), cluster)
+    assert (refusal.value.code, refusal.value.field) == ("type-from-spark", "ids")
+
+
+def test_a_value_that_has_no_place_in_the_schema_fails_the_run_and_is_named(
+    cluster: SparkSession, tmp_path: Path
+) -> None:
+    flow = Dataflow("bad")
+    source = from_spark(lambda s: s.range(300), schema=pa.schema([("id", pa.int8())]))
+    flow.source("ids", source).sink("out", ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(DataRejected, match="source 'ids', column 'id'"):
+        run_batch(flow, parallelism=1, spark=cluster, storage=str(tmp_path / "b"))
+    assert rows_in(tmp_path / "out") == [] if (tmp_path / "out").exists() else True

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
-from runtime.core.envelope import home_of, inside
+from runtime.core.envelope import FILE_NAME, Keys, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
-from runtime.io.manifests import read_manifest
+from runtime.state.broadcast import EVERYWHERE
 from runtime.state.objects import ObjectTable
 from runtime.state.schema import TableSchema
 from runtime.state.segments import read_segment
@@ -56,15 +56,20 @@ class Opened:
         return FileStore(self.root)
 
 
-def open_checkpoint(path: str) -> Opened:
+def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
     """Opens the checkpoint in the folder `path`, where a job wrote it, or the savepoint that was copied there.
+
+    Args:
+        keys: the manifest must be signed with one of them; none: signatures are not looked at.
 
     Raises:
         CorruptState: missing, truncated, altered or not a manifest; the file is named.
-        JobRejected: its format is newer than this software, or it was moved and shares files with others.
+        JobRejected: its format is newer than this software, its signature is missing or of another key, or it was
+            moved and shares files with others.
     """
     folder = Path(path).absolute()
-    manifest = read_manifest(FileStore(str(folder.parent)), folder.name)
+    data = FileStore(str(folder)).get(FILE_NAME)
+    manifest = opened(data, f"{folder}/{FILE_NAME}", keys, signed=bool(keys))
     if folder.name == home_of(manifest):
         return Opened(str(folder.parent), manifest)
     files = inside(manifest, path)
@@ -148,7 +153,7 @@ def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[st
 def row_schema(state: State) -> pa.Schema:
     """The columns of `rows`: operator, state, key group, then those of the state."""
     columns = pa.schema(list(state.stored)[0 if state.broadcast else 2 :])
-    if _holds_objects(state):
+    if holds_objects(state):
         columns = _OBJECT_COLUMNS
     taken = sorted(set(columns.names) & set(OWN_COLUMNS))
     if taken:
@@ -166,19 +171,23 @@ def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch
     """
     schema = row_schema(state)
     for files in state.files:
-        if state.broadcast and not _holds_objects(state):
+        if state.broadcast and not holds_objects(state):
             for segment in files:
                 batch = read_segment(opened.store, segment)
                 yield _named(state, [pa.nulls(batch.num_rows, pa.int32()), *batch.columns], schema)
-        elif _holds_objects(state):
+        elif holds_objects(state):
             yield _object_rows(opened, state, files, groups, schema)
         else:
             yield _table_rows(opened, state, files, groups, schema)
 
 
-def _table_rows(
-    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
-) -> pa.RecordBatch:
+def read_table(opened: Opened, state: State, files: tuple[Segment, ...], groups: range) -> KeyedTable:
+    """The typed table that the file chain `files` holds for the key groups `groups`.
+
+    Raises:
+        CorruptState: a file is missing, truncated or altered; it is named.
+        JobRejected: the manifest does not tell keys from values.
+    """
     if state.value_columns is None:
         detail = "its manifest is older than the record of value columns: restore it once and take a new savepoint"
         raise JobRejected("old-manifest", state.name, detail)
@@ -189,7 +198,27 @@ def _table_rows(
     for segment in files:
         if mine := _overlap(segment, groups):
             table.take_over(read_segment(opened.store, segment, mine), mine)
-    copied = table.copy_all()
+    return table
+
+
+def read_objects(opened: Opened, state: State, files: tuple[Segment, ...], groups: range) -> ObjectTable:
+    """The entries that the file chain `files` holds for the key groups `groups`; of broadcast state all.
+
+    Raises:
+        CorruptState: a file is missing, truncated or altered; it is named.
+    """
+    table = ObjectTable(state.name)
+    for segment in files:
+        mine = _overlap(segment, groups)
+        if mine or state.broadcast:
+            table.take_over(read_segment(opened.store, segment, mine), EVERYWHERE if state.broadcast else mine)
+    return table
+
+
+def _table_rows(
+    opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
+) -> pa.RecordBatch:
+    copied = read_table(opened, state, files, groups).copy_all()
     batch = copied.to_batch(np.arange(len(copied)))
     return _named(state, [batch.column(0), *batch.columns[2:]], schema)
 
@@ -197,22 +226,33 @@ def _table_rows(
 def _object_rows(
     opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
 ) -> pa.RecordBatch:
-    table = ObjectTable(state.name)
-    for segment in files:
-        mine = _overlap(segment, groups)
-        if mine or state.broadcast:
-            table.take_over(read_segment(opened.store, segment, mine), range(opened.manifest.max_parallelism))
-    found = [_object_row(*entry, stored) for entry, stored in table.items()]
+    entries = read_objects(opened, state, files, groups).items()
+    found = [_object_row(*entry, stored, is_broadcast=state.broadcast) for entry, stored in entries]
     fields = list(schema)[2:]
     columns = [pa.array([row[place] for row in found], field.type) for place, field in enumerate(fields)]
     return _named(state, columns, schema)
 
 
-def _object_row(group: int, key: bytes, place: Any, stored: Any) -> tuple[Any, ...]:
-    expires, value = _decode(stored) if isinstance(stored, bytes) else (None, stored)
+def _object_row(group: int, key: bytes, place: Any, stored: Any, *, is_broadcast: bool) -> tuple[Any, ...]:
     values = _decode(key)
+    expires, value = _expiry_and_value(values, stored, is_broadcast=is_broadcast)
     one = values[0] if isinstance(values, list) and len(values) == 1 else values
     return group, _json(one), _json(_place(place)), _json(value), None if expires is None else expires * 1000
+
+
+def _expiry_and_value(key: Any, stored: Any, *, is_broadcast: bool) -> tuple[int | None, Any]:
+    """Timers have no value: their time is the place. What an operator keeps by key group alone has no time to live."""
+    if not isinstance(stored, bytes) or not stored:
+        return None, stored or None if isinstance(stored, bytes) else stored
+    if is_broadcast:
+        return None, _decode(stored)
+    if isinstance(key, list):
+        expires, value = _decode(stored)
+        return expires, value
+    try:
+        return None, _decode(stored)
+    except msgspec.DecodeError:  # held rows, as an Arrow stream
+        return None, stored
 
 
 def _place(place: Any) -> Any:
@@ -235,7 +275,8 @@ def _overlap(segment: Segment, groups: range) -> range:
     return range(max(groups.start, segment.first_group), min(groups.stop, segment.last_group + 1))
 
 
-def _holds_objects(state: State) -> bool:
+def holds_objects(state: State) -> bool:
+    """Whether it is state of Python functions: entries of bytes by key."""
     stored = state.stored
     return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
 

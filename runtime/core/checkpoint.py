@@ -81,17 +81,29 @@ class Fate(StrEnum):
     UNKNOWN = "unknown"  #: never pending in this attempt, or so long ago that it is forgotten
 
 
-def folder_of(kind: CheckpointKind, checkpoint: int, token: int) -> str:
-    """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it."""
-    return f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
+def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
+    """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it.
+
+    `variant` tells a savepoint that was written outside of any attempt from others with the same numbers.
+    """
+    folder = f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
+    return f"{folder}-{variant}" if variant else folder
 
 
 def numbers_of(folder: str) -> tuple[int, int] | None:
     """Checkpoint id and token of a folder that `folder_of` named; None for any other name."""
-    kind, *numbers = folder.split("-")
+    kind, *rest = folder.split("-")
+    numbers, variant = rest[:2], rest[2:]
     if kind not in ("chk", "savepoint") or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
         return None
+    if variant and (kind != "savepoint" or len(variant) > 1 or not is_variant(variant[0])):
+        return None
     return int(numbers[0]), int(numbers[1])
+
+
+def is_variant(text: str) -> bool:
+    """Whether `text` may be the variant of a manifest: it is part of the name of a folder."""
+    return text.isascii() and text.isalnum()
 
 
 class FinishedState(StrEnum):
@@ -177,10 +189,11 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     finished: FinishedState
     subtasks: dict[int, SubtaskSnapshot] = {}
+    origin: str = ""  #: how its state was made where no running job made it, in words for people
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a completed checkpoint is. `token` is the attempt that took it."""
+    """What a completed checkpoint is. `token` is the attempt that took it; 0: it was written outside of a job."""
 
     format: int = FORMAT_VERSION
     job: str
@@ -190,6 +203,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     triggered_at: int
     max_parallelism: int
     operators: dict[str, OperatorSnapshot]
+    variant: str = ""  #: of a savepoint with token 0; see `folder_of`
 
     def segments(self) -> tuple[Segment, ...]:
         return tuple(s for o in self.operators.values() for t in o.subtasks.values() for s in t.segments())

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, Segment, folder_of
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest, Segment, folder_of, is_variant
 from runtime.core.mapping import newer_format
 from runtime.errors import CorruptState, JobRejected
 
@@ -72,6 +72,7 @@ def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> 
         _check_format(msgspec.json.decode(body, type=_Header).format, name)
         manifest = msgspec.json.decode(body, type=Manifest)
         _check_paths(manifest, name)
+        _check_variant(manifest, name)
         return manifest
     except msgspec.DecodeError as error:
         raise CorruptState(name, f"not a readable manifest: {error}") from error
@@ -79,7 +80,7 @@ def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> 
 
 def home_of(manifest: Manifest) -> str:
     """The folder below the job's storage root that the checkpoint was written to."""
-    return folder_of(manifest.kind, manifest.checkpoint, manifest.token)
+    return folder_of(manifest.kind, manifest.checkpoint, manifest.token, manifest.variant)
 
 
 def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
@@ -127,6 +128,12 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     for segment in manifest.segments():
         if "\0" in segment.path or any(part in ("", ".", "..") for part in segment.path.split("/")):
             raise JobRejected("bad-path", name, f"it names a file by a path that no checkpoint has: {segment.path!r}")
+
+
+def _check_variant(manifest: Manifest, name: str) -> None:
+    """It is part of the folder that a restore copies the savepoint to."""
+    if manifest.variant and not is_variant(manifest.variant):
+        raise JobRejected("bad-path", name, f"no savepoint has a folder with {manifest.variant!r} in its name")
 
 
 def _signature(body: bytes, key: bytes) -> str:

@@ -183,15 +183,18 @@ class JobGraph:
         }  # fmt: skip
 
 
+def check_uid(uid: str) -> None:
+    """Raises JobRejected: no operator can have this uid."""
+    if not _UID.fullmatch(uid):
+        raise JobRejected("bad-uid", uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most")
+
+
 def _check_operators(graph: JobGraph) -> None:
     if not 0 < graph.max_parallelism <= MAX_KEY_GROUPS:
         raise JobRejected("bad-max-parallelism", "max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}")
     seen: set[str] = set()
     for operator in graph.operators:
-        if not _UID.fullmatch(operator.uid):
-            raise JobRejected(
-                "bad-uid", operator.uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most"
-            )
+        check_uid(operator.uid)
         if operator.uid in seen:
             raise JobRejected("duplicate-uid", operator.uid, "two operators have this uid")
         if not 0 < operator.parallelism <= graph.max_parallelism:

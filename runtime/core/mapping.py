@@ -230,13 +230,14 @@ def _kept(
 
 
 def _continued(held: OperatorSnapshot) -> tuple[Fate, str]:
+    origin = f" ({held.origin})" if held.origin else ""
     match held.finished:
         case FinishedState.FINISHED:
-            return Fate.FINISHED, "it had finished and is skipped"
+            return Fate.FINISHED, f"it had finished and is skipped{origin}"
         case FinishedState.PARTLY:
-            return Fate.MATCHED, "some of its subtasks had finished; what was left is dealt to all"
+            return Fate.MATCHED, f"some of its subtasks had finished; what was left is dealt to all{origin}"
         case FinishedState.RUNNING:  # pragma: no branch
-            return Fate.MATCHED, "it goes on from its state"
+            return Fate.MATCHED, f"it goes on from its state{origin}"
 
 
 def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> Problem | None:

@@ -142,6 +142,15 @@ class SubtaskState:
             self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
         return self._maps.setdefault(name, BroadcastMap(table))
 
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """The kind of every declared state, by name."""
+        return self._kinds
+
+    def table(self, name: str) -> KeyedTable | ObjectTable:
+        """A keyed state that was declared."""
+        return self._tables[name]
+
     # ------------------------------------------------------------ restoring
 
     def restore(self, restored: Restored) -> None:

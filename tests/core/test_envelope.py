@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot, folder_of, numbers_of
 from runtime.core.envelope import at_home, home_of, inside, keys_of, opened, sealed
 from runtime.core.messages import CheckpointKind
 from runtime.errors import CorruptState, JobRejected
@@ -134,3 +134,24 @@ def test_a_manifest_that_names_files_outside_the_storage_is_refused(path: str) -
     with pytest.raises(JobRejected, match="path that no checkpoint has") as refused:
         opened(sealed(manifest({"a": [held]}, checkpoint=7, token=3)), "m.json")
     assert refused.value.code == "bad-path"
+
+
+def test_a_savepoint_written_outside_of_a_job_has_a_folder_of_its_own() -> None:
+    """Two of them may have the same numbers, and both may lie in the storage of one job."""
+    made = msgspec.structs.replace(manifest({"a": [SNAPSHOT]}), kind=CheckpointKind.SAVEPOINT, token=0, variant="1f0c")
+    assert home_of(made) == f"savepoint-{made.checkpoint}-0-1f0c"
+    assert numbers_of(home_of(made)) == (made.checkpoint, 0)
+    assert opened(sealed(made), "it") == made
+    assert folder_of(CheckpointKind.SAVEPOINT, 1, 2) == "savepoint-1-2"
+
+
+@pytest.mark.parametrize("folder", ["chk-1-0-1f0c", "savepoint-1-0-1f-0c", "savepoint-1-0-", "savepoint-1", "a-1-2"])
+def test_other_folders_are_not_ours(folder: str) -> None:
+    assert numbers_of(folder) is None
+
+
+@pytest.mark.parametrize("variant", ["..", "a/b", "a-b", "ä"])
+def test_a_variant_that_is_no_name_is_refused(variant: str) -> None:
+    made = msgspec.structs.replace(manifest({"a": [SNAPSHOT]}), kind=CheckpointKind.SAVEPOINT, variant=variant)
+    with pytest.raises(JobRejected, match="no savepoint has a folder with"):
+        opened(sealed(made), "it")

@@ -49,6 +49,13 @@ def test_a_partly_finished_operator_is_matched_and_said_to_be_so() -> None:
     assert not mapped(manifest({"a": [HELD]}))["a"].partly_finished
 
 
+def test_state_that_no_job_made_is_said_to_be_so() -> None:
+    made = manifest({"a": [HELD]})
+    operators = {"a": msgspec.structs.replace(made.operators["a"], origin="bootstrapped from rows")}
+    found = mapped(msgspec.structs.replace(made, operators=operators))["a"]
+    assert found.reason == "it goes on from its state (bootstrapped from rows)"
+
+
 def test_the_bytes_of_state_are_those_of_all_segments() -> None:
     both = SubtaskSnapshot(keyed={"k": (segment("1"), segment("2"))}, broadcast={"r": (segment("3"),)})
     assert mapped(manifest({"a": [both, HELD]}))["a"].state_bytes == 40

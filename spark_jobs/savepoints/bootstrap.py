@@ -1,0 +1,203 @@
+"""The state that an operator has after it has processed rows: the operator itself runs over them, in memory.
+
+Its output is dropped, and no event time passes: timers are set and none fires, windows open and none is complete. It
+knows no Spark; one call makes the state of one subtask. (Flink's State Processor API: `StateBootstrapTransformation`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.blueprint import CompiledJob, Folding
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.graph import EdgeSpec, Partitioning, Role
+from runtime.core.ids import OperatorId, Token
+from runtime.core.keygroups import range_of
+from runtime.errors import JobRejected, OperatorFailure, WeirError
+from runtime.operators.process import KeyedProcess, KeyedProcessFunction
+from runtime.operators.running import RunningAggregate
+from runtime.operators.sliding import SlidingWindow
+from runtime.operators.window import TumblingWindow
+from runtime.ports import Operator, OperatorContext, SnapshotStore
+from runtime.state.key_types import KeyTypes
+from runtime.state.store import SubtaskState
+
+_FIRST_CHECKPOINT: Final = 1
+_SUPPORTED: Final = (RunningAggregate, KeyedProcess, TumblingWindow, SlidingWindow)
+_NO_OUTPUT: Final = pa.schema([])
+
+Function = Callable[[], KeyedProcessFunction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bootstrap:
+    """An operator behind `key_by`, and how its state is made. Survives cloudpickle.
+
+    Args:
+        function: makes the function that fills the states of a process function in place of its own.
+        parallelism: subtasks that the state is cut into.
+    """
+
+    job: CompiledJob
+    uid: str
+    function: Function | None
+    parallelism: int
+
+    @property
+    def edge(self) -> EdgeSpec:
+        return _keyed_edge(self.job, self.uid)[1]
+
+    @property
+    def folding(self) -> Folding | None:
+        return self.job.foldings.get(_keyed_edge(self.job, self.uid)[0])
+
+    @property
+    def max_parallelism(self) -> int:
+        return self.job.graph.max_parallelism
+
+    @property
+    def time(self) -> str | None:
+        """The column of event times, if the operator has one."""
+        if self.folding is not None:
+            return self.folding.time
+        operator = self._operator()
+        return operator.time if isinstance(operator, KeyedProcess) else None
+
+    def check(self) -> None:
+        """Refuses what cannot be bootstrapped.
+
+        Raises:
+            JobRejected: there is no such operator, its state is not that of rows, or the function has other states.
+        """
+        operator = self._own()
+        if not isinstance(operator, _SUPPORTED):
+            detail = "state is bootstrapped from rows for process functions behind key_by, aggregates and windows only"
+            raise JobRejected("cannot-bootstrap", self.uid, detail)
+        if self.function is None:
+            return
+        if not isinstance(operator, KeyedProcess):
+            raise JobRejected("cannot-bootstrap", self.uid, "a function fills the state of a process function only")
+        declared, given = (self._opened(one).kinds for one in (operator, self._operator()))
+        unknown = sorted(set(given) - set(declared))
+        if unknown:
+            known = ", ".join(sorted(name for name in declared if not name.startswith("_")))
+            detail = f"the function fills state {unknown[0]!r}, and the operator has only {known}"
+            raise JobRejected("unknown-state", self.uid, detail)
+
+    def snapshot(
+        self,
+        index: int,
+        batches: Iterable[pa.RecordBatch],
+        store: SnapshotStore,
+        prefix: str,
+        now_ms: Callable[[], int],
+    ) -> SubtaskSnapshot:
+        """The state of subtask `index` after these rows, stored under `prefix`.
+
+        Args:
+            batches: rows whose key groups the subtask owns.
+            now_ms: processing time, for a time to live.
+
+        Raises:
+            WeirError: the operator cannot process a row.
+        """
+        operator, state = self._operator(), self._state(index)
+        types = KeyTypes(self.uid)
+        context = self._context(index, state, now_ms)
+        try:
+            self._call(index, "open", operator.open, context)
+            self._call(index, "start", operator.start, _DROPPED)
+            for batch in batches:
+                types.check(batch.schema, self.edge.keys)
+                for part in self._folded(batch):
+                    self._call(index, "process", operator.process, 0, part, _DROPPED)
+            self._call(index, "snapshot", operator.snapshot, _FIRST_CHECKPOINT)
+            found, _ = state.capture(full=True).write(store, prefix)
+        finally:
+            operator.close()
+        kept = {name: segments for name, segments in found.keyed.items() if segments}
+        return msgspec.structs.replace(found, keyed=kept, broadcast={}, key_types=types.by_column())
+
+    # ------------------------------------------------------------ inside
+
+    def _own(self) -> Operator:
+        """As in the job."""
+        known = [operator.uid for operator in self.job.graph.operators]
+        if self.uid not in known:
+            detail = f"the job has no operator {self.uid!r}, only {', '.join(known)}"
+            raise JobRejected("unknown-operator", self.uid, detail)
+        if self.job.graph.by_uid[OperatorId(self.uid)].role is not Role.OPERATOR:
+            detail = "state is bootstrapped from rows for operators only, not for sources and sinks"
+            raise JobRejected("cannot-bootstrap", self.uid, detail)
+        return self.job.operators[OperatorId(self.uid)]()
+
+    def _operator(self) -> Operator:
+        """With the function that fills the states."""
+        operator = self._own()
+        if self.function is None or not isinstance(operator, KeyedProcess):
+            return operator
+        return KeyedProcess(self.function(), self.edge.keys, _NO_OUTPUT, operator.time)
+
+    def _opened(self, operator: Operator) -> SubtaskState:
+        state = self._state(0)
+        self._call(0, "open", operator.open, self._context(0, state, lambda: 0))
+        operator.close()
+        return state
+
+    def _state(self, index: int) -> SubtaskState:
+        groups = range_of(index, self.max_parallelism, self.parallelism)
+        return SubtaskState(groups, self.max_parallelism, None)
+
+    def _context(self, index: int, state: SubtaskState, now_ms: Callable[[], int]) -> OperatorContext:
+        return OperatorContext(
+            job=self.job.name,
+            uid=self.uid,
+            index=index,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            token=Token(0),
+            state=state,
+            now_ms=now_ms,
+        )
+
+    def _folded(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What a window is sent for these rows."""
+        folding = self.folding
+        if folding is None:
+            yield batch
+            return
+        combiner = folding.make()
+        yield from combiner.add(batch)
+        yield from combiner.flush()
+
+    def _call(self, index: int, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except WeirError:
+            raise
+        except Exception as error:
+            raise OperatorFailure(self.uid, index, hook, error) from error
+
+
+class _Dropped:
+    """A collector: there is no one behind it."""
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """The rows were the output of the time before the savepoint."""
+
+
+_DROPPED: Final = _Dropped()
+
+
+def _keyed_edge(job: CompiledJob, uid: str) -> tuple[int, EdgeSpec]:
+    """The edge behind `key_by` into the operator, and its number."""
+    return next(
+        (number, edge)
+        for number, edge in enumerate(job.graph.edges)
+        if edge.target == uid and edge.partitioning is Partitioning.HASH
+    )

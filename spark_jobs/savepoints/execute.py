@@ -1,0 +1,248 @@
+"""The Spark jobs of one savepoint: one for each bootstrapped operator, one for all state dealt anew, one for copies.
+
+Rows go from task to task and into files. The driver sees a row per subtask: the names of its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.errors import JobRejected, WeirError
+from runtime.io.filesystem import FileStore
+from spark_jobs.batch.execute import failure_of
+from spark_jobs.savepoints.bootstrap import Bootstrap
+from spark_jobs.savepoints.redeal import Redeal
+from spark_jobs.savepoints.tasks import (
+    COPIED,
+    PARTS,
+    PLACE,
+    STORED,
+    Rows,
+    bootstrap_state,
+    copy_files,
+    deal_rows,
+    read_parts,
+    store_parts,
+    units_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_READERS: Final = 32  #: tasks that read the old state of one operator
+MAX_COPIERS: Final = 32
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapRows:
+    """The rows that an operator processes. In `frame`, columns go by their numbers."""
+
+    bootstrap: Bootstrap
+    rows: Rows
+    frame: DataFrame
+    order_by: tuple[str, ...]
+
+
+def bootstrap_rows(
+    bootstrap: Bootstrap, frame: DataFrame, columns: pa.Schema | None, order_by: Sequence[str]
+) -> BootstrapRows:
+    """Checks what can be checked before a row is read; arguments as of `SavepointWriter.bootstrap_operator`.
+
+    Raises:
+        JobRejected: the operator cannot be bootstrapped, or a column is missing or there twice; it is named.
+    """
+    bootstrap.check()
+    uid, edge = bootstrap.uid, bootstrap.edge
+    for name in frame.columns:
+        if frame.columns.count(name) > 1:
+            raise JobRejected("duplicate-column", uid, f"two columns of its rows are called {name!r}")
+    wanted = list(frame.columns) if columns is None else columns.names
+    ordered = list(order_by) or ([bootstrap.time] if bootstrap.time is not None else [])
+    for name in (*edge.keys, *ordered, *wanted):
+        if name not in frame.columns or name not in wanted:
+            known = ", ".join(frame.columns if name in wanted else wanted)
+            raise JobRejected("unknown-column", uid, f"its rows have no column {name!r}; there are {known}")
+    types = _arrow_types(uid, frame.select(*map(_quoted, wanted)))
+    key_types = dict(zip(edge.keys, edge.key_types, strict=True)) if edge.key_types else {}
+    fields = [
+        columns.field(name) if columns is not None else pa.field(name, _named_type(key_types.get(name)) or types[name])
+        for name in wanted
+    ]
+    numbered = frame.select(*(_column(frame, name).alias(f"c{number}") for number, name in enumerate(wanted)))
+    rows = Rows(operator=uid, columns=pa.schema(fields), keys=edge.keys)
+    order = tuple(f"c{wanted.index(name)}" for name in ordered)
+    return BootstrapRows(bootstrap=bootstrap, rows=rows, frame=numbered, order_by=order)
+
+
+def _arrow_types(uid: str, frame: DataFrame) -> dict[str, Any]:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    found = {}
+    for column in frame.schema:
+        try:
+            found[column.name] = to_arrow_type(column.dataType, timezone="UTC")
+        except Exception as error:
+            detail = f"column {column.name!r} is {column.dataType.simpleString()}, which Arrow does not have: {error}"
+            raise JobRejected("bad-column-type", uid, detail) from error
+    return found
+
+
+def _named_type(name: str | None) -> Any:
+    """The Arrow type that a job's graph calls by this name, where the name is enough."""
+    try:
+        return None if name is None else pa.type_for_alias(name)
+    except ValueError:
+        return None
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"
+
+
+def _column(frame: DataFrame, name: str) -> Any:
+    return frame[_quoted(name)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What the tasks have stored: subtasks of bootstrapped operators, and keyed state of those dealt anew."""
+
+    snapshots: dict[str, dict[int, SubtaskSnapshot]]
+    dealt: dict[str, Redeal]
+
+    def with_dealt(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
+        """The operator with its keyed state as it was dealt.
+
+        Event time of each subtask is the least of those that were running: it may have rows of any of them.
+        """
+        redeal, made = self.dealt[uid], self.snapshots[uid]
+        running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]
+        times = [snapshot.watermark for snapshot in running]
+        known = [time for time in times if time is not None]
+        watermark = min(known) if known and len(known) == len(times) else None
+        key_types = {name: kind for snapshot in held.subtasks.values() for name, kind in snapshot.key_types.items()}
+        if redeal.rekey is not None:
+            key_types = {column.name: str(column.type) for column in redeal.rekey.keys}
+        subtasks = {}
+        for index in sorted({*held.subtasks, *made}):
+            old, new = held.subtasks.get(index, SubtaskSnapshot()), made.get(index, SubtaskSnapshot())
+            subtasks[index] = msgspec.structs.replace(
+                old,
+                keyed=new.keyed,
+                value_types=new.value_types or old.value_types,
+                key_types=key_types,
+                watermark=watermark,
+            )
+        return msgspec.structs.replace(held, subtasks=subtasks)
+
+
+@dataclass
+class Execution:
+    """Collects what is to be done, then does it. `folder` is on a disk that all executors share."""
+
+    spark: SparkSession
+    folder: str
+    _bootstraps: dict[str, BootstrapRows] = field(default_factory=dict)
+    _redeals: dict[str, Redeal] = field(default_factory=dict)
+    _copies: list[tuple[Segment, str]] = field(default_factory=list)
+    _root: str = ""
+
+    def bootstrap(self, uid: str, rows: BootstrapRows) -> None:
+        self._bootstraps[uid] = rows
+
+    def redeal(self, uid: str, redeal: Redeal) -> None:
+        self._redeals[uid] = redeal
+
+    def copy(self, root: str, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
+        """The snapshot with its files where they will have been copied to."""
+        self._root = root
+
+        def moved(segment: Segment) -> Segment:
+            path = f"{uid}/copied/{len(self._copies):06d}-{segment.path.rpartition('/')[2]}"
+            self._copies.append((segment, path))
+            return msgspec.structs.replace(segment, path=path)
+
+        return snapshot.with_segments(moved)
+
+    def run(self) -> Made:
+        """Runs the Spark jobs.
+
+        Raises:
+            WeirError: a task failed for good; the operator is named.
+        """
+        found: dict[str, dict[int, SubtaskSnapshot]] = {}
+        for uid, rows in self._bootstraps.items():
+            found[uid] = _failing_clearly(lambda rows=rows: self._bootstrapped(rows))  # type: ignore[misc]
+        found |= _failing_clearly(self._dealt)
+        _failing_clearly(self._copied)
+        return Made(snapshots=found, dealt=self._redeals)
+
+    def tidy(self, manifest: Manifest) -> None:
+        """Deletes what tries of tasks have left that Spark did not take."""
+        store = FileStore(self.folder)
+        named = {segment.path for segment in manifest.segments()}
+        store.delete([path for path in (*store.list(""), *store.unfinished()) if path not in named])
+
+    # ------------------------------------------------------------ inside
+
+    def _bootstrapped(self, wanted: BootstrapRows) -> dict[int, SubtaskSnapshot]:
+        from pyspark.sql.types import IntegerType, StructField, StructType
+
+        dealt = StructType([StructField(PLACE, IntegerType()), *wanted.frame.schema.fields])
+        frame = wanted.frame.mapInArrow(deal_rows(wanted.rows, wanted.bootstrap), dealt)
+        frame = frame.repartitionById(wanted.bootstrap.parallelism, PLACE)
+        frame = frame.sortWithinPartitions(PLACE, *wanted.order_by)
+        return self._stored(frame, bootstrap_state(wanted.rows, wanted.bootstrap, self.folder))
+
+    def _dealt(self) -> dict[str, dict[int, SubtaskSnapshot]]:
+        if not self._redeals:
+            return {}
+        units: list[tuple[Redeal, int, range]] = []
+        places: list[tuple[Redeal, int]] = []
+        names: list[tuple[str, int]] = []
+        for uid, redeal in self._redeals.items():
+            units += [(redeal, len(places), groups) for groups in units_of(redeal, MAX_READERS)]
+            names += [(uid, index) for index in range(redeal.parallelism)]
+            places += [(redeal, index) for index in range(redeal.parallelism)]
+        numbers = self.spark.range(0, len(units), 1, len(units))
+        frame = numbers.mapInArrow(read_parts(units), _spark_schema(PARTS))
+        frame = frame.repartitionById(len(places), PLACE).sortWithinPartitions(PLACE, "state", "unit", "number")
+        stored = self._stored(frame, store_parts(places, self.folder))
+        found: dict[str, dict[int, SubtaskSnapshot]] = {uid: {} for uid in self._redeals}
+        for place, snapshot in stored.items():
+            uid, index = names[place]
+            found[uid][index] = snapshot
+        return found
+
+    def _copied(self) -> None:
+        if not self._copies:
+            return
+        tasks = min(len(self._copies), MAX_COPIERS)
+        numbers = self.spark.range(0, len(self._copies), 1, tasks)
+        numbers.mapInArrow(copy_files(self._root, self._copies, self.folder), _spark_schema(COPIED)).collect()
+
+    def _stored(self, frame: DataFrame, task: Any) -> dict[int, SubtaskSnapshot]:
+        rows = frame.mapInArrow(task, _spark_schema(STORED)).collect()
+        return {row["place"]: msgspec.json.decode(bytes(row["snapshot"]), type=SubtaskSnapshot) for row in rows}
+
+
+def _spark_schema(schema: pa.Schema) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+def _failing_clearly(run: Callable[[], T]) -> T:
+    try:
+        return run()
+    except WeirError:
+        raise
+    except Exception as error:
+        raise failure_of(error) from error

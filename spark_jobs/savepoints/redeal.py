@@ -1,0 +1,310 @@
+"""Keyed state dealt anew: under other keys, to another number of key groups, or both.
+
+Two halves, with Spark's shuffle between them: `read_parts` reads the files of a range of the old key groups and says
+which new subtask each row goes to; `Assembly` takes the parts of one subtask and stores them. Neither knows Spark.
+
+What an operator keeps by key group alone has no key to follow. How far event time had come (`operators/fired`) is dealt
+where all old key groups that meet in a new one agree. Rows that an operator holds are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import gcd
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.keygroups import range_of
+from runtime.core.messages import MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.ports import SnapshotStore
+from runtime.state.hashing import groups_of, hash_columns
+from runtime.state.index import Slots
+from runtime.state.keycodes import check_key_type
+from runtime.state.objects import ObjectTable
+from runtime.state.schema import TableSchema
+from runtime.state.table import KeyedTable
+from spark_jobs.savepoints.tables import (
+    add_rows,
+    decode_key,
+    duplicate_keys,
+    encode_key,
+    key_groups_of,
+    value_types,
+    write_table,
+)
+from spark_jobs.state_rows import Opened, State, find_state, holds_objects, read_objects, read_table
+
+ROWS_PER_PART: Final = 65_536
+FIRED: Final = "fired"  #: the state of `operators.fired`
+
+_OBJECTS: Final = pa.schema(
+    [("key", pa.large_binary()), ("was", pa.large_binary()), ("place", pa.large_binary()), ("value", pa.large_binary())]
+)
+_TIMES: Final = pa.schema([("group", pa.int32()), ("key", pa.large_binary()), ("time", pa.int64())])
+
+
+class Kind(StrEnum):
+    """What the rows of a part are."""
+
+    COLUMNS = "columns"
+    OBJECTS = "objects"
+    TIMES = "times"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Rows of one state for the new subtask `owner`."""
+
+    state: str
+    kind: Kind
+    owner: int
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class Rekey:
+    """New keys for old ones.
+
+    Args:
+        function: gets the value of the key column, or a tuple when there are several; returns the new key likewise.
+        keys: the new key columns with their types.
+    """
+
+    function: Callable[[Any], Any]
+    keys: pa.Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redeal:
+    """What becomes of the keyed state of one operator. Survives cloudpickle."""
+
+    opened: Opened
+    uid: str  #: in the savepoint that is read
+    parallelism: int
+    max_parallelism: int
+    rekey: Rekey | None = None
+
+    def read_parts(self, groups: range) -> Iterator[Part]:
+        """The rows of the old key groups `groups`, by new owner.
+
+        Raises:
+            CorruptState: a file is missing, truncated or altered; it is named.
+            JobRejected: a state cannot be dealt anew, or a new key is not one; operator and state are named.
+        """
+        for name in self.states:
+            state = find_state(self.opened, self.uid, name)
+            for files in state.files:
+                if holds_objects(state):
+                    yield from self._object_parts(state, read_objects(self.opened, state, files, groups))
+                else:
+                    yield from self._column_parts(read_table(self.opened, state, files, groups))
+
+    @property
+    def states(self) -> list[str]:
+        """The names of the keyed states that have rows."""
+        subtasks = self.opened.manifest.operators[self.uid].subtasks.values()
+        return sorted({name for snapshot in subtasks for name, segments in snapshot.keyed.items() if segments})
+
+    # ------------------------------------------------------------ typed columns
+
+    def _column_parts(self, table: KeyedTable) -> Iterator[Part]:
+        rows, keys = table.copy_all(), len(table.schema.keys)
+        for start in range(0, len(rows), ROWS_PER_PART):
+            some: Slots = np.arange(start, min(start + ROWS_PER_PART, len(rows)))
+            batch = rows.to_batch(some)
+            columns, fields = batch.columns[2:], list(batch.schema)[2:]
+            named = list(zip(columns[:keys], fields[:keys], strict=True))
+            decides = set(table.schema.partition_columns)
+            partition = [named[place] for place in sorted(decides)]
+            spaces = [named[place] for place in range(keys) if place not in decides]
+            if self.rekey is not None:
+                partition = self._rekeyed(partition)
+            groups = groups_of(hash_columns([column for column, _ in partition]), self.max_parallelism)
+            rest = list(zip(columns[keys:], fields[keys:], strict=True))
+            made = [*partition, *spaces, *rest]
+            schema = pa.schema([one for _, one in made])
+            moved = pa.RecordBatch.from_arrays([column for column, _ in made], schema=schema)
+            marked = moved.replace_schema_metadata({b"keys": str(len(partition) + len(spaces)).encode()})
+            yield from self._dealt(table.schema.name, Kind.COLUMNS, marked, groups)
+
+    def _rekeyed(self, columns: list[tuple[pa.Array, pa.Field]]) -> list[tuple[pa.Array, pa.Field]]:
+        assert self.rekey is not None, "it is called with new keys only"
+        known: dict[Any, tuple[Any, ...]] = {}
+        for old in zip(*(column.to_pylist() for column, _ in columns), strict=True):
+            if old not in known:
+                known[old] = self._new_key(old)
+        found = [known[old] for old in zip(*(column.to_pylist() for column, _ in columns), strict=True)]
+        arrays = self._key_columns(found)
+        return list(zip(arrays, self.rekey.keys, strict=True))
+
+    def _new_key(self, old: tuple[Any, ...]) -> tuple[Any, ...]:
+        assert self.rekey is not None, "it is called with new keys only"
+        shown = old[0] if len(old) == 1 else old
+        try:
+            given = self.rekey.function(shown)
+        except Exception as error:
+            detail = f"the function of the new keys raised {type(error).__name__} for the key {shown!r}: {error}"
+            raise JobRejected("bad-key", self.uid, detail) from error
+        key = tuple(given) if len(self.rekey.keys) > 1 and isinstance(given, list | tuple) else (given,)
+        if len(key) != len(self.rekey.keys):
+            detail = f"the new key of {shown!r} has {len(key)} values, and there are {len(self.rekey.keys)} key columns"
+            raise JobRejected("bad-key", self.uid, detail)
+        if None in key:
+            column = self.rekey.keys.names[key.index(None)]
+            raise JobRejected("null-key", self.uid, f"the new key of {shown!r} is null in column {column!r}")
+        return key
+
+    def _key_columns(self, keys: list[tuple[Any, ...]]) -> list[pa.Array]:
+        assert self.rekey is not None, "it is called with new keys only"
+        arrays = []
+        for position, column in enumerate(self.rekey.keys):
+            try:
+                arrays.append(pa.array([key[position] for key in keys], column.type))
+            except (pa.ArrowException, TypeError, OverflowError) as error:
+                detail = f"a new key does not fit column {column.name!r} of type {column.type}: {error}"
+                raise JobRejected("bad-key", self.uid, detail) from error
+        return arrays
+
+    # ------------------------------------------------------------ Python objects
+
+    def _object_parts(self, state: State, table: ObjectTable) -> Iterator[Part]:
+        entries: list[tuple[bytes, bytes, bytes, bytes]] = []
+        times: list[tuple[int, bytes, int]] = []
+        for (group, key, place), stored in table.items():
+            assert isinstance(stored, bytes), "in a file, every value is bytes"
+            if isinstance(decode_key(key), list):
+                entries.append((key, key, msgspec.msgpack.encode(place), stored))
+            elif state.name == FIRED:
+                times.append((group, key, msgspec.msgpack.decode(stored)))
+            else:
+                detail = (
+                    f"state {state.name!r} holds rows by key group, so they cannot follow their keys: take a savepoint "
+                    "while none wait"
+                )
+                raise JobRejected("rows-held", self.uid, detail)
+        for start in range(0, len(entries), ROWS_PER_PART):
+            yield from self._entry_parts(state.name, entries[start : start + ROWS_PER_PART])
+        if times:
+            batch = pa.RecordBatch.from_arrays([pa.array(c) for c in zip(*times, strict=True)], names=_TIMES.names)
+            batch = batch.cast(_TIMES)
+            yield from (
+                Part(state=state.name, kind=Kind.TIMES, owner=owner, batch=batch) for owner in range(self.parallelism)
+            )
+
+    def _entry_parts(self, name: str, entries: list[tuple[bytes, bytes, bytes, bytes]]) -> Iterator[Part]:
+        keys, was, places, values = zip(*entries, strict=True)
+        if self.rekey is not None:
+            old = [tuple(decode_key(key)) for key in keys]
+            known = {key: self._new_key(key) for key in dict.fromkeys(old)}
+            columns = self._key_columns([known[key] for key in old])
+            keys = tuple(map(encode_key, zip(*(column.to_pylist() for column in columns), strict=True)))
+        batch = pa.RecordBatch.from_arrays([pa.array(c, pa.large_binary()) for c in (keys, was, places, values)],
+                                           schema=_OBJECTS)  # fmt: skip
+        yield from self._dealt(name, Kind.OBJECTS, batch, key_groups_of(keys, self.max_parallelism))
+
+    def _dealt(self, state: str, kind: Kind, batch: pa.RecordBatch, groups: Any) -> Iterator[Part]:
+        owners = groups * self.parallelism // self.max_parallelism
+        for owner in np.unique(owners):
+            rows = batch.filter(pa.array(owners == owner))
+            yield Part(state=state, kind=kind, owner=int(owner), batch=rows)
+
+
+def check_rekey(uid: str, keys: pa.Schema) -> None:
+    """Raises JobRejected: a new key column cannot be one; it is named."""
+    if not len(keys):
+        raise JobRejected("bad-keys", uid, "the new key needs at least one column")
+    for column in keys:
+        check_key_type(column.name, column.type)
+
+
+@dataclass
+class Assembly:
+    """The keyed state of one new subtask, from its parts."""
+
+    redeal: Redeal
+    index: int
+    _tables: dict[str, KeyedTable | ObjectTable] = field(default_factory=dict)
+    _was: dict[bytes, bytes] = field(default_factory=dict)  #: by new key of a Python function: the old one
+    _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: by state and key: times by old key group
+
+    def add(self, part: Part) -> None:
+        """Takes rows in.
+
+        Raises:
+            JobRejected: two old keys have become one; operator, state and keys are named.
+        """
+        match part.kind:
+            case Kind.COLUMNS:
+                self._add_columns(part.state, part.batch)
+            case Kind.OBJECTS:
+                self._add_objects(part.state, part.batch)
+            case Kind.TIMES:
+                self._add_times(part.state, part.batch)
+
+    def snapshot(self, store: SnapshotStore, prefix: str) -> SubtaskSnapshot:
+        """Stores everything under `prefix`.
+
+        Raises:
+            JobRejected: event time stood differently for key groups that meet; the operator is named.
+        """
+        self._deal_times()
+        groups = range_of(self.index, self.redeal.max_parallelism, self.redeal.parallelism)
+        keyed = {name: write_table(store, prefix, table, groups) for name, table in self._tables.items()}
+        typed = [table for table in self._tables.values() if isinstance(table, KeyedTable)]
+        types = {column: kind for table in typed for column, kind in value_types(table).items()}
+        return SubtaskSnapshot(keyed={name: found for name, found in keyed.items() if found}, value_types=types)
+
+    # ------------------------------------------------------------ inside
+
+    def _add_columns(self, name: str, batch: pa.RecordBatch) -> None:
+        keys = int(batch.schema.metadata[b"keys"])
+        fields = list(batch.schema)
+        table = self._tables.get(name)
+        if table is None:
+            schema = TableSchema(name, pa.schema(fields[:keys]), pa.schema(fields[keys:]))
+            table = self._tables[name] = KeyedTable(schema, self.redeal.max_parallelism)
+        assert isinstance(table, KeyedTable), "a state is of one kind"
+        add_rows(table, batch.columns[:keys], batch.columns[keys:], self.redeal.uid)
+
+    def _add_objects(self, name: str, batch: pa.RecordBatch) -> None:
+        table = self._objects(name)
+        columns = [column.to_pylist() for column in batch.columns]
+        groups = key_groups_of(columns[0], self.redeal.max_parallelism).tolist()
+        for group, key, was, place, value in zip(groups, *columns, strict=True):
+            if self._was.setdefault(key, was) != was:
+                raise duplicate_keys(self.redeal.uid, name, [decode_key(key)])
+            table.put((group, key, msgspec.msgpack.decode(place)), value)
+
+    def _add_times(self, name: str, batch: pa.RecordBatch) -> None:
+        before = self.redeal.opened.manifest.max_parallelism
+        for group, key, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            times = self._times.setdefault((name, key), np.full(before, MIN_WATERMARK))
+            times[group] = time
+
+    def _deal_times(self) -> None:
+        redeal = self.redeal
+        before, after = redeal.opened.manifest.max_parallelism, redeal.max_parallelism
+        common = gcd(before, after) if redeal.rekey is None else 1
+        for (name, key), times in self._times.items():
+            table = self._objects(name)
+            for group in range_of(self.index, after, redeal.parallelism):
+                met = times[group % common :: common]
+                if met.min() != met.max():
+                    detail = (
+                        f"its windows had come to different event times ({met.min()} and {met.max()} ms) where key "
+                        "groups meet: rows would be lost or windows fire twice; take a savepoint while no input is idle"
+                    )
+                    raise JobRejected("event-times-differ", redeal.uid, detail)
+                table.put((group, key, None), msgspec.msgpack.encode(int(met[0])))
+
+    def _objects(self, name: str) -> ObjectTable:
+        table = self._tables.setdefault(name, ObjectTable(name))
+        assert isinstance(table, ObjectTable), "a state is of one kind"
+        return table

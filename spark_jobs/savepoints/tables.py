@@ -1,0 +1,101 @@
+"""Keyed state on its way into the files of a savepoint: tables filled row by row, and written as segments.
+
+It knows tables and files, and no Spark. The tables are those that operators use, so keys are hashed, types checked and
+files laid out as a running job does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.core.checkpoint import Segment
+from runtime.errors import JobRejected
+from runtime.ports import SnapshotStore
+from runtime.state.chain import Chain
+from runtime.state.factorise import factorise
+from runtime.state.hashing import groups_of, hash_columns
+from runtime.state.index import NOWHERE
+from runtime.state.objects import ObjectTable
+from runtime.state.rows import segment_batches
+from runtime.state.table import KeyedTable
+
+MAX_SHOWN: Final = 3  #: keys that an error names
+encode_key: Final = msgspec.msgpack.Encoder().encode
+decode_key: Final = msgspec.msgpack.Decoder().decode
+
+
+def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Array], operator: str) -> None:
+    """Puts rows into a typed table.
+
+    Raises:
+        JobRejected: a key is there already, or a type does not fit; operator, state and keys are named.
+    """
+    if not len(keys[0]):
+        return
+    table.settle([column.type for column in keys], [column.type for column in values])
+    distinct = factorise(keys)
+    repeated = np.ones(len(keys[0]), dtype=bool)
+    repeated[distinct.first] = False
+    repeated |= table.find(keys) != NOWHERE
+    if repeated.any():
+        rows = pa.array(np.flatnonzero(repeated)[:MAX_SHOWN])
+        shown = [tuple(row) for row in zip(*(column.take(rows).to_pylist() for column in keys), strict=True)]
+        raise duplicate_keys(operator, table.schema.name, shown)
+    table.restore(keys, values)
+
+
+def duplicate_keys(operator: str, state: str, keys: Iterable[Any]) -> JobRejected:
+    """`keys`: some of them, to be shown."""
+    shown = ", ".join(sorted(_shown(key) for key in keys))
+    detail = f"state {state!r} would have two rows with the same key: {shown}"
+    return JobRejected("duplicate-keys", operator, detail)
+
+
+def _shown(key: Any) -> str:
+    if isinstance(key, list | tuple):
+        return repr(key[0]) if len(key) == 1 else repr(tuple(key))
+    return repr(key)
+
+
+def write_table(
+    store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable, groups: range
+) -> tuple[Segment, ...]:
+    """Stores all rows of a table: one file, none if it is empty."""
+    rows = table.copy_all()
+    if not len(rows):
+        return ()
+    chain = Chain(table.schema.name, groups)
+    link = chain.link(lambda _: segment_batches([rows]), len(rows), len(rows) * table.row_bytes)
+    return link.write(store, prefix)[0]
+
+
+def value_types(table: KeyedTable) -> dict[str, str]:
+    """The types of the value columns, as a manifest names them."""
+    return {f"{table.schema.name}.{column.name}": str(column.type) for column in table.schema.values}
+
+
+# ---------------------------------------------------------------- keys of Python functions
+
+
+def key_groups_of(keys: Sequence[bytes], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """The key group of each encoded key (msgpack of its values), as the columns it came from hash.
+
+    Integers of any width hash by value, text and binary by bytes; so the values are enough.
+    """
+    if not keys:
+        return np.empty(0, dtype=np.int64)
+    columns = zip(*map(decode_key, keys), strict=True)
+    return groups_of(hash_columns([_column(values) for values in columns]), max_parallelism)
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (OverflowError, pa.ArrowInvalid):  # integers from 2^63 on
+        return pa.array(values, pa.uint64())

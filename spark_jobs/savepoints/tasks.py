@@ -1,0 +1,217 @@
+"""What Spark's tasks do for a savepoint: deal rows to the subtasks that own their keys, and store what they come to.
+
+Each function makes one for `mapInArrow`. A task stores files under the name of its try and returns a row per subtask;
+Spark takes the rows of exactly one try, so exactly one try is named by the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from runtime.core.checkpoint import Segment, SubtaskSnapshot
+from runtime.core.keygroups import range_of
+from runtime.errors import CorruptState, DataRejected, JobRejected
+from runtime.io.filesystem import FileStore
+from runtime.state.chain import COPY_CHUNK_BYTES
+from runtime.state.hashing import key_groups
+from spark_jobs.batch.subtask import wall_clock_ms
+from spark_jobs.batch.tasks import TaskRefused
+from spark_jobs.savepoints.bootstrap import Bootstrap
+from spark_jobs.savepoints.redeal import Assembly, Kind, Part, Redeal
+
+Batches = Iterator[pa.RecordBatch]
+Task = Callable[[Batches], Batches]
+
+PLACE: Final = "place"  #: the number of the subtask that a row goes to, among all that are written
+STORED: Final = pa.schema([("place", pa.int32()), ("snapshot", pa.binary())])
+PARTS: Final = pa.schema(
+    [
+        ("place", pa.int32()),
+        ("state", pa.string()),
+        ("unit", pa.int32()),
+        ("number", pa.int32()),
+        ("kind", pa.string()),
+        ("rows", pa.binary()),
+    ]
+)
+COPIED: Final = pa.schema([("number", pa.int32())])
+
+
+def _refusing(run: Task) -> Task:
+    """Passes a `JobRejected` on in the form that the driver can read."""
+
+    def task(batches: Batches) -> Batches:
+        try:
+            yield from run(batches)
+        except JobRejected as error:
+            raise TaskRefused(error) from error
+
+    return task
+
+
+# ---------------------------------------------------------------- bootstrap from rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of a DataFrame: `columns` are their names and types in the job. In Spark they go by their numbers."""
+
+    operator: str
+    columns: pa.Schema
+    keys: tuple[str, ...]
+
+    def of(self, spark_batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """The rows in the types of the job; the columns from `first` on are theirs.
+
+        Raises:
+            DataRejected: a value does not fit its column.
+            JobRejected: a key is null.
+        """
+        arrays = []
+        for column, field in zip(spark_batch.columns[first:], self.columns, strict=True):
+            try:
+                arrays.append(column.cast(field.type))
+            except pa.ArrowException as error:
+                detail = f"operator {self.operator!r}, column {field.name!r}: a value is no {field.type}: {error}"
+                raise DataRejected(detail) from error
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.columns)
+        for key in self.keys:
+            if batch.column(key).null_count:
+                detail = f"key column {key!r} is null in {batch.column(key).null_count} rows of a batch"
+                raise JobRejected("null-key", self.operator, detail)
+        return batch
+
+
+def deal_rows(rows: Rows, bootstrap: Bootstrap) -> Task:
+    """Puts the number of the owner in front of each row."""
+
+    def run(batches: Batches) -> Batches:
+        for spark_batch in batches:
+            groups = key_groups(rows.of(spark_batch, 0), rows.keys, bootstrap.max_parallelism)
+            owners = (groups * bootstrap.parallelism // bootstrap.max_parallelism).astype(np.int32)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(owners), *spark_batch.columns], names=[PLACE, *spark_batch.schema.names]
+            )
+
+    return _refusing(run)
+
+
+def bootstrap_state(rows: Rows, bootstrap: Bootstrap, folder: str) -> Task:
+    """Has the operator process the rows of one owner after the other, in the order in which they come."""
+
+    def run(batches: Batches) -> Batches:
+        for owner, mine in _by_place(batches):
+            typed = (rows.of(batch, 1) for batch in mine)
+            prefix = f"{bootstrap.uid}/{_try_of(owner)}"
+            yield _stored(owner, bootstrap.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
+
+    return _refusing(run)
+
+
+def _by_place(batches: Batches) -> Iterator[tuple[int, Batches]]:
+    """The rows of each place, which lie together; those of one are taken before the next is asked for."""
+    return groupby(_of_one_place(batches), key=lambda batch: batch.column(0)[0].as_py())
+
+
+def _of_one_place(batches: Batches) -> Batches:
+    for batch in batches:
+        places = batch.column(0).to_numpy()
+        borders = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+        yield from (batch.slice(start, stop - start) for start, stop in pairwise(borders) if start < stop)
+
+
+# ---------------------------------------------------------------- state dealt anew
+
+
+def read_parts(units: Sequence[tuple[Redeal, int, range]]) -> Task:
+    """Reads units of old state. Each comes as (what becomes of its operator, the first of its places, key groups)."""
+
+    def run(batches: Batches) -> Batches:
+        for ids in batches:
+            for unit in ids.column(0).to_pylist():
+                redeal, first, groups = units[unit]
+                for number, part in enumerate(redeal.read_parts(groups)):
+                    row = [first + part.owner, part.state, unit, number, str(part.kind), _encoded(part.batch)]
+                    columns = [pa.array([value], kind) for value, kind in zip(row, PARTS.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(columns, schema=PARTS)
+
+    return _refusing(run)
+
+
+def store_parts(places: Sequence[tuple[Redeal, int]], folder: str) -> Task:
+    """Stores the state of one place after the other. `places`: by number, what is made and of which subtask."""
+
+    def run(batches: Batches) -> Batches:
+        for place, mine in _by_place(batches):
+            redeal, index = places[place]
+            assembly = Assembly(redeal, index)
+            for batch in mine:
+                for row in batch.to_pylist():
+                    rows = pa.ipc.open_stream(row["rows"]).read_all().combine_chunks().to_batches()
+                    for one in rows:
+                        part = Part(state=row["state"], kind=Kind(row["kind"]), owner=index, batch=one)
+                        assembly.add(part)
+            prefix = f"{redeal.uid}/{_try_of(index)}"
+            yield _stored(place, assembly.snapshot(FileStore(folder), prefix))
+
+    return _refusing(run)
+
+
+def copy_files(root: str, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
+    """Copies state files as they are, and verifies their length."""
+
+    def run(batches: Batches) -> Batches:
+        for ids in batches:
+            for number in ids.column(0).to_pylist():
+                segment, path = files[number]
+                FileStore(folder).put(path, _pieces(FileStore(root), segment))
+                yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], schema=COPIED)
+
+    return _refusing(run)
+
+
+def _pieces(store: FileStore, segment: Segment) -> Iterator[bytes]:
+    for offset in range(0, segment.nbytes, COPY_CHUNK_BYTES):
+        wanted = min(COPY_CHUNK_BYTES, segment.nbytes - offset)
+        data = store.get_range(segment.path, offset, wanted)
+        if len(data) != wanted:
+            raise CorruptState(segment.path, f"it ends before byte {offset + wanted}; its manifest says otherwise")
+        yield data
+
+
+def units_of(redeal: Redeal, count: int) -> list[range]:
+    """The old key groups in `count` ranges at most."""
+    groups = redeal.opened.manifest.max_parallelism
+    count = min(count, groups)
+    return [range_of(index, groups, count) for index in range(count)]
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _try_of(index: int) -> str:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None, "it runs in a Spark task"
+    return f"{index}-{task.taskAttemptId()}"
+
+
+def _stored(place: int, snapshot: SubtaskSnapshot) -> pa.RecordBatch:
+    columns: list[Any] = [pa.array([place], pa.int32()), pa.array([msgspec.json.encode(snapshot)], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=STORED)
+
+
+def _encoded(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found

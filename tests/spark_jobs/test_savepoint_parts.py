@@ -1,0 +1,215 @@
+"""Keyed state made from rows, and dealt anew, without Spark: rows in, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.keygroups import range_of
+from runtime.core.messages import CheckpointKind
+from runtime.errors import JobRejected, OperatorFailure
+from runtime.io.filesystem import FileStore
+from runtime.state.hashing import key_groups
+from runtime.state.objects import ObjectTable
+from spark_jobs.savepoints.bootstrap import Bootstrap
+from spark_jobs.savepoints.redeal import Assembly, Redeal, Rekey
+from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
+from spark_jobs.savepoints.tasks import _by_place
+from spark_jobs.state_rows import Opened, contents, find_state, rows
+from tests.spark_jobs.visits import Seen, flow, visits
+
+VISITS = visits(0, 400).combine_chunks().to_batches()[0]
+OPERATORS = {"seen": ("last", "recent", "pages", "_event_timers"), "totals": ("aggregates",),
+             "hourly": ("windows", "fired"), "sliding": ("panes", "fired")}  # fmt: skip
+RANGE = 50  #: key groups that are read at a time
+STATES = [(uid, state) for uid, states in OPERATORS.items() for state in states]
+
+
+def opened(root: Path, operators: dict[str, dict[int, SubtaskSnapshot]], parallelism: int, groups: int = 128) -> Opened:
+    made = {
+        uid: OperatorSnapshot(parallelism=parallelism, finished=FinishedState.RUNNING, subtasks=subtasks)
+        for uid, subtasks in operators.items()
+    }
+    manifest = Manifest(job="visits", checkpoint=1, kind=CheckpointKind.SAVEPOINT, token=0, triggered_at=0,
+                        max_parallelism=groups, operators=made)  # fmt: skip
+    return Opened(str(root), manifest)
+
+
+def bootstrap(root: Path, uid: str, subtasks: int) -> dict[int, SubtaskSnapshot]:
+    """The state of each subtask after its share of the visits."""
+    job = flow(root).compile(1)
+    made = Bootstrap(job=job, uid=uid, function=None, parallelism=subtasks)
+    made.check()
+    owners = key_groups(VISITS, made.edge.keys, 128) * subtasks // 128
+    return {
+        index: made.snapshot(
+            index, [VISITS.filter(pa.array(owners == index))], FileStore(root), f"{uid}/{subtasks}-{index}", lambda: 5
+        )
+        for index in range(subtasks)
+    }
+
+
+@pytest.fixture(scope="module")
+def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """In three subtasks."""
+    root = tmp_path_factory.mktemp("made")
+    return opened(root, {uid: bootstrap(root, uid, 3) for uid in OPERATORS}, 3)
+
+
+def read(found: Opened, uid: str, state: str, groups: range | None = None) -> list[dict[str, Any]]:
+    wanted = range(found.manifest.max_parallelism) if groups is None else groups
+    batches = rows(found, find_state(found, uid, state), wanted)
+    return sorted((row for batch in batches for row in batch.to_pylist()), key=str)
+
+
+def dealt(found: Opened, uid: str, parallelism: int, groups: int, rekey: Rekey | None = None) -> Opened:
+    """Read in ranges of key groups, stored by new owner, as Spark's tasks do it."""
+    redeal = Redeal(opened=found, uid=uid, parallelism=parallelism, max_parallelism=groups, rekey=rekey)
+    before = found.manifest.max_parallelism
+    starts = range(0, before, RANGE)
+    parts = [part for start in starts for part in redeal.read_parts(range(start, min(start + RANGE, before)))]
+    subtasks = {}
+    for index in range(parallelism):
+        assembly = Assembly(redeal, index)
+        for part in parts:
+            if part.owner == index:
+                assembly.add(part)
+        subtasks[index] = assembly.snapshot(found.store, f"dealt-{uid}-{groups}-{rekey is None}/{index}")
+    return opened(Path(found.root), {uid: subtasks}, parallelism, groups)
+
+
+def without_group(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(({**row, "key_group": None} for row in found), key=str)
+
+
+@pytest.mark.parametrize("uid", OPERATORS)
+def test_state_is_the_same_in_however_many_subtasks_it_is_made(savepoint: Opened, uid: str) -> None:
+    root = Path(savepoint.root)
+    alone = opened(root, {uid: bootstrap(root, uid, 1)}, 1)
+    for state in OPERATORS[uid]:
+        found = read(savepoint, uid, state)
+        assert found == read(alone, uid, state)
+        assert found
+        halves = [*read(savepoint, uid, state, range(50)), *read(savepoint, uid, state, range(50, 128))]
+        assert sorted(halves, key=str) == found, "each row lies in one range of key groups"
+
+
+@pytest.mark.parametrize(("uid", "groups"), [("seen", 75), ("totals", 64), ("hourly", 75), ("sliding", 256)])
+def test_rows_follow_their_keys_to_other_key_groups(savepoint: Opened, uid: str, groups: int) -> None:
+    found = dealt(savepoint, uid, 4, groups)
+    again = dealt(found, uid, 3, 128)
+    for state in OPERATORS[uid]:
+        assert read(again, uid, state) == read(savepoint, uid, state), "there and back again"
+        if state == "fired":
+            assert {row["key_group"] for row in read(found, uid, state)} == set(range(groups))
+        else:
+            assert without_group(read(found, uid, state)) == without_group(read(savepoint, uid, state))
+    for index, snapshot in found.manifest.operators[uid].subtasks.items():
+        mine = range_of(index, groups, 4)
+        for segment in (each for segments in snapshot.keyed.values() for each in segments):
+            assert {segment.first_group, segment.last_group} <= set(mine)
+
+
+def test_keys_hash_as_the_columns_that_they_came_from() -> None:
+    columns = [
+        pa.array(["a", None, "ü" * 40]),
+        pa.array([2**64 - 1, 0, 2**63], pa.uint64()),
+        pa.array([True, False, None]),
+        pa.array([b"\xff", b"", None], pa.binary()),
+        pa.array([-5, None, 7], pa.int8()),
+        pa.nulls(3),
+    ]
+    names = [str(number) for number in range(len(columns))]
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    keys = [encode_key(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+    assert key_groups_of(keys, 1000).tolist() == key_groups(batch, names, 1000).tolist()
+
+
+USER = pa.schema([("user", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("uid", "function", "keys", "match"),
+    [
+        ("totals", lambda _: "all", USER, "totals: state 'aggregates' would have two rows with the same key: 'all'"),
+        ("seen", lambda _: "all", USER, "seen: state '_event_timers' would have two rows with the same key: 'all'"),
+        ("seen", lambda _: None, USER, "the new key of 'user-.*' is null in column 'user'"),
+        ("seen", lambda _: 7, USER, "a new key does not fit column 'user' of type string"),
+        ("seen", lambda key: key["user"], USER, "the function of the new keys raised TypeError for the key 'user-"),
+        ("sliding", lambda key: key[0], pa.schema([*USER, ("page", pa.int32())]), "has 1 values, and there are 2 key"),
+    ],
+)
+def test_bad_new_keys_are_refused_by_name(
+    savepoint: Opened, uid: str, function: Callable[[Any], Any], keys: pa.Schema, match: str
+) -> None:
+    with pytest.raises(JobRejected, match=match):
+        dealt(savepoint, uid, 2, 128, Rekey(function, keys))
+
+
+def test_new_key_columns_take_the_place_of_the_old(savepoint: Opened) -> None:
+    keys = pa.schema([("group", pa.string()), ("number", pa.int16())])
+    rekey = Rekey(lambda user: (user.partition("-")[0], int(user.partition("-")[2])), keys)
+    found = read(dealt(savepoint, "totals", 2, 128, rekey), "totals", "aggregates")
+    assert {(row["group"], row["number"]): row["n:count"] for row in found} == {
+        ("user", int(row["user"].partition("-")[2])): row["n:count"] for row in read(savepoint, "totals", "aggregates")
+    }
+    values = read(dealt(savepoint, "seen", 2, 128, rekey), "seen", "last")
+    assert {row["key"] for row in values} == {
+        '["user",' + msgspec.json.decode(row["key"]).partition("-")[2] + "]" for row in read(savepoint, "seen", "last")
+    }
+
+
+def by_group(root: Path, state: str, entries: Sequence[tuple[int, bytes, bytes]]) -> Opened:
+    table = ObjectTable(state)
+    for group, key, value in entries:
+        table.put((group, key, None), value)
+    segments = write_table(FileStore(root), "kept/0", table, range(128))
+    return opened(root, {"kept": {0: SubtaskSnapshot(keyed={state: segments})}}, 1)
+
+
+def test_what_has_no_key_to_follow_is_refused(tmp_path: Path) -> None:
+    encode = msgspec.msgpack.encode
+    rows_held = by_group(tmp_path / "rows", "_buffered", [(3, encode(None), b"\xff\xff\xff\xff rows")])
+    with pytest.raises(JobRejected, match="kept: state '_buffered' holds rows by key group"):
+        dealt(rows_held, "kept", 1, 64)
+    times = by_group(tmp_path / "times", "fired", [(g, encode(9), encode(100 + (g == 5))) for g in range(128)])
+    assert len(read(dealt(times, "kept", 2, 256), "kept", "fired")) == 256, "no two key groups meet"
+    with pytest.raises(JobRejected, match=r"had come to different event times \(100 and 101 ms\)"):
+        dealt(times, "kept", 2, 64)
+
+
+def test_an_error_of_the_function_names_operator_and_row(tmp_path: Path) -> None:
+    job = flow(tmp_path).compile(1)
+    made = Bootstrap(job=job, uid="seen", function=Failing, parallelism=1)
+    with pytest.raises(OperatorFailure, match="operator 'seen', subtask 0, in process: ZeroDivisionError"):
+        made.snapshot(0, [VISITS], FileStore(tmp_path), "seen/0", lambda: 0)
+
+
+class Failing(Seen):
+    def remember(self, row: dict[str, Any], context: Any) -> None:
+        1 / 0  # noqa: B018
+
+
+def test_rows_are_taken_place_by_place() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for places in ([0, 0, 2], [2, 2], [], [2, 3], [5]):
+            yield pa.record_batch({"place": pa.array(places, pa.int32()), "row": pa.array(places, pa.int64())})
+
+    found = {place: [row for batch in mine for row in batch["row"].to_pylist()] for place, mine in _by_place(batches())}
+    assert found == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
+
+
+def test_every_kind_of_state_can_be_read(savepoint: Opened) -> None:
+    """Timers have no value, and what has fired has no key: both were errors."""
+    found = contents(savepoint).to_pylist()
+    assert {(row["operator"], row["state"]) for row in found if row["state"]} == set(STATES)
+    timers = read(savepoint, "seen", "_event_timers")
+    assert {(row["value"], row["expires_at"]) for row in timers} == {(None, None)}
+    assert sorted(int(row["place"]) for row in timers) == [(10 * n + 3600) * 1000 for n in range(40)]
+    assert len(read(savepoint, "hourly", "fired")) == 128

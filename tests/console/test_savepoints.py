@@ -235,6 +235,22 @@ def test_a_savepoint_that_no_row_knows_is_restored_and_numbers_go_on_above_it(
     assert run_before.pk != run.pk
 
 
+def test_a_savepoint_written_outside_of_a_job_is_restored_and_the_report_says_how_it_was_made(
+    api: APIClient, savepoint: Checkpoint, elsewhere: Path
+) -> None:
+    """It may have the number of a savepoint that the job has, and is another one."""
+    manifest = opened((elsewhere / FILE_NAME).read_bytes(), "")
+    operators = {uid: msgspec.structs.replace(one, origin="re-keyed") for uid, one in manifest.operators.items()}
+    made = msgspec.structs.replace(manifest, token=0, variant="1f0c", operators=operators)
+    text = msgspec.json.encode(made).replace(b"savepoint-7-1/", b"savepoint-7-0-1f0c/")
+    (elsewhere / FILE_NAME).write_bytes(sealed(msgspec.json.decode(text, type=Manifest)))
+    mapping = api.get(f"/api/v1/jobs/{savepoint.job_id}/mapping/", {"path": str(elsewhere)}).json()
+    assert mapping["restorable"]
+    assert all("(re-keyed)" in one["reason"] for one in mapping["operators"] if one["fate"] == "matched")
+    run = Run.objects.get(pk=restore(api, savepoint.job, path=str(elsewhere)).json()["run"])
+    assert (run.restore_path, run.restore_checkpoint) == (str(elsewhere), None)
+
+
 @pytest.mark.parametrize(
     ("changes", "code"), [({"token": 10**9}, "unlikely-attempt"), ({"checkpoint": 2**63}, "unlikely-number")]
 )

@@ -44,6 +44,8 @@ def _spark_type(field: pa.Field) -> pa.DataType:
     kind = field.type
     if pa.types.is_dictionary(kind):
         return _spark_type(field.with_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(_spark_type(inner)) for inner in kind])
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz and "UTC")
     if pa.types.is_date64(kind):

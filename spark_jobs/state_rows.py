@@ -7,7 +7,7 @@ and Arrow, and no Spark. (Flink's State Processor API.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +21,16 @@ from runtime.core.envelope import FILE_NAME, Keys, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.state.broadcast import EVERYWHERE
-from runtime.state.objects import ObjectTable
+from runtime.state.objects import Entry, ObjectTable
 from runtime.state.schema import TableSchema
 from runtime.state.segments import read_segment
 from runtime.state.table import KeyedTable
 
 OWN_COLUMNS: Final = ("operator", "state", "key_group")
-_OBJECT_COLUMNS: Final = pa.schema(
+OBJECT_COLUMNS: Final = pa.schema(
     [("key", pa.string()), ("place", pa.string()), ("value", pa.string()), ("expires_at", pa.timestamp("us", "UTC"))]
 )
+OBJECT_KEYS: Final = 2  #: of these, how many say which entry it is
 CONTENTS: Final = pa.schema(
     [
         ("operator", pa.string()),
@@ -118,6 +119,39 @@ class State:
     value_columns: frozenset[str] | None  #: None: the manifest is older than this record
     broadcast: bool
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The files of all subtasks: no key is in those of two."""
+        return tuple(segment for files in self.files for segment in files)
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The key columns of a typed table.
+
+        Raises:
+            JobRejected: the manifest does not tell keys from values.
+        """
+        return pa.schema([field for field in list(self.stored)[2:] if field.name not in self._values])
+
+    @property
+    def value_schema(self) -> pa.Schema:
+        """The value columns of a typed table. Raises as `key_schema`."""
+        return pa.schema([field for field in list(self.stored)[2:] if field.name in self._values])
+
+    @property
+    def _values(self) -> frozenset[str]:
+        if self.value_columns is None:
+            detail = "its manifest is older than the record of value columns: restore it once and take a new savepoint"
+            raise JobRejected("old-manifest", self.name, detail)
+        return self.value_columns
+
+
+def has_rows(opened: Opened, operator: str, name: str) -> bool:
+    """Whether the checkpoint holds rows of this state."""
+    held = opened.manifest.operators.get(operator)
+    snapshots = [] if held is None else held.subtasks.values()
+    return any(snapshot.keyed.get(name) or snapshot.broadcast.get(name) for snapshot in snapshots)
+
 
 def find_state(opened: Opened, operator: str, name: str) -> State:
     """Reads the head of one file.
@@ -133,6 +167,8 @@ def find_state(opened: Opened, operator: str, name: str) -> State:
     named = sorted({state for snapshot in snapshots for state in (*snapshot.keyed, *snapshot.broadcast)})
     if name not in named:
         raise _unknown("state", name, named)
+    if not has_rows(opened, operator, name):
+        raise JobRejected("empty-state", "state", f"{name!r} of {operator!r} has no rows in this checkpoint")
     keyed = tuple(snapshot.keyed[name] for snapshot in snapshots if snapshot.keyed.get(name))
     copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
     files = keyed or copies[:1]
@@ -154,12 +190,36 @@ def row_schema(state: State) -> pa.Schema:
     """The columns of `rows`: operator, state, key group, then those of the state."""
     columns = pa.schema(list(state.stored)[0 if state.broadcast else 2 :])
     if holds_objects(state):
-        columns = _OBJECT_COLUMNS
+        columns = OBJECT_COLUMNS
     taken = sorted(set(columns.names) & set(OWN_COLUMNS))
     if taken:
         raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
     own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
     return pa.schema([*own, *(pa.field(field.name, field.type) for field in columns)])
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """One state of a checkpoint, to be read by ranges of key groups. Survives pickle."""
+
+    opened: Opened
+    state: State
+
+    @property
+    def schema(self) -> pa.Schema:
+        return row_schema(self.state)
+
+    @property
+    def key_groups(self) -> int:
+        return self.opened.manifest.max_parallelism
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.state.broadcast
+
+    def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
+        """See `rows`."""
+        return rows(self.opened, self.state, groups)
 
 
 def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch]:
@@ -188,13 +248,7 @@ def read_table(opened: Opened, state: State, files: tuple[Segment, ...], groups:
         CorruptState: a file is missing, truncated or altered; it is named.
         JobRejected: the manifest does not tell keys from values.
     """
-    if state.value_columns is None:
-        detail = "its manifest is older than the record of value columns: restore it once and take a new savepoint"
-        raise JobRejected("old-manifest", state.name, detail)
-    columns = list(state.stored)[2:]
-    keys = pa.schema([field for field in columns if field.name not in state.value_columns])
-    values = pa.schema([field for field in columns if field.name in state.value_columns])
-    table = KeyedTable(TableSchema(state.name, keys, values), opened.manifest.max_parallelism)
+    table = KeyedTable(TableSchema(state.name, state.key_schema, state.value_schema), opened.manifest.max_parallelism)
     for segment in files:
         if mine := _overlap(segment, groups):
             table.take_over(read_segment(opened.store, segment, mine), mine)
@@ -227,10 +281,14 @@ def _object_rows(
     opened: Opened, state: State, files: tuple[Segment, ...], groups: range, schema: pa.Schema
 ) -> pa.RecordBatch:
     entries = read_objects(opened, state, files, groups).items()
-    found = [_object_row(*entry, stored, is_broadcast=state.broadcast) for entry, stored in entries]
-    fields = list(schema)[2:]
-    columns = [pa.array([row[place] for row in found], field.type) for place, field in enumerate(fields)]
-    return _named(state, columns, schema)
+    return _named(state, object_columns(entries, is_broadcast=state.broadcast), schema)
+
+
+def object_columns(entries: Iterable[tuple[Entry, Any]], *, is_broadcast: bool) -> list[pa.Array]:
+    """Key group and key, place, value and expiry of entries of an `ObjectTable`."""
+    found = [_object_row(*entry, stored, is_broadcast=is_broadcast) for entry, stored in entries]
+    types = [pa.int32(), *OBJECT_COLUMNS.types]
+    return [pa.array([row[place] for row in found], kind) for place, kind in enumerate(types)]
 
 
 def _object_row(group: int, key: bytes, place: Any, stored: Any, *, is_broadcast: bool) -> tuple[Any, ...]:

@@ -4,6 +4,9 @@
     spark.read.format("weir-state").option("operator", "counts").option("state", "keys")
         .load("/storage/7/savepoint-12-3")                                              the rows of one state
 
+    spark.read.format("weir-state").option("operator", "counts").option("state", "keys")
+        .option("since", "/storage/7/chk-11-3").load("/storage/7/savepoint-12-3")       what has changed since then
+
 A state is read in parallel, by ranges of key groups. Comparisons of `key_group` with constants choose which are read,
 where the session has `spark.sql.python.filterPushdown.enabled`; other sessions read all and filter themselves.
 """
@@ -32,24 +35,30 @@ from pyspark.sql.types import StructType
 from runtime.core.keygroups import range_of
 from runtime.errors import JobRejected
 from spark_jobs.column_types import in_spark, spark_schema
-from spark_jobs.state_rows import CONTENTS, Opened, State, contents, find_state, open_checkpoint, row_schema, rows
+from spark_jobs.state_changes import Changes, find_changes
+from spark_jobs.state_rows import CONTENTS, Opened, StateRows, contents, find_state, open_checkpoint
 
 PARTITIONS_MAX: Final = 32
 
 
 class StateSource(DataSource):
-    """Options: `path` (by `load`), `operator` and `state` for the rows of one state, `partitions` of the result."""
+    """Options: `path` (by `load`), `operator` and `state` for the rows of one state, `partitions` of the result.
+
+    With `since`, the folder of an older checkpoint: the keys of the state that were added, changed and removed, in a
+    column `change`, with the values as they are and, in a column `before`, as they were.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "weir-state"
 
     def schema(self) -> StructType:
-        return spark_schema(CONTENTS if self._state is None else row_schema(self._state))
+        rows = self._rows
+        return spark_schema(CONTENTS if rows is None else rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        opened, state = self._opened, self._state
-        return ContentsReader(opened) if state is None else StateReader(opened, state, self._partitions(opened))
+        opened, rows = self._opened, self._rows
+        return ContentsReader(opened) if rows is None else StateReader(rows, self._partitions(opened))
 
     @cached_property
     def _opened(self) -> Opened:
@@ -59,14 +68,16 @@ class StateSource(DataSource):
         return open_checkpoint(path)
 
     @cached_property
-    def _state(self) -> State | None:
-        operator, state = self.options.get("operator"), self.options.get("state")
-        if operator is None and state is None:
+    def _rows(self) -> StateRows | Changes | None:
+        operator, state, since = (self.options.get(name) for name in ("operator", "state", "since"))
+        if operator is None and state is None and since is None:
             return None
         if operator is None or state is None:
             missing = "operator" if operator is None else "state"
             raise JobRejected("incomplete", missing, "the rows of a state need both, `operator` and `state`")
-        return find_state(self._opened, operator, state)
+        if since is not None:
+            return find_changes(self._opened, open_checkpoint(since), operator, state)
+        return StateRows(self._opened, find_state(self._opened, operator, state))
 
     def _partitions(self, opened: Opened) -> int:
         given = self.options.get("partitions", str(min(PARTITIONS_MAX, opened.manifest.max_parallelism)))
@@ -98,30 +109,30 @@ class Groups(InputPartition):
 
 
 class StateReader(DataSourceReader):
-    """Reads the rows of one state by ranges of key groups."""
+    """Reads the rows of one state, or their changes, by ranges of key groups."""
 
-    def __init__(self, opened: Opened, state: State, count: int) -> None:
-        self._opened, self._state, self._count = opened, state, count
-        self._wanted = range(opened.manifest.max_parallelism)
+    def __init__(self, rows: StateRows | Changes, count: int) -> None:
+        self._rows, self._count = rows, count
+        self._wanted = range(rows.key_groups)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  (a hook of PySpark)
         """Narrows the key groups; broadcast rows have none. Spark still checks every filter."""
         for each in filters:
-            if not self._state.broadcast and getattr(each, "attribute", None) == ("key_group",):
+            if not self._rows.is_broadcast and getattr(each, "attribute", None) == ("key_group",):
                 self._wanted = _narrowed(self._wanted, each)
             yield each
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._state.broadcast:
+        if self._rows.is_broadcast:
             return [Groups(0, 1)]
-        groups = self._opened.manifest.max_parallelism
+        groups = self._rows.key_groups
         parts = (range_of(index, groups, self._count) for index in range(self._count))
         found = [(max(p.start, self._wanted.start), min(p.stop, self._wanted.stop)) for p in parts]
         return [Groups(start, stop) for start, stop in found if start < stop] or [Groups(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Groups), "partitions are made above"
-        for batch in rows(self._opened, self._state, range(partition.start, partition.stop)):
+        for batch in self._rows.rows(range(partition.start, partition.stop)):
             yield in_spark(batch)
 
 

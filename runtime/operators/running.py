@@ -129,11 +129,11 @@ def _with_op(rows: pa.RecordBatch, op: str) -> pa.RecordBatch:
 
 def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     """By row, whether any of these columns differs."""
-    return reduce(pc.or_, (_differs(before[name], now[name]) for name in names), pa.array([False] * len(now)))
+    return reduce(pc.or_, (differs(before[name], now[name]) for name in names), pa.array([False] * len(now)))
 
 
-def _differs(before: pa.Array, now: pa.Array) -> pa.Array:
-    """A null equals a null only, and what is no number is one value."""
+def differs(before: pa.Array, now: pa.Array) -> pa.Array:
+    """By row, whether two columns of one type differ. A null equals a null only, and what is no number is one value."""
     both = pc.fill_null(pc.not_equal(before, now), False)
     if pa.types.is_floating(now.type):
         both = pc.and_not(both, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(now)), False))

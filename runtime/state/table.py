@@ -93,6 +93,10 @@ class KeyedTable:
         """The slots of all keys."""
         return self._index.slots()
 
+    def key_groups(self, slots: Slots) -> npt.NDArray[np.int32]:
+        """The key group of each slot."""
+        return self._groups.data[slots]
+
     def key_codes(self, name: str) -> npt.NDArray[np.int64]:
         """By slot, the 64-bit form of a key column: for integers and times the value itself. Read only."""
         return self._index.column(self.schema.keys.get_field_index(name))

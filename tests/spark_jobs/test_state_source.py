@@ -184,3 +184,24 @@ def test_errors_name_the_option(spark: SparkSession, savepoint: Path) -> None:
         on_spark(spark, savepoint, operator="seen")
     with pytest.raises(Exception, match="partitions: between 1 and"):
         on_spark(spark, savepoint, operator="seen", state="last", partitions="many").collect()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_changes_since_an_older_checkpoint_are_a_frame(spark: SparkSession, savepoint: Path) -> None:
+    """The older one is of the running job: a base and its deltas."""
+    older = min(savepoint.parent.glob("chk-*"), key=lambda path: int(path.name.split("-")[1]))
+    state = {"operator": "numbers", "state": "positions"}
+    frame = on_spark(spark, savepoint, **state, since=str(older), partitions="3")
+    assert frame.columns == ["operator", "state", "key_group", "change", "split", "next", "before"]
+    before = {row["split"]: row["next"] for row in read(older, "numbers", "positions")}
+    found = {row.split: (row.change, row.next, row.before and row.before.next) for row in frame.collect()}
+    assert found == {
+        split: ("changed" if split in before else "added", SOURCE.total, before.get(split))
+        for split in range(4)
+        if before.get(split) != SOURCE.total
+    }
+    assert on_spark(spark, savepoint, operator="seen", state="last", since=str(savepoint)).count() == 0
+    with pytest.raises(Exception, match="the rows of a state need both"):
+        on_spark(spark, savepoint, since=str(older))

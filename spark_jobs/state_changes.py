@@ -1,0 +1,215 @@
+"""What has changed in one state between two checkpoints: keys that were added, changed and removed.
+
+Both checkpoints are read by ranges of key groups, so a range of both lies in memory at a time. It knows no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.operators.running import differs
+from runtime.state.index import NOWHERE, Slots
+from runtime.state.objects import Entry
+from runtime.state.table import KeyedTable
+from spark_jobs.state_rows import (
+    OBJECT_COLUMNS,
+    OBJECT_KEYS,
+    OWN_COLUMNS,
+    Opened,
+    State,
+    find_state,
+    has_rows,
+    holds_objects,
+    object_columns,
+    read_objects,
+    read_table,
+)
+
+CHANGE: Final = "change"
+BEFORE: Final = "before"  #: the value columns as they were, as a struct
+ADDED, CHANGED, REMOVED = "added", "changed", "removed"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One state in two checkpoints; None: a checkpoint lacks it, or has no rows of it. Survives pickle."""
+
+    now: tuple[Opened, State] | None
+    before: tuple[Opened, State] | None
+    schema: pa.Schema  #: of the rows: operator, state, key group, change, the key, values, values before
+
+    @property
+    def key_groups(self) -> int:
+        found = self.now or self.before
+        assert found is not None, "one of them has the state"
+        return found[0].manifest.max_parallelism
+
+    @property
+    def is_broadcast(self) -> bool:
+        return any(found is not None and found[1].broadcast for found in (self.now, self.before))
+
+    def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
+        """The changes of keys in `groups`.
+
+        Raises:
+            CorruptState: a file is missing, truncated or altered; it is named.
+            JobRejected: a type in one checkpoint does not go together with that in the other.
+        """
+        found = self.now or self.before
+        assert found is not None, "one of them has the state"
+        yield from self._objects(groups) if holds_objects(found[1]) else self._columns(groups)
+
+    # ------------------------------------------------------------ typed columns
+
+    def _columns(self, groups: range) -> Iterator[pa.RecordBatch]:
+        now, before = _table(self.now, groups), _table(self.before, groups)
+        if now is not None and before is not None and now.settled and before.settled:
+            before.settle(*_types(now))
+            now.settle(*_types(before))
+        if now is not None and now.settled:
+            yield from self._added_and_changed(now, before)
+        if before is not None and before.settled:
+            slots = before.slots()
+            gone = slots if now is None or not now.settled else slots[now.find(_keys(before, slots)) == NOWHERE]
+            yield self._batch(REMOVED, before, gone, values=None, before=_values(before, gone))
+
+    def _added_and_changed(self, now: KeyedTable, before: KeyedTable | None) -> Iterator[pa.RecordBatch]:
+        slots = now.slots()
+        if before is None or not before.settled:
+            yield self._batch(ADDED, now, slots, values=_values(now, slots), before=None)
+            return
+        there = before.find(_keys(now, slots))
+        fresh, kept, old = slots[there == NOWHERE], slots[there != NOWHERE], there[there != NOWHERE]
+        yield self._batch(ADDED, now, fresh, values=_values(now, fresh), before=None)
+        changed = np.zeros(len(kept), dtype=bool)
+        for one, other in zip(_values(now, kept), _values(before, old), strict=True):
+            changed |= differs(other, one).to_numpy(zero_copy_only=False)
+        kept, old = kept[changed], old[changed]
+        yield self._batch(CHANGED, now, kept, values=_values(now, kept), before=_values(before, old))
+
+    def _batch(
+        self,
+        change: str,
+        table: KeyedTable,
+        slots: Slots,
+        *,
+        values: list[pa.Array] | None,
+        before: list[pa.Array] | None,
+    ) -> pa.RecordBatch:
+        return self._made(change, pa.array(table.key_groups(slots), pa.int32()), _keys(table, slots), values, before)
+
+    # ------------------------------------------------------------ Python objects
+
+    def _objects(self, groups: range) -> Iterator[pa.RecordBatch]:
+        now, before = _entries(self.now, groups), _entries(self.before, groups)
+        added = [entry for entry in now if entry not in before]
+        changed = [entry for entry, value in now.items() if before.get(entry, value) != value]
+        removed = [entry for entry in before if entry not in now]
+        parts: list[tuple[str, list[Any], bool, bool]] = [
+            (ADDED, added, True, False), (CHANGED, changed, True, True), (REMOVED, removed, False, True)
+        ]  # fmt: skip
+        for change, entries, has_now, has_before in parts:
+            new = self._split((entry, now[entry]) for entry in entries) if has_now else None
+            old = self._split((entry, before[entry]) for entry in entries) if has_before else None
+            known = new or old
+            assert known is not None, "a change has a value on one side"
+            groups, keys, _ = known
+            yield self._made(change, groups, keys, new and new[2], old and old[2])
+
+    def _split(self, entries: Iterable[tuple[Entry, Any]]) -> tuple[pa.Array, list[pa.Array], list[pa.Array]]:
+        """Key groups, keys and values."""
+        groups, *columns = object_columns(entries, is_broadcast=self.is_broadcast)
+        return groups, columns[:OBJECT_KEYS], columns[OBJECT_KEYS:]
+
+    # ------------------------------------------------------------ inside
+
+    def _made(
+        self, change: str, groups: pa.Array, keys: list[pa.Array], values: list[pa.Array] | None,
+        before: list[pa.Array] | None,
+    ) -> pa.RecordBatch:  # fmt: skip
+        count, fields = len(groups), list(self.schema)
+        found = self.now or self.before
+        assert found is not None, "one of them has the state"
+        texts = [pa.array([text] * count, pa.string()) for text in (found[1].operator, found[1].name)]
+        first = len(OWN_COLUMNS) + 1 + len(keys)
+        now = values if values is not None else [pa.nulls(count, field.type) for field in fields[first:-1]]
+        inner = self.schema.field(BEFORE).type
+        if before is None:
+            was = pa.nulls(count, inner)
+        else:
+            parts = [column.cast(field.type) for column, field in zip(before, inner, strict=True)]
+            was = pa.StructArray.from_arrays(parts, fields=list(inner))
+        columns = [*texts, groups, pa.array([change] * count, pa.string()), *keys, *now, was]
+        cast = [column.cast(field.type) for column, field in zip(columns, fields, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
+
+
+def find_changes(now: Opened, since: Opened, operator: str, name: str) -> Changes:
+    """Reads the head of a file of each checkpoint.
+
+    Raises:
+        JobRejected: neither has the state, it has no keys, or keys or key groups are not the same in both.
+    """
+    if now.manifest.max_parallelism != since.manifest.max_parallelism:
+        detail = f"it has {since.manifest.max_parallelism} key groups, and this one {now.manifest.max_parallelism}"
+        raise JobRejected("other-key-groups", "since", detail)
+    found = [(each, find_state(each, operator, name)) if has_rows(each, operator, name) else None
+             for each in (now, since)]  # fmt: skip
+    if found == [None, None]:
+        find_state(now, operator, name)  # names what there is
+    states = [state for each in found if each is not None for state in (each[1],)]
+    for state in states:
+        if state.broadcast and not holds_objects(state):
+            raise JobRejected("no-keys", name, "broadcast rows have no keys, so no changes of keys")
+    return Changes(found[0], found[1], _schema(states))
+
+
+def _schema(states: list[State]) -> pa.Schema:
+    """Of the newer state; the older one must have the same columns."""
+    parts = [_columns_of(state) for state in states]
+    now, before = ((keys.names, values.names) for keys, values in (parts[0], parts[-1]))
+    if now != before:
+        detail = f"it had the columns {', '.join(chain(*before))}, and has {', '.join(chain(*now))}"
+        raise JobRejected("state-columns-changed", states[0].name, detail)
+    keys, values = parts[0]
+    own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32()),
+           pa.field(CHANGE, pa.string())]  # fmt: skip
+    taken = sorted({*keys.names, *values.names} & {*OWN_COLUMNS, CHANGE, BEFORE})
+    if taken:
+        raise JobRejected("column-clash", states[0].name, f"a column of the state is called {taken[0]!r}")
+    plain = [pa.field(field.name, field.type) for field in (*keys, *values)]
+    return pa.schema([*own, *plain, pa.field(BEFORE, pa.struct([pa.field(f.name, f.type) for f in values]))])
+
+
+def _columns_of(state: State) -> tuple[pa.Schema, pa.Schema]:
+    if holds_objects(state):
+        columns = list(OBJECT_COLUMNS)
+        return pa.schema(columns[:OBJECT_KEYS]), pa.schema(columns[OBJECT_KEYS:])
+    return state.key_schema, state.value_schema
+
+
+def _table(found: tuple[Opened, State] | None, groups: range) -> KeyedTable | None:
+    return None if found is None else read_table(*found, found[1].segments, groups)
+
+
+def _entries(found: tuple[Opened, State] | None, groups: range) -> dict[Any, Any]:
+    return {} if found is None else dict(read_objects(*found, found[1].segments, groups).items())
+
+
+def _types(table: KeyedTable) -> tuple[list[Any], list[Any]]:
+    return [field.type for field in table.schema.keys], [field.type for field in table.schema.values]
+
+
+def _keys(table: KeyedTable, slots: Slots) -> list[pa.Array]:
+    return [table.key_column(field.name, slots) for field in table.schema.keys]
+
+
+def _values(table: KeyedTable, slots: Slots) -> list[pa.Array]:
+    return [table.value_column(field.name, slots) for field in table.schema.values]

@@ -6,6 +6,7 @@ not know what a step does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from runtime.core.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.operators.combine import Combiner
 from runtime.operators.partition import Partitioner
-from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader
+from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader, UsesFolders
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Blueprint:
             raise JobRejected("bad-parallelism", "parallelism", limit)
         self._check_loops()
         self._check_event_time()
+        self._check_folders()
         specs = tuple(step.spec(parallelism) for step in self.steps)
         by_uid = {spec.uid: spec for spec in specs}
         edges = tuple(_resolved(edge, by_uid) for edge in self.edges)
@@ -132,6 +134,20 @@ class Blueprint:
             for uid in sorted(silent & self._before(window)):
                 detail = f"its windows would never fire: the unbounded source {uid!r} gives no event_time"
                 raise JobRejected("no-event-time", window, detail)
+
+    def _check_folders(self) -> None:
+        """A job that reads its own output never comes to an end of it."""
+        read = {
+            os.path.normpath(path): step.uid
+            for step in self.steps
+            if step.role is Role.SOURCE and isinstance(step.code, UsesFolders)
+            for path in step.code.folders().values()
+        }
+        for uid, sink in self.sinks.items():
+            for path in sink.folders().values() if isinstance(sink, UsesFolders) else ():
+                if (source := read.get(os.path.normpath(path))) is not None:
+                    detail = f"it would write into {path}, which the source {source!r} reads: choose another folder"
+                    raise JobRejected("same-folder", uid, detail)
 
     def _before(self, uid: OperatorId) -> set[OperatorId]:
         """The operators whose records or watermarks reach `uid`."""

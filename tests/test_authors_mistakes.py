@@ -16,6 +16,7 @@ from runtime.connectors.sources.directory import DirectorySource
 from runtime.core.restart import FixedDelay
 from runtime.dataflow import Dataflow, KeyedStream, Stream
 from runtime.errors import JobRejected
+from runtime.hosts.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.operators.plain_process import ProcessFunction
 from runtime.operators.process import KeyedProcessFunction
@@ -168,6 +169,21 @@ def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path:
     with pytest.raises(JobRejected, match=r"step: .*never fire.*'files'.*event_time") as refused:
         flow.compile(1)
     assert refused.value.code == "no-event-time"
+
+
+def test_a_job_that_would_read_its_own_output_is_refused(tmp_path: Path) -> None:
+    flow = Dataflow("mistakes")
+    flow.source("files", files(str(tmp_path))).sink("step", ParquetSink(f"{tmp_path}/."))
+    with pytest.raises(JobRejected, match=r"step: .*the source 'files' reads") as refused:
+        flow.compile(1)
+    assert refused.value.code == "same-folder"
+
+
+def test_a_url_as_storage_of_a_local_run_is_refused(tmp_path: Path) -> None:
+    flow = Dataflow("mistakes")
+    flow.source("numbers", Numbers(total=1)).sink("out", ParquetSink(str(tmp_path)))
+    with pytest.raises(JobRejected, match=r"storage.*s3://bucket is a URL"):
+        run_local(flow, storage="s3://bucket")
 
 
 def test_a_window_on_an_authors_own_source_without_watermarks_is_refused(tmp_path: Path) -> None:

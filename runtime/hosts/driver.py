@@ -46,7 +46,7 @@ from runtime.hosts.shared_folders import Marker, check_roots, leave_markers
 from runtime.hosts.slot_wait import SlotWait
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
-from runtime.io.savepoints import bring_home, manifest_at, note_committed
+from runtime.io.savepoints import copy_home, manifest_at, note_committed, show_home
 from runtime.ports import Clock, SnapshotStore
 from runtime.records import RunRecords
 
@@ -243,8 +243,9 @@ class JobMaster:
         folder = self._point = self._patiently(partial(self._records.restore_point, self._passed_over))
         manifest = None if folder is None else self._restorable(folder)
         if manifest is not None:
-            bring_home(self._store, folder, manifest)
-            self._commit_owed(manifest)
+            copy_home(self._store, folder, manifest)
+            self._commit_owed(manifest)  # a sink may refuse what the manifest names
+            show_home(self._store, folder, manifest)
         retained, unreadable = self._retained()
         if manifest is not None:
             self._owing = [one for one in retained if one.kind is CheckpointKind.SAVEPOINT and owed(one)]

@@ -28,6 +28,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.memory import MemoryExchange, MemoryHub
 from runtime.io.memory_records import MemoryRecords
 from runtime.io.savepoints import manifest_at
+from runtime.operators.arguments import check_folder
 from runtime.ports import Exchange, ExchangeListener
 
 STOP_S: Final = 10.0
@@ -100,10 +101,11 @@ def run_local(
     """Runs a job to its end in this process. Returns what was recorded about it.
 
     Each call is a new run from empty state, unless `records` name a checkpoint to restore. `storage` and the folders of
-    sinks may hold files of earlier runs; its token and checkpoint ids are above theirs.
+    sinks may hold files of earlier runs; its token and checkpoint ids are above theirs. A run from empty state removes
+    what earlier runs of a job of this name prepared and did not commit; their plain savepoints cannot be restored then.
 
     Raises:
-        JobRejected: the job cannot run; nothing was started.
+        JobRejected: the job cannot run, or `storage` is a URL; nothing was started.
         WeirError: the job failed, and the restart strategy gave up.
     """
     records = records or MemoryRecords(
@@ -127,6 +129,7 @@ def local_master(
 
     Put the request into `records.operations`, then call `poke()` of the master, from any thread.
     """
+    check_folder("run_local", "storage", storage)
     root = Path(storage).absolute()
     store = FileStore(str(root))
     records.reserve_above(*newest_in(store, records.restore_from))

@@ -4,8 +4,9 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -40,14 +41,19 @@ def log_path() -> str:
     return str(target) if target.is_file() else ""
 
 
-def configure() -> None:
-    """Call once per process. Idempotent, since Spark reuses its Python workers."""
+def configure(redact: Callable[[Any], Any] = lambda value: value) -> None:
+    """May be called again: Spark reuses its Python workers, and a master learns its secrets after its first lines.
+
+    Args:
+        redact: takes secrets out of an event, which is JSON.
+    """
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            lambda logger, name, event: redact(event),
             structlog.processors.JSONRenderer(default=repr),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

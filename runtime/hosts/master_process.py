@@ -53,6 +53,7 @@ def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int
     sign_with(keys_of(keys))
     show_life()
     row, token = _load(url, chosen.run), Token(chosen.token)
+    logs.configure(redaction_of(row))
     try:
         return int(master(row, chosen.run, token, url))
     except JobRejected as error:
@@ -63,13 +64,16 @@ def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int
 
 def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRecords:
     """The run's records. Reasons show no secret of its parameters, whatever an author's function raises."""
+    return PostgresRecords(url, run, token, row.max_parallelism, redact=redaction_of(row))
+
+
+def redaction_of(row: RunRow) -> Callable[[Any], Any]:
+    """Takes the secrets of a run's parameters out of JSON values."""
     try:
         schema = parameter_schema(pipeline(row.pipeline))
     except JobRejected:  # told where the job is compiled; names of parameters still say which are secret
         schema = {}
-    return PostgresRecords(
-        url, run, token, row.max_parallelism, redact=lambda value: redacted_within(value, row.params, schema)
-    )
+    return lambda value: redacted_within(value, row.params, schema)
 
 
 def settings_of(row: RunRow) -> JobSettings:

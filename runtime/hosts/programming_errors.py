@@ -1,8 +1,9 @@
-"""Programming errors of a job's code: where they arose, and whether two are the same.
+"""Errors of a job's code: where they arose, and whether two programming errors are the same.
 
 A KeyError, TypeError or AttributeError at one record comes again at every attempt that reads the record again.
 """
 
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Final
@@ -10,13 +11,13 @@ from typing import Final
 from runtime.errors import OperatorFailure
 
 KINDS: Final = (KeyError, TypeError, AttributeError)
-_RUNTIME: Final = str(Path(__file__).parents[1])
+_LIBRARIES: Final = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], "<")
 
 
 def place_of(error: BaseException) -> str:
-    """The line of the job's code and, in row-wise functions, the row. Empty for other errors."""
+    """The line of the job's code and, in row-wise functions, the row. Empty for errors that no such code raised."""
     cause = error.__cause__
-    if not isinstance(error, OperatorFailure) or not isinstance(cause, KINDS):
+    if not isinstance(error, OperatorFailure) or cause is None:
         return ""
     frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not _is_library(frame.filename)]
     lines = [f"in {Path(frame.filename).name}, line {frame.lineno}" for frame in frames[-1:]]
@@ -32,4 +33,4 @@ def fingerprint(error: BaseException) -> str:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith((_RUNTIME, "<")) or file.endswith((".pyx", ".pxi")) or "site-packages" in file
+    return file.startswith(_LIBRARIES) or file.endswith((".pyx", ".pxi")) or "site-packages" in file

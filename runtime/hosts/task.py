@@ -379,7 +379,7 @@ class Task:
     def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an author's `sys.exit` must not end the slot without a word
             raise OperatorFailure(self.id.operator, self.id.index, hook, error) from error
 
     # ------------------------------------------------------------ looking

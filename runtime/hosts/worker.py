@@ -388,9 +388,8 @@ class Slot:
                 outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
             )
         )
-        log.error(
-            "slot failed", slot=self._config.index, error=said, traceback=traced
-        )  # the master waits for the report
+        # Last, since the master waits for the report; without texts, in which only the master knows the secrets.
+        log.error("slot failed", slot=self._config.index, operator=operator, error=type(_cause(error)).__name__)
 
 
 def _note_untidy(future: "Future[None]") -> None:

@@ -28,8 +28,10 @@ def manifest_at(store: SnapshotStore, place: str) -> Manifest:
     return read_foreign_manifest(FileStore(place), place)
 
 
-def bring_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
-    """Copies the savepoint at `place` to where its manifest says, unless it is there. May be done again.
+def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
+    """Copies the files of the savepoint at `place` to where its manifest says, unless that is done. May be repeated.
+
+    It is the job's only with its manifest, which `show_home` writes: one that is refused leaves the place free.
 
     Raises:
         CorruptState: a file is missing or has another length than its manifest says.
@@ -47,7 +49,12 @@ def bring_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
             detail = f"it has {len(data)} bytes; its manifest says {segment.nbytes}"
             raise CorruptState(f"{place}/{files[segment.path]}", detail)
         store.put(segment.path, [data])
-    write_manifest(store, manifest)
+
+
+def show_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
+    """Makes a savepoint that `copy_home` has copied one of the job's. May be done again."""
+    if _is_elsewhere(place) and not _is_at_home(store, place, manifest):
+        write_manifest(store, manifest)
 
 
 def gather(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:

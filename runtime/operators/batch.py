@@ -71,6 +71,6 @@ class FlatMapRows(Operator):
         for row in rows_of(batch):
             try:
                 yield from self._function(row)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 note_row(error, row)
                 raise

@@ -106,7 +106,7 @@ class Process(FunctionOperator[SubtaskContext]):
                 try:
                     if (returned := process(row, self._context, self._out)) is not None:
                         raise returned_rows(returned)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     note_row(error, row)
                     raise
 

@@ -213,7 +213,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                 for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # as long
                     if (returned := process(row, context, collector)) is not None:
                         raise returned_rows(returned)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 note_row(error, row)
                 raise
 
@@ -244,7 +244,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                 try:
                     if (returned := process(row, context, collector)) is not None:
                         raise returned_rows(returned)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     note_row(error, row)
                     raise
 

@@ -117,7 +117,7 @@ def _are_plain_times(column: pa.Array) -> bool:
     return bool(first >= _FIRST and last <= _LAST)
 
 
-def note_row(error: Exception, row: Any) -> None:
+def note_row(error: BaseException, row: Any) -> None:
     """Adds to an error of a row-wise function the row at which it arose, shortened."""
     text = repr(row)
     error.add_note(f"at the row {text if len(text) <= MAX_ROW_CHARACTERS else text[:MAX_ROW_CHARACTERS] + ' …'}")

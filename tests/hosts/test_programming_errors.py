@@ -77,3 +77,18 @@ def test_an_error_of_another_kind_is_tried_as_often_as_the_strategy_says(tmp_pat
     records = run(lambda rows: rows.map_batches("step", fail), tmp_path, attempts=3)
     assert records.failure is not None
     assert (records.failure["code"], records.token) == ("attempt-failed", 4)
+    assert "test_programming_errors.py, line" in records.failure["message"]
+
+
+@pytest.mark.parametrize("raised", [ValueError("boom"), SystemExit(1)], ids=["ValueError", "SystemExit"])
+def test_any_error_of_a_rows_function_is_told_with_its_line_and_row(tmp_path: Path, raised: BaseException) -> None:
+    def fail(row: dict[str, Any]) -> list[dict[str, Any]]:
+        if row["value"] == BAD:
+            raise raised
+        return [row]
+
+    records = run(lambda rows: rows.flat_map("step", fail, SCHEMA), tmp_path, attempts=1)
+    message = (records.failure or {})["message"]
+    assert type(raised).__name__ in message
+    assert "test_programming_errors.py, line" in message
+    assert f"'value': {BAD}" in message

@@ -297,8 +297,12 @@ def rewritten(savepoint: Path, change: Callable[[Manifest], Manifest], keys: Key
 
 
 def test_a_crafted_savepoint_moves_no_file(tmp_path: Path) -> None:
-    """The name of a file to commit was joined to the output folder as it stood: `../../../victim.txt` was moved."""
+    """The name of a file to commit was joined to the output folder as it stood: `../../../victim.txt` was moved.
+
+    It was also kept in the job's storage, where it took the place of the savepoint that it is a forgery of.
+    """
     place = taken(counts(HALF, tmp_path / "out"), tmp_path / "state", "savepoint").rename(tmp_path / "moved")
+    genuine = Path(shutil.copytree(place, tmp_path / "genuine"))
     victim = tmp_path / "victim.txt"
     victim.write_text("1234")
     crafted = {"pending": "../victim.txt", "final": "stolen.parquet", "rows": 1, "bytes": 4}
@@ -314,6 +318,7 @@ def test_a_crafted_savepoint_moves_no_file(tmp_path: Path) -> None:
         restored(counts(WHOLE, tmp_path / "out"), place, tmp_path / "elsewhere")
     assert victim.read_text() == "1234"
     assert not list(tmp_path.rglob("stolen.parquet"))
+    restored(counts(WHOLE, tmp_path / "out"), genuine, tmp_path / "elsewhere")
 
 
 def test_with_a_key_only_signed_savepoints_are_restored_from_elsewhere(tmp_path: Path) -> None:

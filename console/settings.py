@@ -112,6 +112,7 @@ WEIR_COMPILE_TIMEOUT_S = 120
 WEIR_MATERIALISE_TIMEOUT_S = 1800
 WEIR_SUSPEND_TIMEOUT_S = 10
 WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a second
+WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second
 WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
 
@@ -119,6 +120,9 @@ WEIR_RECONCILE_S = 1
 WEIR_WEB_CONNECTIONS = 48
 #: Most slots, which are processes, that one run may ask for.
 WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
+
+#: Standing stages that the workers of the queue `standing` attend to at a time; each has a JVM of its own.
+WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
 # ---------------------------------------------------------------- Django
 
@@ -276,9 +280,10 @@ CELERY_TASK_IGNORE_RESULT = True
 # `restore_unacked` on a closed connection), and then waits for its runs to end without taking another.
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
-CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "housekeeping")]
+CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "standing", "housekeeping")]
 CELERY_TASK_ROUTES = {
     "console.jobs.tasks.supervise_run": {"queue": "runs"},
+    "console.jobs.tasks.attend_stage": {"queue": "standing"},
     "console.jobs.tasks.compile_version": {"queue": "stages"},
     "console.jobs.tasks.prepare_run": {"queue": "stages"},
     "console.jobs.tasks.sync_pipelines": {"queue": "stages"},

@@ -11,12 +11,13 @@ It decides uids, edges and default parallelism, and refuses what cannot run. It 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -50,13 +51,25 @@ from runtime.operators.running import RunningAggregate
 from runtime.operators.sink import SinkOperator
 from runtime.operators.sliding import SlidingWindow, window_ms
 from runtime.operators.window import TumblingWindow
-from runtime.ports import DescribesColumns, Operator, ReadsRunInput, Sink, Source, UsesFolders
+from runtime.ports import (
+    BoundByUid,
+    DescribesColumns,
+    Operator,
+    ReadsRunInput,
+    Sink,
+    Source,
+    StageFolders,
+    UsesFolders,
+)
 from runtime.state.key_types import check_keys
 from runtime.state.keycodes import plain_type
 
 T = TypeVar("T")
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+
+#: Set while a pipeline builds its dataflow. A dataflow that is built elsewhere has no PySpark stages.
+STAGE_FOLDERS: Final[ContextVar[StageFolders | None]] = ContextVar("stage_folders", default=None)
 
 
 @dataclass
@@ -74,6 +87,7 @@ class Dataflow:
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
         """Adds a source. `parallelism` None means the job's."""
+        source = _bound(uid, source)
         _check_end(uid, source)
         guarantee = _guarantee(uid, source)
         read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
@@ -213,6 +227,12 @@ def _named(uid: str, make: Callable[[], T]) -> T:
         return make()
     except JobRejected as error:
         raise JobRejected(error.code, uid, str(error)) from error
+
+
+def _bound(uid: str, end: T) -> T:
+    """`end` with the folders of its PySpark stage, if it has one."""
+    folders = STAGE_FOLDERS.get()
+    return end.bound(uid, folders) if folders is not None and isinstance(end, BoundByUid) else end
 
 
 def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
@@ -363,6 +383,7 @@ class Stream:
 
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
         """Ends the stream."""
+        sink = _bound(uid, sink)
         _check_end(uid, sink)
         guarantee = _guarantee(uid, sink)
         end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)

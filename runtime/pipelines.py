@@ -14,9 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from runtime.connectors.data_roots import DataRoots
-from runtime.dataflow import Dataflow
+from runtime.dataflow import STAGE_FOLDERS, Dataflow
 from runtime.errors import JobRejected
-from runtime.ports import Sink, Source, UsesFolders
+from runtime.ports import Sink, Source, StageFolders, UsesFolders
 
 ENTRY_POINT_GROUP: Final = "weir.pipelines"
 IMPORT_LIMIT_S: Final = 20.0  #: for one entry point
@@ -30,10 +30,14 @@ class PipelineContext:
 
     Args:
         input_root: the folder below which stages write what its sources read (`ports.ReadsRunInput`). Empty in BATCH.
+        column_root: the folder of the columns that Spark was asked for, of the version.
+        stream_root: the folder below which standing stages write what its sources read. Empty: no run has begun.
     """
 
     input_root: str
     data_roots: DataRoots = DataRoots()
+    column_root: str = ""
+    stream_root: str = ""
 
     def check_path(self, parameter: str, path: str) -> None:
         """For a path that goes to no source or sink, such as a file that a PySpark stage reads.
@@ -77,7 +81,12 @@ class Pipeline(Generic[P]):
         Raises:
             JobRejected: naming the parameter or operator at fault, also a folder outside WEIR_DATA_ROOTS.
         """
-        flow = self.build(self.parse(raw), context)
+        params = self.parse(raw)
+        shared = STAGE_FOLDERS.set(StageFolders(context.column_root, context.stream_root))
+        try:
+            flow = self.build(params, context)
+        finally:
+            STAGE_FOLDERS.reset(shared)
         if context.input_root:
             flow.bind_inputs(context.input_root)
         for uid, source in flow.sources.items():

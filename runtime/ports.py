@@ -253,6 +253,25 @@ class KnowsEventTime(Protocol):
     def has_event_time(self) -> bool: ...
 
 
+@runtime_checkable
+class ReleasesInput(Protocol):
+    """A source that keeps its input until no retained checkpoint needs it."""
+
+    def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
+        """Deletes input that no retained checkpoint needs; called by the job master, again and again.
+
+        Args:
+            retained: for each retained checkpoint or savepoint that knows the source, the list states of its readers,
+                by name, with the entries of all subtasks.
+
+        Returns:
+            How many pieces of input were deleted.
+
+        Raises:
+            OSError, EnvironmentFailure: storage failed; the next call goes on.
+        """
+
+
 # ---------------------------------------------------------------- sinks
 
 
@@ -330,6 +349,39 @@ class UsesFolders(Protocol):
 
     def folders(self) -> Mapping[str, str]:
         """Every folder by the name of the argument that gave it. Only these are checked against WEIR_DATA_ROOTS."""
+
+
+# ---------------------------------------------------------------- PySpark stages
+
+
+@dataclass(frozen=True, slots=True)
+class StageFolders:
+    """Folders that a source or sink shares with its PySpark stage.
+
+    Args:
+        columns: of the job version; where Spark was asked for the columns of a DataFrame, they are kept there.
+        streams: of the run and of those whose checkpoints it continues; "": none yet, as when a version is compiled.
+    """
+
+    columns: str
+    streams: str = ""
+
+
+@runtime_checkable
+class BoundByUid(Protocol):
+    """A source or sink that finds its folders by the uid of its operator, once a pipeline adds it to a dataflow."""
+
+    def bound(self, uid: str, folders: StageFolders) -> Any:
+        """The same source or sink, with its folders."""
+
+
+@runtime_checkable
+class HasStandingStage(Protocol):
+    """A source or sink beside which a PySpark stage stands for as long as the run lasts."""
+
+    @property
+    def stage(self) -> str:
+        """The verb of `python -m spark_jobs stand` that runs the stage."""
 
 
 # ---------------------------------------------------------------- storage

@@ -1,8 +1,9 @@
-"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | materialise | batch`.
+"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | materialise | batch | stand`.
 
 Parameters come as JSON on stdin, the answer goes as JSON to stdout and nothing else does. Exit codes: 0 done, 2 wrong
 usage, 3 refused (`{"error": {"code", "field", "detail"}}`), 1 something failed
-(the same form, and a traceback on stderr).
+(the same form, and a traceback on stderr). `stand` reads one line of stdin, lasts until SIGTERM or the end of stdin,
+and writes its reports, one a line, before its answer (`spark_jobs.standing`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,20 +28,27 @@ from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling
+from spark_jobs.stages import epochs
 from spark_jobs.stages import materialise as materialising
+from spark_jobs.standing import StageFailure, Standing, read_params, stop_on_sigterm
 
 FAILED: Final = 1
 REFUSED: Final = 3
+#: By verb, as a source or sink names it in `stage`.
+STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {epochs.VERB: epochs.write_epochs}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command."""
     arguments = _parser().parse_args(argv)
-    answers = _own_stdout()
+    answers = arguments.answers = _own_stdout()
     try:
         code, answer = 0, arguments.command(arguments)
     except JobRejected as refusal:
         code, answer = REFUSED, _error(refusal.code, refusal.field, refusal.detail)
+    except StageFailure as failure:
+        code, answer = FAILED, _error(failure.code, failure.field, failure.detail)
+        sys.stderr.write(f"{failure.field}: {failure.detail}\n")
     except Exception as failure:  # noqa: BLE001 - the boundary: whatever a pipeline raises becomes an answer
         traceback.print_exc()
         word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
@@ -71,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     compiler.add_argument("--max-parallelism", type=int)
     compiler.add_argument("--mode", type=ExecutionMode, choices=list(ExecutionMode), default=ExecutionMode.STREAMING)
     compiler.add_argument("--inputs", required=True, help="folder below which a run's inputs lie")
+    compiler.add_argument("--columns", default="", help="folder for the columns that Spark is asked for")
     compiler.set_defaults(command=_compile)
     stage = commands.add_parser("materialise", help="parameters on stdin → the inputs of a run from Spark as splits")
     stage.add_argument("--pipeline", required=True)
@@ -82,6 +91,15 @@ def _parser() -> argparse.ArgumentParser:
     batch.add_argument("--parallelism", required=True, type=int)
     batch.add_argument("--storage", required=True, help="folder for the record of the end, one per job")
     batch.set_defaults(command=_batch)
+    standing = commands.add_parser("stand", help="a stage beside a running job, until it is asked to end")
+    standing.add_argument("verb", choices=sorted(STANDING_STAGES))
+    standing.add_argument("--pipeline", required=True)
+    standing.add_argument("--operator", required=True, help="uid of the source or sink that it belongs to")
+    standing.add_argument("--run", required=True, type=int)
+    standing.add_argument("--token", required=True, type=int, help="of this process, newer than all before")
+    standing.add_argument("--columns", required=True, type=Path, help="folder of the version's columns")
+    standing.add_argument("--streams", required=True, type=Path, help="folder that the stages share with the run")
+    standing.set_defaults(command=_stand)
     return parser
 
 
@@ -91,7 +109,9 @@ def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    return compiling.compiled(a.pipeline, _params(), _context(a.inputs), a.parallelism, a.max_parallelism, a.mode)
+    return compiling.compiled(
+        a.pipeline, _params(), _context(a.inputs, a.columns), a.parallelism, a.max_parallelism, a.mode
+    )
 
 
 def _materialise(arguments: argparse.Namespace) -> Any:
@@ -114,8 +134,21 @@ def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
         return {"rows": running.run_planned(job, plan, spark=spark, storage=a.storage).rows}
 
 
-def _context(inputs: str) -> PipelineContext:
-    return PipelineContext(inputs, DataRoots.of_environment(os.environ))
+def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
+    a = arguments
+    params = read_params(sys.stdin)
+    standing = Standing(
+        pipeline=pipeline(a.pipeline), params=params, operator=a.operator, run=a.run, token=a.token,
+        columns=a.columns.absolute(), streams=a.streams.absolute(), answers=a.answers,
+    )  # fmt: skip
+    stop_on_sigterm(standing.stopping)
+    standing.write_reports()
+    STANDING_STAGES[a.verb](standing)
+    return {}
+
+
+def _context(inputs: str, columns: str = "") -> PipelineContext:
+    return PipelineContext(inputs, DataRoots.of_environment(os.environ), columns)
 
 
 def _params() -> Mapping[str, Any]:
@@ -139,7 +172,7 @@ def _error(code: str, field: str, detail: str) -> dict[str, Any]:
 
 
 def _subject(arguments: argparse.Namespace) -> str:
-    return str(arguments.pipeline)
+    return str(getattr(arguments, "operator", "") or arguments.pipeline)
 
 
 def _first_line(failure: Exception) -> str:

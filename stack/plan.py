@@ -18,10 +18,12 @@ from stack.services import Service
 from stack.settings import ROOT, Settings
 from stack.supervisor import Spec
 
-#: name, queue, concurrency, seconds to end in: a runs worker suspends its runs first
+STANDING_STAGES: Final = "4"  #: of WEIR_STANDING_STAGES, where nothing else is asked for
+#: name, queue, concurrency, seconds to end in: runs are suspended first, and standing stages end their step
 _WORKERS: Final = (
     ("housekeeping", "housekeeping", 1, 5.0),
     ("stages", "stages", 2, 5.0),
+    ("standing", "standing", 0, 20.0),
     ("runs-1", "runs", 2, 25.0),
     ("runs-2", "runs", 2, 25.0),
 )
@@ -63,12 +65,17 @@ def web(environment: Mapping[str, str], listener: int, url: str) -> Spec:
 
 
 def workers(environment: Mapping[str, str]) -> list[Spec]:
-    """Celery ends at SIGQUIT without waiting for its tasks: the right thing once nobody supervises it."""
+    """Celery ends at SIGQUIT without waiting for its tasks: the right thing once nobody supervises it.
+
+    Standing stages last as long as their runs, so they have a queue of their own: none keeps a version from compiling.
+    """
+    standing = environment.get("WEIR_STANDING_STAGES") or STANDING_STAGES
     return [
         Spec(
             name=name,
             argv=[
-                sys.executable, "-m", "celery", "-A", "console.celery", "worker", "-Q", queue, "-c", str(concurrency),
+                sys.executable, "-m", "celery", "-A", "console.celery", "worker", "-Q", queue,
+                "-c", str(concurrency or standing),
                 "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle",
             ],
             environment=environment,

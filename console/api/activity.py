@@ -38,7 +38,7 @@ class Runs(OfJob, generics.ListAPIView[Run]):
 class RunDetail(Strict, generics.RetrieveAPIView[Run]):
     """One run: state, live numbers, attempts, and which acts are legal now."""
 
-    queryset = Run.objects.select_related("version", "job").prefetch_related("attempts")
+    queryset = Run.objects.select_related("version", "job").prefetch_related("attempts", "standing_stages")
     serializer_class = serializers.RunDetailSerializer
 
 

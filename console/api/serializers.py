@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs import services
-from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.promises import promise_of
 from console.operations.models import OF_JOB, Operation
 from console.operations.selectors import Act, acts
@@ -118,6 +118,16 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
         fields = ("token", "started_at", "ended_at", "outcome", "reason", "detail", "restored_checkpoint")
 
 
+class StandingStageSerializer(serializers.ModelSerializer[StandingStage]):
+    """A PySpark stage that stands beside an operator of the run. `live` is its newest report."""
+
+    live = serializers.JSONField(read_only=True, allow_null=True)
+
+    class Meta:
+        model = StandingStage
+        fields = ("operator", "verb", "state", "token", "lease_owner", "deaths", "reason", "live", "live_at")
+
+
 class RunSerializer(serializers.ModelSerializer[Run]):
     """A run as a list shows it: without its live numbers."""
 
@@ -141,10 +151,11 @@ class RunDetailSerializer(RunSerializer):
     """A run with its live numbers, its attempts, and what may be asked of it now."""
 
     attempts = AttemptSerializer(many=True, read_only=True)
+    standing_stages = StandingStageSerializer(many=True, read_only=True)
     acts = serializers.SerializerMethodField()
 
     class Meta(RunSerializer.Meta):
-        fields = (*RunSerializer.Meta.fields, "live", "live_at", "attempts", "acts")
+        fields = (*RunSerializer.Meta.fields, "live", "live_at", "attempts", "standing_stages", "acts")
 
     @extend_schema_field(ActSerializer(many=True))
     def get_acts(self, run: Run) -> Any:

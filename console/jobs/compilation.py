@@ -35,6 +35,7 @@ def _stage(version: JobVersion) -> stages.Stage:
             *("--parallelism", str(version.parallelism)),
             *("--max-parallelism", str(version.max_parallelism)),
             *("--inputs", str(services.inputs_folder(version))),
+            *("--columns", str(services.columns_folder(version))),
             *("--mode", job_settings.parse(version.settings).execution_mode.value),
         ],
         log=Path(settings.WEIR_LOGS) / f"compile-version-{version.pk}.log",

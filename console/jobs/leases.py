@@ -6,13 +6,14 @@ throughout.
 """
 
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Case, DateTimeField, Expression, F, Func, Q, When
+from django.db.models import Case, DateTimeField, Expression, F, Func, Q, QuerySet, When
 from django.db.models.functions import Now
 
-from console.jobs import runs, wake
-from console.jobs.models import JobVersion, Run, VersionState
+from console.jobs import runs, standing, wake
+from console.jobs.models import JobVersion, Run, StandingStage, VersionState
 from runtime.core.lifecycle import RunState
 
 #: Without a pass for this long the reconciler was away, and what it saw before says nothing about the time between.
@@ -24,15 +25,21 @@ COMPILE_AGAIN_S = 30
 
 _POSTGRES_BEGAN: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
 _HELD = Q(state__in=runs.LIVE) | (Q(state=RunState.PREPARING) & ~Q(lease_owner=""))
+_ATTENDED = ~Q(lease_owner="")
 _WAITING = Q(state=RunState.QUEUED) | Q(state=RunState.PREPARING, lease_owner="")
 
 
 def observe() -> None:
     """Look at every lease once: note when it was first seen as it is now."""
+    for held in (Run.objects.filter(_HELD), StandingStage.objects.filter(_ATTENDED)):
+        _observe(held)
+
+
+def _observe(held: QuerySet[Any]) -> None:
     watched_all_along = Q(
         observed_beat=F("lease_beat"), observed_since__gte=_POSTGRES_BEGAN, observed_at__gte=_ago(BLIND_S)
     )
-    Run.objects.filter(_HELD).update(
+    held.update(
         observed_since=Case(When(watched_all_along, then=F("observed_since")), default=Now()),
         observed_beat=F("lease_beat"),
         observed_at=Now(),
@@ -41,7 +48,7 @@ def observe() -> None:
 
 def release_lost() -> list[int]:
     """Give runs with a lost lease back to whoever claims them. Returns their ids."""
-    silent = Run.objects.filter(_HELD, observed_since__lte=_ago(settings.WEIR_LEASE_S))
+    silent = Run.objects.filter(_HELD, _silent())
     released = []
     for run in silent.only("state", "observed_beat"):
         if run.run_state is RunState.PREPARING:
@@ -53,17 +60,37 @@ def release_lost() -> list[int]:
     return released
 
 
+def release_lost_stages() -> list[int]:
+    """Give standing stages with a lost lease back to whoever claims them. Returns their ids."""
+    silent = StandingStage.objects.filter(_ATTENDED, _silent()).only("observed_beat")
+    return [stage.pk for stage in silent if standing.leave_lost(stage.pk, stage.observed_beat)]
+
+
+def _silent() -> Q:
+    return Q(observed_since__lte=_ago(settings.WEIR_LEASE_S))
+
+
 def wake_waiting() -> None:
     """Send wake-ups again for what has waited too long: they may have been lost, or nobody had room."""
-    Run.objects.filter(_WAITING, observed_at=None).update(observed_at=Now())
-    waiting = Run.objects.filter(_WAITING, observed_at__lte=_ago(WAKE_AGAIN_S))
-    for run in waiting.only("state"):
-        Run.objects.filter(pk=run.pk).update(observed_at=Now())
+    for run in _overdue(Run.objects.filter(_WAITING)).only("state"):
         wake.send(wake.PREPARE if run.run_state is RunState.PREPARING else wake.SUPERVISE, run.pk)
+    for stage in _overdue(standing.waiting()).only("pk"):
+        wake.send(wake.STAND, stage.pk)
     stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=_ago(COMPILE_AGAIN_S))
     for version in stuck.only("pk"):
         JobVersion.objects.filter(pk=version.pk).update(woken_at=Now())
         wake.send(wake.COMPILE, version.pk)
+
+
+def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
+    """Those of `waiting` whose wake-up is due again; from now on they have waited for no time."""
+    model = waiting.model
+    model.objects.filter(pk__in=list(waiting.filter(observed_at=None).values_list("pk", flat=True))).update(
+        observed_at=Now()
+    )
+    due = list(waiting.filter(observed_at__lte=_ago(WAKE_AGAIN_S)).values_list("pk", flat=True))
+    model.objects.filter(pk__in=due).update(observed_at=Now())
+    return QuerySet(model).filter(pk__in=due)
 
 
 def _ago(seconds: float) -> Now:

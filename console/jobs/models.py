@@ -131,6 +131,8 @@ class Run(models.Model):
     )
     restore_path = models.TextField(default="", db_default="", blank=True)  # of a savepoint that no row leads to
     allow_unmapped = models.BooleanField(default=False, db_default=False)
+    #: the first of the runs whose checkpoints it continues; null: itself
+    lineage = models.BigIntegerField(null=True, blank=True)
     token = models.BigIntegerField(default=0, db_default=0)
     lease_owner = models.TextField(default="", db_default="", blank=True)
     lease_beat = models.BigIntegerField(default=0, db_default=0)
@@ -169,6 +171,51 @@ class Run(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.run_state.is_terminal
+
+
+class StageState(StrEnum):
+    """Where a standing stage is."""
+
+    WAITING = "waiting"  #: for a place at a worker of its queue
+    STARTING = "starting"  #: its process has not reported yet
+    RUNNING = "running"
+    RESTARTING = "restarting"  #: its process died; another one follows
+    ENDED = "ended"  #: with its run
+    FAILED = "failed"  #: and the run with it
+
+
+class StandingStage(models.Model):
+    """A PySpark stage that stands beside an operator of a run for as long as the run lasts.
+
+    It is leased as a run is, by a task of the queue `standing`. Each of its processes has a token of its own.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    run = models.ForeignKey(Run, models.CASCADE, related_name="standing_stages")
+    operator = models.TextField()
+    verb = models.TextField()  #: of `python -m spark_jobs stand`
+    state = models.TextField(
+        choices=choices(StageState), default=StageState.WAITING.value, db_default=StageState.WAITING.value
+    )
+    token = models.BigIntegerField(default=0, db_default=0)
+    lease_owner = models.TextField(default="", db_default="", blank=True)
+    lease_beat = models.BigIntegerField(default=0, db_default=0)
+    observed_beat = models.BigIntegerField(default=-1, db_default=-1)
+    observed_since = models.DateTimeField(null=True)
+    observed_at = models.DateTimeField(null=True)
+    deaths = models.IntegerField(default=0, db_default=0)
+    reason = models.TextField(default="", db_default="", blank=True)  #: why its last process died
+    live = models.JSONField(null=True)
+    live_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "weir_standing_stage"
+        ordering = ("run", "operator")
+        constraints = [models.UniqueConstraint(fields=("run", "operator"), name="weir_standing_stage_operator")]
+
+    def __str__(self) -> str:
+        return f"stage of {self.operator}"
 
 
 class AttemptOutcome(StrEnum):

@@ -8,12 +8,13 @@ somewhere can write nothing more.
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import BigIntegerField, F, Func, Q, Value
+from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Greatest, Now
 
 from console.accounts.models import User
 from console.accounts.refusals import Refused
-from console.jobs import wake
+from console.jobs import standing, wake
+from console.jobs.attempt_tokens import next_token
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
 from runtime.core.lifecycle import TERMINAL, RunEvent, RunState, after
 
@@ -39,11 +40,19 @@ def create(user: User | None, job: Job, version: JobVersion, parallelism: int, *
         IntegrityError: the job has a run that has not ended.
     """
     state = RunState.PREPARING if version.needs_preparation else RunState.QUEUED
+    continued = restore.get("restore_checkpoint")
     run = Run.objects.create(
-        job=job, version=version, parallelism=parallelism, state=state.value, created_by=user, **restore
-    )
+        job=job, version=version, parallelism=parallelism, state=state.value, created_by=user,
+        lineage=lineage_of(continued.run) if continued else None, **restore,
+    )  # fmt: skip
+    standing.create(run)
     wake.after_commit(wake.PREPARE if version.needs_preparation else wake.SUPERVISE, run.pk)
     return run
+
+
+def lineage_of(run: Run) -> int:
+    """The first of the runs that continue each other's checkpoints, up to `run`."""
+    return run.lineage or run.pk
 
 
 def go_on_above(job: Job, number: int, token: int) -> None:
@@ -82,6 +91,7 @@ def prepared(run_id: int, owner: str) -> bool:
         moved = _move(run_id, RunEvent.PREPARED, _owned(owner), **_UNOWNED)
         if moved is not None:
             wake.after_commit(wake.SUPERVISE, run_id)
+            standing.wake_of_run(run_id)
     return moved is not None
 
 
@@ -100,7 +110,7 @@ def claim(run_id: int, owner: str) -> int | None:
     with transaction.atomic():
         mine = {**_UNOWNED, "lease_owner": owner, "lease_beat": 0}
         started_at = Coalesce(F("started_at"), Now())
-        if _move(run_id, RunEvent.CLAIMED, **mine, started_at=started_at, token=_next_token()) is None:
+        if _move(run_id, RunEvent.CLAIMED, **mine, started_at=started_at, token=next_token()) is None:
             return None
         return _open_attempt(run_id)
 
@@ -114,17 +124,18 @@ def renew(run_id: int, owner: str) -> bool:
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
     """Note the death of a master. Returns the token of the next one; None: the run has ended or is another's."""
     with transaction.atomic():
-        state = _move(run_id, RunEvent.ATTEMPT_FAILED, _owned(owner), token=_next_token())
+        state = _move(run_id, RunEvent.ATTEMPT_FAILED, _owned(owner), token=next_token())
         if state is None:
             return None
         _close_attempts(run_id, AttemptOutcome.FAILED, reason, detail)
         return None if state.is_terminal else _open_attempt(run_id)
 
 
-def give_up(run_id: int, failure: dict[str, Any], owner: str) -> bool:
-    """No further attempt. False: the run had ended, or the lease was lost."""
+def give_up(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
+    """No further attempt. False: the run had ended, or the lease was lost. `owner` None: whoever has the run."""
+    only = None if owner is None else _owned(owner)
     with transaction.atomic():
-        state = _move(run_id, RunEvent.GAVE_UP, _owned(owner), token=_next_token(), failure=failure)
+        state = _move(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
         if state is not None:
             _close_attempts(run_id, AttemptOutcome.FAILED, failure["message"], {"log": failure["detail"].splitlines()})
     return state is not None
@@ -142,7 +153,7 @@ def release_lost(run_id: int, beat: int) -> RunState | None:
 
 def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunState | None:
     with transaction.atomic():
-        state = _move(run_id, RunEvent.RELEASED, only, **_UNOWNED, releases=F("releases") + 1, token=_next_token())
+        state = _move(run_id, RunEvent.RELEASED, only, **_UNOWNED, releases=F("releases") + 1, token=next_token())
         if state is None:
             return None
         _close_attempts(run_id, outcome, reason)
@@ -179,10 +190,6 @@ def _move(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -
         changes |= {"ended_at": Now(), "lease_owner": ""}
     Run.objects.filter(pk=run_id).update(state=target.value, **changes)
     return target
-
-
-def _next_token() -> Func:
-    return Func(Value("weir_token_seq"), function="nextval", output_field=BigIntegerField())
 
 
 def _open_attempt(run_id: int) -> int:

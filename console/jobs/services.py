@@ -15,11 +15,12 @@ from django.db.models.functions import Now
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_define
-from console.jobs import job_settings, wake
+from console.jobs import job_settings, runs, wake
 from console.jobs.inputs import check_params
 from console.jobs.masking import unmasked
-from console.jobs.models import Job, JobVersion, Pipeline, VersionState
+from console.jobs.models import Job, JobVersion, Pipeline, Run, VersionState
 from console.jobs.tags import must_match
+from runtime.core import checkpoint
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 from runtime.redaction import redacted
 
@@ -129,6 +130,16 @@ def schema_of(version: JobVersion) -> dict[str, Any]:
 def inputs_folder(version: JobVersion) -> Path:
     """Where the materialised inputs of a version lie, one folder each."""
     return Path(django_settings.WEIR_INPUTS) / str(version.job_id) / str(version.pk)
+
+
+def columns_folder(version: JobVersion) -> Path:
+    """Where the columns are kept that Spark is asked for when a version is compiled."""
+    return Path(django_settings.WEIR_STORAGE) / checkpoint.columns_folder(version.job_id, version.pk)
+
+
+def streams_folder(run: Run) -> Path:
+    """Where standing stages and the run share what streams in, one folder for each operator."""
+    return Path(django_settings.WEIR_STORAGE) / checkpoint.streams_folder(run.job_id, runs.lineage_of(run))
 
 
 def _known_pipeline(name: str) -> Pipeline:

@@ -105,7 +105,7 @@ class _Supervision:
 
     def _attend(self, token: int) -> Ended | Left:
         """Start a master and watch it until it ends or must be left."""
-        with scratch_folder(self._run_id, token) as scratch:
+        with scratch_folder(f"run-{self._run_id}", token) as scratch:
             return self._attend_with(token, scratch)
 
     def _attend_with(self, token: int, scratch: dict[str, str]) -> Ended | Left:

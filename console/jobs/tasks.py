@@ -2,12 +2,17 @@
 
 from celery import shared_task
 
-from console.jobs import compilation, pipelines, preparation, supervisor
+from console.jobs import compilation, pipelines, preparation, stage_supervisor, supervisor
 
 
 @shared_task
 def supervise_run(run_id: int) -> None:
     supervisor.supervise(run_id)
+
+
+@shared_task
+def attend_stage(stage_id: int) -> None:
+    stage_supervisor.attend(stage_id)
 
 
 @shared_task

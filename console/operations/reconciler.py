@@ -3,7 +3,7 @@
 import structlog
 
 from console.checkpoints import services as checkpoints
-from console.jobs import leases
+from console.jobs import leases, standing
 from console.operations import discard, settlement
 
 log = structlog.get_logger(__name__)
@@ -13,6 +13,9 @@ def reconcile() -> None:
     leases.observe()
     for run_id in leases.release_lost():
         log.warning("lease lost, run given back", run=run_id)
+    for stage_id in leases.release_lost_stages():
+        log.warning("lease lost, standing stage given back", stage=stage_id)
+    standing.settle()
     leases.wake_waiting()
     settlement.settle_new_runs()
     settlement.settle_orphans()

@@ -10,7 +10,7 @@ from django.db.models.lookups import LessThanOrEqual
 
 from console.accounts.rights import operate_refusal, type_of_user
 from console.checkpoints.models import Checkpoint, Kind, Status
-from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, VersionState
+from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage, VersionState
 from console.operations.models import ACTIVE, OF_JOB, Operation, OperationKind
 from console.operations.restore import committed_of
 from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
@@ -70,6 +70,7 @@ class JobPage:
     operations: tuple[Operation, ...]
     runs: tuple[Run, ...]
     attempts: tuple[Attempt, ...]  #: of the latest run
+    stages: tuple[StandingStage, ...]  #: likewise
 
 
 def jobs_found(search: str = "") -> FoundJobs:
@@ -122,6 +123,7 @@ def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
         operations=operations,
         runs=tuple(runs_of(job).defer("live", "failure", *_HEAVY_OF_VERSION)[:rows]),
         attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:rows]) if run else (),
+        stages=tuple(StandingStage.objects.filter(run=run)) if run else (),
     )
 
 
@@ -245,6 +247,7 @@ def rows_of_page(job: Job, before: int | None) -> list[tuple[QuerySet[Any], int]
         (JobVersion.objects.filter(job=job).order_by("-number"), 2),
         (Run.objects.filter(job=job).order_by("-pk"), 20),
         (Attempt.objects.filter(run__job=job).order_by("-token"), 20),
+        (StandingStage.objects.filter(run__job=job).order_by("-pk"), 20),
         (Operation.objects.filter(job=job).order_by("-created_at", "-pk"), 20),
         (checkpoints, 100),
         (older, 10),

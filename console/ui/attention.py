@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.conf import settings
+
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import MAX_COUNTED, failures_after, newest_completed
-from console.jobs.models import Run
+from console.jobs.models import Run, StageState, StandingStage
 from console.operations.selectors import last_failed_attempt
 from console.ui import formats
 from runtime.core.lifecycle import RunState
@@ -19,6 +21,7 @@ from runtime.core.restart import OUTAGE
 OVERDUE_INTERVALS: Final = 3
 MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms
 MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: slots and restored state come before the first checkpoint
+MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a worker, where places are free
 _CHECKPOINTING: Final = (RunState.RUNNING, RunState.RESTARTING)
 _NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
 
@@ -36,7 +39,7 @@ def warnings(run: Run | None, now: datetime) -> tuple[Attention, ...]:
     if run is None:
         return ()
     found = (_outage(run, now), _overdue(run, now), _unreadable(run))
-    return tuple(warning for warning in found if warning is not None)
+    return (*(warning for warning in found if warning is not None), *_stages(run, now))
 
 
 def _outage(run: Run, now: datetime) -> Attention | None:
@@ -89,3 +92,27 @@ def _unreadable(run: Run) -> Attention | None:
         f"The manifest of {named} cannot be read: it cannot be restored, and files that it may need are kept. "
         "Repair the manifest, or discard the savepoint."
     )
+
+
+def _stages(run: Run, now: datetime) -> list[Attention]:
+    """Standing stages that do not run, and why."""
+    if run.is_terminal:
+        return []
+    found = []
+    for stage in StandingStage.objects.filter(run=run, state__in=(StageState.WAITING, StageState.RESTARTING)):
+        name = f"The PySpark stage of {stage.operator}"
+        if stage.state == StageState.RESTARTING:
+            found.append(Attention(f"{name} died {stage.deaths} times and is started again. {stage.reason}"))
+        elif taken := _taken_places():
+            limit = "WEIR_STANDING_STAGES sets how many there are"
+            found.append(Attention(f"{name} waits: all places for standing stages are taken, by {taken}; {limit}."))
+        elif now - stage.created_at > MAX_STAGE_WAIT:
+            found.append(Attention(f"{name} waits: no Celery worker of the queue standing has taken it."))
+    return found
+
+
+def _taken_places() -> str:
+    """Who has the places, where all are taken; "" where one is free."""
+    held = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
+    taken = [f"{stage.run.job.name} ({stage.operator})" for stage in held]
+    return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""

@@ -22,6 +22,7 @@ from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import Live
 from console.ui.paging import Paged, by_number
 from console.ui.schema_fields import written
+from console.ui.stages import StageView, stage_views
 from console.ui.strip import DRAWN, Strip, strip
 from runtime.core.guarantee import Promise
 from runtime.core.lifecycle import RunState
@@ -72,6 +73,7 @@ class JobView:
     wanted: str
     failure: Failure | None
     warnings: tuple[Attention, ...]
+    stages: tuple[StageView, ...]  #: that stand beside the run
     params: tuple[tuple[str, str], ...]  #: of the version, as its form names them
     promise: Promise | None  #: from end to end; None while it is not known
     settled: bool
@@ -98,6 +100,7 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         wanted=wanted(run, page.active),
         failure=failure_of(run, schema),
         warnings=warnings(run, now),
+        stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
         promise=promise_of(page.version) if page.version else None,
         settled=_settled(page),

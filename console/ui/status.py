@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from console.jobs.models import StageState
 from runtime.core.graph import Guarantee
 from runtime.core.lifecycle import RunState
 
@@ -103,6 +104,17 @@ ATTEMPT: Mapping[str, Status] = MappingProxyType(
     }
 )
 
+STAGE: Mapping[str, Status] = MappingProxyType(
+    {
+        StageState.WAITING: _status("triangle", "Waiting for a place", Meaning.ATTENTION),
+        StageState.STARTING: _status("half", "Starting", Meaning.BUSY),
+        StageState.RUNNING: _status("disc", "Running", Meaning.OK),
+        StageState.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
+        StageState.ENDED: _status("tick", "Ended", Meaning.NEUTRAL),
+        StageState.FAILED: _status("square", "Failed", Meaning.FAILED),
+    }
+)
+
 GUARANTEE: Mapping[str, Status] = MappingProxyType(
     {
         Guarantee.EXACTLY_ONCE: _status("disc", "Exactly once", Meaning.OK),
@@ -134,6 +146,10 @@ def review(state: str) -> Status:
 
 def attempt(outcome: str) -> Status:
     return _look_up(ATTEMPT, outcome)
+
+
+def stage(state: str) -> Status:
+    return _look_up(STAGE, state)
 
 
 def guarantee(name: str) -> Status:

@@ -106,6 +106,20 @@ def is_variant(text: str) -> bool:
     return text.isascii() and text.isalnum()
 
 
+def streams_folder(job: int, lineage: int) -> str:
+    """The folder, below WEIR_STORAGE, that standing PySpark stages share with the runs of `lineage`.
+
+    `lineage` is the id of the first of the runs that continue each other's checkpoints: a run that begins from nothing
+    reads its streams anew.
+    """
+    return f"{job}/streams/{lineage}"
+
+
+def columns_folder(job: int, version: int) -> str:
+    """The folder, below WEIR_STORAGE, of the columns that a version's DataFrames have, as Spark was asked once."""
+    return f"{job}/columns/{version}"
+
+
 class FinishedState(StrEnum):
     """How far an operator's subtasks had come when the snapshot was taken (FLIP-147)."""
 

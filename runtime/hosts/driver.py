@@ -47,7 +47,7 @@ from runtime.hosts.slot_wait import SlotWait
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
 from runtime.io.savepoints import copy_home, manifest_at, note_committed, show_home
-from runtime.ports import Clock, SnapshotStore
+from runtime.ports import Clock, ReleasesInput, SnapshotStore
 from runtime.records import RunRecords
 
 log = structlog.get_logger()
@@ -253,6 +253,7 @@ class JobMaster:
         self._owing = []
         if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
             self._clean([*retained, *([] if manifest is None else [manifest])])  # one given by its path has no record
+            self._release([*retained, *([] if manifest is None else [manifest])])
         retention.sweep(self._store, self._token, retained, unreadable)
         self._patiently(partial(self._records.note_restored, None if manifest is None else home_of(manifest)))
         if manifest is None:
@@ -503,7 +504,21 @@ class JobMaster:
             self._note_committed(manifest)
         discarded = self._records.discard_beyond(self._config.retained_checkpoints)
         if discarded:
-            retention.discard(self._store, discarded, *self._retained())
+            retained, unreadable = self._retained()
+            retention.discard(self._store, discarded, retained, unreadable)
+            if not unreadable:
+                self._release(retained)
+
+    def _release(self, retained: list[Manifest]) -> None:
+        """Input that no retained checkpoint needs goes. What is left over goes with the next checkpoint."""
+        for uid, source in self._config.job.sources.items():
+            if isinstance(source, ReleasesInput):
+                try:
+                    released = source.release(retention.lists_of(retained, uid))
+                except (OSError, EnvironmentFailure) as error:
+                    log.warning("input that is read stays for now", operator=uid, error=str(error))
+                else:
+                    log.debug("released input", operator=uid, pieces=released)
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """Waits for a database or storage that is away; a released master waits no longer."""

@@ -15,6 +15,7 @@ import structlog
 
 from runtime.blueprint import CompiledJob
 from runtime.connectors.data_roots import DataRoots
+from runtime.core.checkpoint import columns_folder, streams_folder
 from runtime.core.envelope import keys_of
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
@@ -95,7 +96,14 @@ def job_of(row: RunRow) -> CompiledJob:
     """Raises JobRejected: also where a folder has become a link out of WEIR_DATA_ROOTS since the version was made."""
     offered = pipeline(row.pipeline)
     inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.version_id))
-    flow = offered.dataflow(row.params, PipelineContext(inputs, DataRoots.of_environment(os.environ)))
+    storage = Path(os.environ["WEIR_STORAGE"])
+    context = PipelineContext(
+        inputs,
+        DataRoots.of_environment(os.environ),
+        column_root=str(storage / columns_folder(row.job_id, row.version_id)),
+        stream_root=str(storage / streams_folder(row.job_id, row.lineage)),
+    )
+    flow = offered.dataflow(row.params, context)
     flow.max_parallelism = row.max_parallelism
     return flow.compile(row.parallelism)
 

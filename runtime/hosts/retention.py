@@ -6,10 +6,11 @@ killed half way) go at the next start.
 """
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from runtime.core.checkpoint import Manifest, numbers_of
 from runtime.core.envelope import FILE_NAME, home_of
-from runtime.core.ids import Token
+from runtime.core.ids import OperatorId, Token
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.manifests import read_manifest
 from runtime.ports import SnapshotStore
@@ -18,6 +19,19 @@ from runtime.ports import SnapshotStore
 def files_of(manifest: Manifest) -> set[str]:
     """Every file that a checkpoint needs, its manifest included."""
     return {segment.path for segment in manifest.segments()} | {f"{home_of(manifest)}/{FILE_NAME}"}
+
+
+def lists_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
+    """For each manifest that knows the operator: its list states by name, with the entries of all subtasks."""
+    found = []
+    for manifest in retained:
+        if (operator := manifest.operators.get(uid)) is not None:
+            lists: dict[str, list[Any]] = {}
+            for _, subtask in sorted(operator.subtasks.items()):
+                for name, entries in subtask.lists.items():
+                    lists.setdefault(name, []).extend(entries)
+            found.append(lists)
+    return found
 
 
 def discard(

@@ -45,6 +45,7 @@ class RunRow:
     """A run with its job and version, as the console wrote them."""
 
     job_id: int
+    lineage: int  #: the first of the runs whose checkpoints it continues; its own id where it began from nothing
     job_name: str
     version_id: int
     version_parallelism: int

@@ -1,6 +1,6 @@
 -- load_run --
 -- Everything a job master must know of its run.
-SELECT r.job_id, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
+SELECT r.job_id, coalesce(r.lineage, r.id) AS lineage, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
        v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token, r.allow_unmapped,
        EXISTS (SELECT 1 FROM weir_checkpoint c WHERE c.run_id = r.id AND c.status = 'completed') AS has_checkpoint
 FROM weir_run r

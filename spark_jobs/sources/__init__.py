@@ -1,17 +1,22 @@
 """Sources whose rows come from Spark; an author imports them from here.
 
     flow.source("weather", from_spark(lambda spark: spark.read.parquet("/data/weather")))
+    flow.source("orders", from_spark_stream(lambda spark: spark.readStream.schema("id LONG").json("/data/orders")))
 
 table    `from_spark`: a DataFrame as a bounded source
 splits   the folder of splits through which its rows travel
 reader   reads these splits in a slot
 frames   what the author's function returned, checked, and its columns
 digest   tells whether two computations of a split gave the same rows
+stream   `from_spark_stream`: a streaming DataFrame as an unbounded source, read by `runtime.connectors.sources.epochs`
+columns  the columns of a streaming DataFrame, learned when a version is compiled
 
-Such a source is written without a folder. `Pipeline.dataflow` binds it to a folder of the run (`ports.ReadsRunInput`).
-A PySpark stage writes there, slots read there. In BATCH there is no such folder: the DataFrame goes to the plan.
+Such a source is written without a folder. `Pipeline.dataflow` binds it to a folder of the run (`ports.ReadsRunInput`,
+`ports.BoundByUid`). A PySpark stage writes there, slots read there. In BATCH there is no such folder: the DataFrame
+goes to the plan.
 """
 
+from spark_jobs.sources.stream import from_spark_stream
 from spark_jobs.sources.table import SparkTable, from_spark
 
-__all__ = ["SparkTable", "from_spark"]
+__all__ = ["SparkTable", "from_spark", "from_spark_stream"]

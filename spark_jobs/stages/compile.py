@@ -1,6 +1,7 @@
 """Compiling a version: parameters → the graph that the console stores, checks and draws.
 
-It starts nothing and reads no data; whatever cannot run is refused here, by field.
+It starts nothing and reads no data; whatever cannot run is refused here, by field. Spark is asked only for the columns
+of DataFrames that feed sources.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 from runtime.core.settings import ExecutionMode
 from runtime.dataflow import Dataflow
 from runtime.pipelines import PipelineContext, parameter_schema, pipeline, registry
+from runtime.ports import HasStandingStage
 from spark_jobs.batch.refusals import check_batch
+from spark_jobs.sources.columns import learn_columns
 from spark_jobs.stages.materialise import inputs_of
 
 
@@ -41,6 +44,8 @@ def compiled(
     """
     one = pipeline(name)
     flow = one.dataflow(raw, context)
+    if learn_columns(flow.sources, context.column_root, name):
+        flow = one.dataflow(raw, context)  # again, with the columns
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
     graph = _graph(flow, parallelism)
@@ -60,9 +65,16 @@ def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
 
 
 def _graph(flow: Dataflow, parallelism: int) -> dict[str, Any]:
-    """What each operator has at the greatest parallelism goes with it: from that follows what it has at any."""
+    """What each operator has at the greatest parallelism goes with it: from that follows what it has at any.
+
+    `stage` is the verb of the PySpark stage that stands beside an operator, for those that have one.
+    """
     graph = flow.compile(parallelism).graph.to_json()
     widest = flow.compile(flow.max_parallelism).graph.by_uid
+    ends = {**flow.sources, **flow.sinks}
     for operator in graph["operators"]:
         operator["most"] = widest[operator["uid"]].parallelism
+        end = ends.get(operator["uid"])
+        if isinstance(end, HasStandingStage):
+            operator["stage"] = end.stage
     return graph

@@ -18,7 +18,14 @@ WORDS: Final = ("weir", "barrier", "stream", "checkpoint", "savepoint", "drain",
 class WordCount:
     """The running job, what was fed to it and what it has committed."""
 
-    def __init__(self, checkout: Checkout, folder: Path, name: str = "words", parallelism: int = 2) -> None:
+    def __init__(
+        self,
+        checkout: Checkout,
+        folder: Path,
+        name: str = "words",
+        parallelism: int = 2,
+        pipeline: str = "wordcount",
+    ) -> None:
         self.checkout = checkout
         self.input, self.output = folder / "in", folder / "out"
         self.input.mkdir(parents=True)
@@ -28,7 +35,7 @@ class WordCount:
         password = (checkout.var / "run/password").read_text().strip()
         self.api = Api.login(checkout.status()["url"].rstrip("/"), "operator", password)
         self.feed(20)
-        self.job = int(self.api.post("jobs/", {"name": name, "pipeline": "wordcount"})["id"])
+        self.job = int(self.api.post("jobs/", {"name": name, "pipeline": pipeline})["id"])
         params = {"lines_dir": str(self.input), "output_dir": str(self.output)}
         body = {"parallelism": parallelism, "params": params, "settings": {"checkpoint_interval_ms": 1000}}
         self.api.ready_version(self.job, body, PATIENCE_S)

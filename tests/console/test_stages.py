@@ -51,6 +51,7 @@ def test_a_version_is_compiled_with_its_own_numbers(place: World, steady: Worker
     assert row["graph"]["asked"] == {
         "--pipeline": "sums", "--parallelism": "2", "--max-parallelism": "128", "--inputs": str(folder),
         "--mode": "streaming",
+        "--columns": str(place.var / "storage" / str(row["job_id"]) / "columns" / str(version_id)),
     }  # fmt: skip
 
 

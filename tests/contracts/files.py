@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.checkpoint import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.ids import OperatorId, SubtaskId, Token
 from runtime.core.keygroups import range_of
-from runtime.core.recovery import Restored
+from runtime.core.recovery import Restored, _lists
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.ports import OperatorContext, Source
 from runtime.state.store import SubtaskState
@@ -45,7 +45,11 @@ class Reading:
         self.clock = clock or ManualClock(1_000_000)
         self.state = SubtaskState(range_of(index, GROUPS, parallelism), GROUPS, self.store)
         found = tuple(snapshots)
-        self.state.restore(Restored(subtask=SubtaskId(OperatorId("files"), index), snapshots=found))
+        before = OperatorSnapshot(
+            parallelism=max(len(found), 1), finished=FinishedState.RUNNING, subtasks=dict(enumerate(found))
+        )
+        lists = _lists(before, index, parallelism)
+        self.state.restore(Restored(subtask=SubtaskId(OperatorId("files"), index), snapshots=found, lists=lists))
         self.context = OperatorContext(
             job="job",
             uid="files",

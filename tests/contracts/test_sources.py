@@ -16,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.epochs import EpochFolder
 from runtime.connectors.formats import CsvFormat, JsonLinesFormat, LineFormat, ParquetFormat
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
+from runtime.connectors.sources.epochs import EpochSource
 from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory import ManualClock, MemorySnapshotStore
@@ -70,6 +72,22 @@ def write_split(folder: Path, name: str, numbers: range) -> None:
     splits.finish(splits.splits())
 
 
+def write_epoch(folder: Path, name: str, numbers: range) -> None:
+    """As the standing stage of a stream does, in files of three rows."""
+    epochs = EpochFolder(folder)
+    epochs.prepare()
+    with epochs.writing(int(name.rpartition("-")[2]), token=1) as aside:
+        aside.mkdir()
+        for start in range(0, len(numbers), 3):
+            part = pa.table({"id": pa.array(numbers[start : start + 3], pa.int64())})
+            pq.write_table(part, aside / f"part-{start:05}.parquet", row_group_size=2)
+
+
+def epoch_source(path: str) -> EpochSource:
+    columns = pa.schema([("id", pa.int64())])
+    return EpochSource(make=print, folder=path, lineage="1", columns=columns, is_bound=True)
+
+
 def number_of(row: dict[str, Any]) -> int:
     return int(row["id"] if "id" in row else row["line"])
 
@@ -82,6 +100,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "lines": (write_lines, lambda path: DirectorySource(path, LineFormat())),
     "parquet": (write_parquet, lambda path: DirectorySource(path, ParquetFormat())),
     "parquet bounded": (write_parquet, ParquetSource),
+    "epochs": (write_epoch, epoch_source),
     "from_spark": (write_split, lambda path: from_spark(lambda spark: spark.range(1)).in_folder(path)),
 }
 

@@ -87,7 +87,9 @@ def test_workers_serve_the_same_queues_as_make_up(services: dict[str, dict[str, 
 
 
 def queue_and_concurrency(command: list[str]) -> list[str]:
-    return [command[command.index(option) + 1] for option in ("-A", "-Q", "-c")]
+    """Variables of the composition have their defaults."""
+    found = (command[command.index(option) + 1] for option in ("-A", "-Q", "-c"))
+    return [re.sub(r"^\$\{\w+:-(\w+)\}$", r"\1", value) for value in found]
 
 
 def test_migrate_prepares_the_same_as_make_up(services: dict[str, dict[str, Any]]) -> None:

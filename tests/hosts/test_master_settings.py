@@ -14,6 +14,7 @@ from runtime.io.postgres import RunRow
 def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:
     return RunRow(
         job_id=1,
+        lineage=1,
         job_name="words",
         version_id=1,
         version_parallelism=1,

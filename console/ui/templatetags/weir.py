@@ -109,6 +109,7 @@ _KINDS: dict[str, Callable[[Any], status.Status]] = {
     "review": status.review,
     "attempt": status.attempt,
     "guarantee": status.guarantee,
+    "stage": status.stage,
 }
 
 

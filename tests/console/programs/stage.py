@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-VERB, ARGUMENTS = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+from tests.console.programs.standing import stand
+
+VERB, *REST = sys.argv[1:]
+NAMED = REST[1:] if VERB == "stand" else REST
+ARGUMENTS = dict(zip(NAMED[::2], NAMED[1::2], strict=True))
 GRAPH = {"operators": [], "edges": [], "max_parallelism": 128, "parallelism": 1}
 
 
@@ -25,6 +29,8 @@ def answer(params: dict[str, object]) -> object:
 
 
 def main() -> int:
+    if VERB == "stand":
+        return stand(REST[0], ARGUMENTS)
     params = json.loads(sys.stdin.read() or "null") or {}
     wanted = {name: detail for name, detail in params.items() if name in ("reject", "crash", "garble", "hang")}
     if wanted and params.get("only_in", VERB) == VERB:

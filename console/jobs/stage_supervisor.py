@@ -1,0 +1,327 @@
+"""The supervisor of a standing stage: claims it, keeps its process alive, and gives it back when it must leave.
+
+The process is `python -m spark_jobs stand VERB …`, without access to Postgres. It reads the parameters from the first
+line of its stdin, whose end means that nobody attends to it any more; it reports on stdout, a JSON object a line; it
+ends between two of its steps when it is asked to by SIGTERM. What the stage does is not known here.
+
+A process that dies is followed by another one, as the restart strategy of the job version allows; a step that a process
+has completed ends the row of failures. A stage that gives up ends its run.
+"""
+
+import contextlib
+import fcntl
+import os
+import random
+import threading
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import structlog
+from django.conf import settings
+
+from console.celery import shutting_down
+from console.jobs import job_settings, runs, services, standing
+from console.jobs.child import Child, describe_exit
+from console.jobs.child_environment import of_stage
+from console.jobs.holding import new_owner
+from console.jobs.models import StageState, StandingStage
+from console.jobs.patience import AWAY, forget_connection, when_back
+from console.jobs.scratch import scratch_folder
+from console.jobs.stages import REJECTED
+from console.jobs.standing import StageReport
+from runtime.core.restart import Failure
+from runtime.redaction import redacted
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 1.0
+FAREWELL_S = 3.0
+CANNOT_START = 126  #: as a shell says it
+#: Room for the parameters, which the console bounds to 64 KiB, so that writing them never waits for the process.
+_PIPE_BYTES = 256 * 1024
+_LINE_BYTES_MAX = 64 * 1024
+
+
+class StageError(msgspec.Struct, frozen=True):
+    """Why a stage cannot succeed, or why its process died, in the words of the process."""
+
+    code: str
+    detail: str
+    field: str = ""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A line on stdout: a report, or the error that ends the process."""
+
+    report: StageReport | None = None
+    error: StageError | None = None
+
+
+class Parted(StrEnum):
+    """Why a stage is attended to no more."""
+
+    LEAVING = "the worker was shut down"
+    RUN_ENDED = "its run has ended"
+    LEASE_LOST = "its lease was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """How a process ended that was not asked to."""
+
+    code: int
+    reason: str
+    error: StageError | None
+    lived_s: float
+    steps: int
+    log_tail: list[str]
+
+
+def attend(stage_id: int) -> None:
+    """Claim the stage and stay with it as long as its run lasts. Losing the claim is a normal return."""
+    owner = new_owner()
+    stage = standing.claim(stage_id, owner)
+    if stage is None:
+        log.info("standing stage is not to be claimed", stage=stage_id)
+        return
+    with structlog.contextvars.bound_contextvars(stage=stage_id, run=stage.run_id, operator=stage.operator):
+        log.info("standing stage claimed")
+        _Attendance(stage, owner).keep_alive()
+
+
+class _Attendance:
+    def __init__(self, stage: StandingStage, owner: str) -> None:
+        self._stage, self._owner = stage, owner
+        self._version = stage.run.version
+        self._restart = job_settings.parse(self._version.settings).restart
+        self._deaths = 0
+
+    def keep_alive(self) -> None:
+        while (token := self._begin()) is not None:
+            died = self._attend(token)
+            if died is None or not self._goes_on_after(died):
+                return
+
+    def _begin(self) -> int | None:
+        return when_back(partial(standing.begin, self._stage.pk, self._owner), shutting_down)
+
+    # ------------------------------------------------------------ one process
+
+    def _attend(self, token: int) -> Died | None:
+        """Start a process and watch it. None: the stage was left or has ended, and that is on record."""
+        with scratch_folder(f"stage-{self._stage.pk}", token) as scratch:
+            return self._attend_with(token, scratch)
+
+    def _attend_with(self, token: int, scratch: dict[str, str]) -> Died | None:
+        began = time.monotonic()
+        name = f"stage-run-{self._stage.run_id}-{self._stage.operator}".replace("/", "_")
+        with _Pipes(msgspec.json.encode(self._version.params) + b"\n") as pipes:
+            try:
+                child = Child(
+                    self._command(token),
+                    Path(settings.WEIR_LOGS) / f"{name}.log",
+                    stdin=pipes.stdin,
+                    stdout=pipes.stdout,
+                    environment=of_stage() | scratch,
+                )
+            except OSError as error:
+                return Died(CANNOT_START, f"Its process could not be started: {error}", None, 0.0, 0, [])
+            pipes.close_ends_of_child()
+            reader = _Reader(pipes.reports)
+            with child:
+                log.info("standing stage started", pid=child.pid, token=token)
+                seen = self._watch(child, reader)
+                code = child.end()
+        reader.join()
+        if isinstance(seen, Parted):
+            self._part(seen)
+            return None
+        lived_s, error_said = time.monotonic() - began, reader.error
+        reason = seen or (error_said.detail if error_said else f"Its process ended with {describe_exit(code)}.")
+        return Died(code, self._shown(reason), error_said, lived_s, reader.report.steps, child.log_tail())
+
+    def _command(self, token: int) -> list[str]:
+        stage, version = self._stage, self._version
+        return [
+            *settings.WEIR_STAGES_COMMAND,
+            *("stand", stage.verb),
+            *("--pipeline", version.job.pipeline),
+            *("--operator", stage.operator),
+            *("--run", str(stage.run_id)),
+            *("--token", str(token)),
+            *("--columns", str(services.columns_folder(version))),
+            *("--streams", str(services.streams_folder(stage.run))),
+        ]
+
+    def _watch(self, child: Child, reader: "_Reader") -> Parted | str | None:
+        """Why the process is not needed here any more, or why it must be killed; None: it has ended by itself."""
+        silent_since = time.monotonic()
+        while not child.wait(BEAT_S):
+            if shutting_down():
+                self._ask_to_end(child)
+                return Parted.LEAVING
+            report = reader.take()
+            if report is not None:
+                silent_since = time.monotonic()
+            parted = self._hold(report)
+            if parted is Parted.RUN_ENDED:
+                self._ask_to_end(child)
+            if parted is not None:
+                return parted
+            if (silent_s := time.monotonic() - silent_since) > settings.WEIR_STAGE_SILENCE_S:
+                return f"Its process gave no sign for {silent_s:.0f} s and was killed."
+        return None
+
+    def _hold(self, report: StageReport | None = None) -> Parted | None:
+        """Renew the lease. None: go on. An outage of Postgres says nothing about lease or run."""
+        try:
+            if not standing.renew(self._stage.pk, self._owner, report):
+                return Parted.LEASE_LOST
+            return None if standing.is_wanted(self._stage.pk) else Parted.RUN_ENDED
+        except AWAY as error:
+            log.warning("lease not renewed, postgres is away", error=str(error).strip())
+            forget_connection()
+            return None
+
+    def _ask_to_end(self, child: Child) -> None:
+        """It ends between two steps. One that is too slow is killed, which costs the step."""
+        child.terminate()
+        if not child.wait(settings.WEIR_SUSPEND_TIMEOUT_S):
+            log.warning("the standing stage did not end in time", pid=child.pid)
+
+    def _part(self, parted: Parted) -> None:
+        """On record once no process is left: only then may another one follow, or the stage be called ended."""
+        log.info("standing stage left", reason=parted.value)
+        match parted:
+            case Parted.LEAVING:
+                deadline = time.monotonic() + FAREWELL_S
+                leave = partial(standing.leave, self._stage.pk, self._owner)
+                when_back(leave, give_up=lambda: time.monotonic() > deadline)
+            case Parted.RUN_ENDED:
+                self._end(StageState.ENDED)
+            case Parted.LEASE_LOST:
+                pass
+
+    def _end(self, state: StageState, reason: str = "") -> None:
+        when_back(partial(standing.end, self._stage.pk, self._owner, state, reason), shutting_down)
+
+    # ------------------------------------------------------------ what follows
+
+    def _goes_on_after(self, died: Died) -> bool:
+        log.warning("standing stage died", reason=died.reason, lived_s=round(died.lived_s, 1), code=died.code)
+        if died.code == REJECTED and died.error is not None:
+            self._give_up(died.error, f"The stage of {self._stage.operator}: {died.reason}", died)
+            return False
+        draw = random.random()  # noqa: S311 - it keeps no secret
+        failure = Failure(ran_ms=int(died.lived_s * 1000), progressed=died.steps > 0, draw=draw)
+        verdict = self._restart.after(failure, self._deaths)
+        self._deaths = verdict.failures
+        if verdict.delay_ms is None:
+            times = f"it was restarted {self._deaths - 1} times, as often as the restart strategy allows"
+            message = f"The stage of {self._stage.operator} died again; {times}: {died.reason}"
+            self._give_up(died.error or StageError("stage-died", died.reason), message, died)
+            return False
+        note = partial(standing.note_death, self._stage.pk, self._owner, died.reason)
+        return bool(when_back(note, shutting_down)) and self._pause(verdict.delay_ms)
+
+    def _give_up(self, error: StageError, message: str, died: Died) -> None:
+        """The run ends with the stage. It is tried again while the run is in no state in which it can fail."""
+        failure = {
+            "code": error.code,
+            "message": message,
+            "operator": self._stage.operator,
+            "detail": "\n".join(self._shown(line) for line in died.log_tail),
+        }
+        while not when_back(partial(runs.give_up, self._stage.run_id, failure, None), shutting_down):
+            parted = Parted.LEAVING if shutting_down() else self._hold()
+            if parted is not None:
+                self._part(parted)
+                return
+            time.sleep(BEAT_S)
+        self._end(StageState.FAILED, self._shown(message))
+
+    def _pause(self, delay_ms: int) -> bool:
+        """Wait before the next process, with the lease kept. False: it must not follow here."""
+        until = time.monotonic() + delay_ms / 1000
+        while (rest := until - time.monotonic()) > 0:
+            time.sleep(min(rest, BEAT_S))
+            parted = Parted.LEAVING if shutting_down() else self._hold()
+            if parted is not None:
+                self._part(parted)
+                return False
+        return True
+
+    def _shown(self, text: str) -> str:
+        """Without secrets: the author's code may have printed them."""
+        return redacted(text, self._version.params, services.schema_of(self._version))
+
+
+class _Pipes:
+    """Stdin and stdout of a process. What is written into stdin waits there, and its end tells that nobody attends."""
+
+    def __init__(self, first_line: bytes) -> None:
+        self.stdin, self._lifeline = os.pipe()
+        self.reports, descriptor = os.pipe()
+        self.stdout = os.fdopen(descriptor, "wb")
+        with contextlib.suppress(OSError):  # a user's share of pipes may be used up; then a long line is waited for
+            fcntl.fcntl(self._lifeline, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.write(self._lifeline, first_line)
+        self._is_child_there = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lifeline)
+        if not self._is_child_there:
+            self.close_ends_of_child()
+            os.close(self.reports)
+
+    def close_ends_of_child(self) -> None:
+        """Once a process has them. From then on the reader owns `reports`."""
+        self._is_child_there = True
+        os.close(self.stdin)
+        self.stdout.close()
+
+
+class _Reader:
+    """Reads the reports of a process until it has closed its stdout. `take` gives each newest report once."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.report = StageReport()
+        self.error: StageError | None = None
+        self._fresh: StageReport | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="stage-reports", daemon=True)
+        self._thread.start()
+
+    def take(self) -> StageReport | None:
+        with self._lock:
+            fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def join(self) -> None:
+        """For the lines that a process wrote before it ended. All of its session is gone, so the pipe is closed."""
+        self._thread.join(BEAT_S)
+
+    def _run(self) -> None:
+        with os.fdopen(self._descriptor, "rb") as lines:
+            for line in iter(partial(lines.readline, _LINE_BYTES_MAX), b""):
+                self._note(line)
+
+    def _note(self, line: bytes) -> None:
+        try:
+            said: Any = msgspec.json.decode(line, type=_Line)
+        except msgspec.DecodeError as error:
+            log.warning("a standing stage reported something unreadable", error=str(error))
+            return
+        with self._lock:
+            if said.report is not None:
+                self.report = self._fresh = said.report
+            self.error = said.error or self.error

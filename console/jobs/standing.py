@@ -1,0 +1,119 @@
+"""The rows of standing stages: PySpark stages that live as long as their run does.
+
+A row is made with its run and leased as the run is, by another task. Every claim and every end is a compare-and-set on
+one locked row.
+"""
+
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from console.jobs import wake
+from console.jobs.attempt_tokens import next_token
+from console.jobs.models import Run, StageState, StandingStage
+from runtime.core.lifecycle import TERMINAL, RunState
+
+OVER = (StageState.ENDED, StageState.FAILED)
+#: States of a run whose stages need a process.
+_WANTED = tuple(state for state in RunState if state not in TERMINAL and state is not RunState.PREPARING)
+#: Nobody's, and not yet seen by the reconciler.
+_UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
+
+
+class StageReport(msgspec.Struct, frozen=True):
+    """A line of a stage: `steps` that its process has completed, and `figures` for people."""
+
+    steps: int = 0
+    figures: list[dict[str, Any]] = []
+
+
+def create(run: Run) -> None:
+    """The stages that the graph of the run's version asks for. Call it inside the transaction that makes the run."""
+    operators = (run.version.graph or {}).get("operators", ())
+    wanted = [StandingStage(run=run, operator=one["uid"], verb=one["stage"]) for one in operators if one.get("stage")]
+    for stage in StandingStage.objects.bulk_create(wanted):
+        wake.after_commit(wake.STAND, stage.pk)
+
+
+def wake_of_run(run_id: int) -> None:
+    """Its inputs lie ready: its stages may be claimed."""
+    for pk in StandingStage.objects.filter(run=run_id).values_list("pk", flat=True):
+        wake.after_commit(wake.STAND, pk)
+
+
+def claim(stage_id: int, owner: str) -> StandingStage | None:
+    """Take a stage that no task attends to. None: another task was first, or the run needs it no more or not yet."""
+    with transaction.atomic():
+        locked = StandingStage.objects.select_for_update(no_key=True, of=("self",)).select_related("run")
+        stage = locked.filter(pk=stage_id, lease_owner="", run__state__in=_WANTED).exclude(state__in=OVER).first()
+        if stage is not None:
+            mine = {**_UNOWNED, "lease_owner": owner, "lease_beat": 0, "state": StageState.STARTING.value}
+            StandingStage.objects.filter(pk=stage_id).update(**mine)
+        return stage
+
+
+def begin(stage_id: int, owner: str) -> int | None:
+    """A token for the next process of the stage. None: the lease is another's."""
+    if not _mine(stage_id, owner).update(token=next_token(), state=StageState.STARTING.value, live=None, live_at=None):
+        return None
+    return StandingStage.objects.values_list("token", flat=True).get(pk=stage_id)
+
+
+def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
+    """Show that the owner lives, and what its process has reported since. False: the lease is another's."""
+    shown: dict[str, Any] = {}
+    if report is not None:
+        shown = {"live": msgspec.to_builtins(report), "live_at": Now(), "state": StageState.RUNNING.value}
+    return bool(_mine(stage_id, owner).update(lease_beat=F("lease_beat") + 1, **shown))
+
+
+def is_wanted(stage_id: int) -> bool:
+    """Whether the run of the stage goes on."""
+    return StandingStage.objects.filter(pk=stage_id, run__state__in=_WANTED).exists()
+
+
+def note_death(stage_id: int, owner: str, reason: str) -> bool:
+    """The process died and another one follows. False: the lease is another's."""
+    died = {"state": StageState.RESTARTING.value, "deaths": F("deaths") + 1, "reason": reason}
+    return bool(_mine(stage_id, owner).update(**died))
+
+
+def leave(stage_id: int, owner: str) -> bool:
+    """The owner gives the stage back for another task to claim."""
+    return _release(Q(pk=stage_id, lease_owner=owner), stage_id)
+
+
+def leave_lost(stage_id: int, beat: int) -> bool:
+    """Take the stage from an owner that was silent since `beat`."""
+    return _release(Q(pk=stage_id, lease_beat=beat) & ~Q(lease_owner=""), stage_id)
+
+
+def end(stage_id: int, owner: str, state: StageState, reason: str = "") -> bool:
+    """No further process. False: the lease is another's."""
+    return bool(_mine(stage_id, owner).update(**_UNOWNED, state=state.value, reason=reason))
+
+
+def settle() -> None:
+    """End the stages of ended runs that no task attends to."""
+    left = StandingStage.objects.filter(run__state__in=TERMINAL, lease_owner="").exclude(state__in=OVER)
+    left.update(state=StageState.ENDED.value)
+
+
+def waiting() -> Any:
+    """The stages that a task should claim."""
+    return StandingStage.objects.filter(lease_owner="", run__state__in=_WANTED).exclude(state__in=OVER)
+
+
+def _release(only: Q, stage_id: int) -> bool:
+    with transaction.atomic():
+        left = StandingStage.objects.filter(only).update(**_UNOWNED, state=StageState.WAITING.value)
+        if left:
+            wake.after_commit(wake.STAND, stage_id)
+    return bool(left)
+
+
+def _mine(stage_id: int, owner: str) -> Any:
+    return StandingStage.objects.filter(pk=stage_id, lease_owner=owner)

@@ -1,0 +1,87 @@
+"""Standing stages as the job page shows them: rows and reports made ready for templates.
+
+A stage reports figures with the way in which each is written; it decides which ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from console.jobs.models import Run, StageState, StandingStage
+from console.ui import formats
+from console.ui.formats import Quantity
+
+log = structlog.get_logger(__name__)
+
+COUNTER: Final = "next_epoch_"  #: of a run's live numbers, before the uid: what its operator has come to
+
+
+class FigureLive(msgspec.Struct, frozen=True):
+    """A number or a text; None: not known yet. `kind`: as `spark_jobs.standing` writes it."""
+
+    label: str
+    value: float | str | None = None
+    kind: str = "count"
+
+
+class ReportLive(msgspec.Struct, frozen=True):
+    """The newest report of a stage."""
+
+    figures: tuple[FigureLive, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageView:
+    """A standing stage. `note` says why it does not run, where it does not."""
+
+    operator: str
+    state: str
+    deaths: int
+    note: str
+    reported_at: datetime | None
+    figures: tuple[tuple[str, Quantity], ...]
+
+
+def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[StageView, ...]:
+    counters = ((run.live or {}).get("counters") or {}) if run else {}
+    return tuple(_view(stage, counters) for stage in stages)
+
+
+def _view(stage: StandingStage, counters: Mapping[str, Any]) -> StageView:
+    return StageView(
+        operator=stage.operator,
+        state=stage.state,
+        deaths=stage.deaths,
+        note=stage.reason if stage.state != StageState.ENDED else "",
+        reported_at=stage.live_at,
+        figures=tuple((one.label, _written(one, stage.operator, counters)) for one in _report(stage).figures),
+    )
+
+
+def _report(stage: StandingStage) -> ReportLive:
+    """None of it when it has another shape: a page must not fail over a figure."""
+    try:
+        return msgspec.convert(stage.live or {}, ReportLive, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("report of a standing stage unreadable", error=str(error))
+        return ReportLive()
+
+
+def _written(figure: FigureLive, operator: str, counters: Mapping[str, Any]) -> Quantity:
+    value = figure.value
+    if isinstance(value, str) or value is None:
+        return formats.MISSING if value is None else Quantity(value)
+    match figure.kind:
+        case "rate":
+            return formats.rate(value)
+        case "ms":
+            return formats.duration(value)
+        case "lag":
+            reached = counters.get(f"{COUNTER}{operator}")
+            return formats.MISSING if reached is None else Quantity(formats.count(max(int(value) - int(reached), 0)))
+        case _:
+            return Quantity(formats.count(int(value)))

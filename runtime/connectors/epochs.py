@@ -1,0 +1,153 @@
+"""The folder that a standing PySpark stage fills with epochs, and from which a source reads them.
+
+    epochs/000000000042/     an epoch: Parquet files, read in the order of their names, and `_weir.json`
+    epochs/.000000000043-17  an epoch that the process with token 17 is writing aside
+    released.json            how far epochs have been deleted: every one below `below`
+    spark/                   Spark's checkpoint of the query
+
+An epoch appears by one rename, whole and durable. It is never changed, and deleted only once no retained checkpoint
+needs it. Epochs are numbered from 0, without a gap.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from runtime.connectors.durable import make_folder, rename_without_replacing, sync_folder, writing
+
+CONTENTS: Final = "_weir.json"  #: hidden from readers of Parquet folders
+_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Rows and files of an epoch that is there."""
+
+    number: int
+    folder: Path
+    rows: int
+    files: tuple[tuple[str, int], ...]  #: name and rows of each, in order
+
+
+class EpochFolder:
+    """The folder of one stage. Its methods do I/O; one process writes epochs, another releases them."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.epochs = self.path / "epochs"
+        self.spark_checkpoint = self.path / "spark"
+
+    # ------------------------------------------------------------ reading
+
+    def find(self, number: int) -> Epoch | None:
+        """The epoch, or None where it is not there: not written yet, or released."""
+        folder = self.epochs / _name(number)
+        try:
+            contents = json.loads((folder / CONTENTS).read_text())
+        except FileNotFoundError:
+            return None
+        return Epoch(number, folder, contents["rows"], tuple((name, rows) for name, rows in contents["files"]))
+
+    def released_below(self) -> int:
+        """Every epoch below this number has been released, whether or not it is still there."""
+        try:
+            return int(json.loads((self.path / "released.json").read_text())["below"])
+        except FileNotFoundError:
+            return 0
+
+    def next_number(self) -> int:
+        """One more than the newest epoch that was ever written."""
+        return max([self.released_below(), *(number + 1 for number in self._numbers())])
+
+    # ------------------------------------------------------------ writing
+
+    @contextlib.contextmanager
+    def writing(self, number: int, token: int) -> Iterator[Path]:
+        """A folder to write epoch `number` into. It becomes the epoch, durably, when the block is left without error.
+
+        Raises:
+            FileExistsError: the epoch is there; it stays as it is.
+        """
+        aside = self.epochs / f".{_name(number)}-{token}"
+        yield aside
+        with writing(aside):
+            _seal(aside)
+        rename_without_replacing(aside, self.epochs / _name(number))
+        sync_folder(self.epochs)
+
+    def prepare(self) -> None:
+        """Makes the folder, and removes what killed processes left aside. Only for the one who may write."""
+        make_folder(self.epochs)
+        for leftover in self.epochs.glob(".*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    # ------------------------------------------------------------ releasing
+
+    def release(self, below: int) -> int:
+        """Deletes the epochs below this number: first it is written down, durably. Returns how many are gone."""
+        doomed = sorted(number for number in self._numbers() if number < below)
+        if not doomed:
+            return 0
+        self._note_released(below)
+        for number in doomed:
+            # Renamed first: a folder that is half deleted is no epoch.
+            gone = self.epochs / f".{_name(number)}-released"
+            with contextlib.suppress(FileNotFoundError):
+                (self.epochs / _name(number)).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+        return len(doomed)
+
+    def _note_released(self, below: int) -> None:
+        target, aside = self.path / "released.json", self.path / ".released.json"
+        with writing(target):
+            with aside.open("w") as file:
+                json.dump({"below": max(below, self.released_below())}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(target)
+            sync_folder(self.path)
+
+    def _numbers(self) -> list[int]:
+        try:
+            with os.scandir(self.epochs) as entries:
+                return [int(entry.name) for entry in entries if entry.name.isdigit()]
+        except FileNotFoundError:
+            return []
+
+
+def _seal(folder: Path) -> None:
+    """Notes rows and files, which proves that each can be opened, and makes all of it durable."""
+    folder.mkdir(exist_ok=True)  # an epoch without rows may have no file
+    files = [(file.name, _rows(file)) for file in sorted(folder.glob("*.parquet"))]
+    contents = {"rows": sum(rows for _, rows in files), "files": [one for one in files if one[1]]}
+    (folder / CONTENTS).write_text(json.dumps(contents))
+    for file in folder.iterdir():
+        if file.name.endswith(".crc"):  # Hadoop's own checksums; pages of Parquet carry theirs
+            file.unlink()
+        else:
+            _sync(file)
+    sync_folder(folder)
+
+
+def _rows(file: Path) -> int:
+    metadata: Any = pq.read_metadata(file)
+    return int(metadata.num_rows)
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _name(number: int) -> str:
+    return f"{number:0{_DIGITS}}"

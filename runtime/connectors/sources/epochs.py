@@ -1,0 +1,352 @@
+"""Epochs of a standing PySpark stage as an unbounded source: what `spark.readStream` reads, replayable.
+
+An epoch is cut into `LANES` shares of rows, one behind the other. A lane reads its share of each epoch, so its position
+is (epoch, row). The lanes of a subtask lie side by side. They are entries of list state, so a rescale deals them in
+contiguous chunks, and they lie in the manifest: the master knows which epochs a retained checkpoint needs.
+
+The stage is found by its verb (`spark_jobs.stages.epochs`); this module knows no Spark.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from runtime.connectors.epochs import Epoch, EpochFolder
+from runtime.connectors.formats import MalformedFile, ParquetFormat
+from runtime.connectors.names import safe
+from runtime.core.keygroups import range_of
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
+from runtime.operators.event_time import event_times_ms
+from runtime.ports import OperatorContext, SourceReader, StageFolders
+
+LANES: Final = 64  #: at most so many subtasks read an epoch together
+POSITIONS: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
+SCHEMA_SUFFIX: Final = ".schema"
+STAGE: Final = "stream"  #: verb of the stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSource:
+    """Made by `spark_jobs.sources.from_spark_stream`, which explains the arguments.
+
+    Args:
+        make: gives the streaming DataFrame; only the stage calls it.
+        folder: of the stage; "": not known yet, as when a version is compiled.
+        lineage: names what the epochs belong to, so that a checkpoint of other epochs is refused.
+        columns: of the DataFrame; None: not known yet.
+    """
+
+    bounded: ClassVar[bool] = False
+    guarantee: ClassVar[str] = "exactly-once"
+    stage: ClassVar[str] = STAGE
+
+    make: Callable[[Any], Any] | None = field(repr=False)
+    event_time: str | None = None
+    max_disorder_ms: int = 0
+    idle_after_ms: int | None = None
+    trigger_ms: int = 1_000
+    folder: str = ""
+    lineage: str = ""
+    columns: pa.Schema | None = None
+    is_bound: bool = False
+
+    def bound(self, uid: str, folders: StageFolders) -> "EpochSource":
+        return replace(
+            self,
+            folder=str(Path(folders.streams) / safe(uid)) if folders.streams else "",
+            lineage=Path(folders.streams).name,
+            columns=read_columns(folders.columns, uid),
+            is_bound=True,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Slots read epochs: the author's function, and what it closes over, such as a password, stays behind."""
+        return {**self.__dict__, "make": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def has_event_time(self) -> bool:
+        return self.event_time is not None
+
+    def output_columns(self) -> pa.Schema | None:
+        return self.columns
+
+    def reader(self) -> "EpochReader":
+        return EpochReader(self)
+
+    def check(self) -> None:
+        if not self.is_bound:
+            problem = "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
+            raise JobRejected("no-stage", "from_spark_stream", problem)
+        if not callable(self.make):
+            raise JobRejected("bad-function", "make", f"a function of a SparkSession is needed, not {self.make!r}")
+        if self.max_disorder_ms < 0:
+            raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
+        if self.idle_after_ms is not None and self.idle_after_ms < 1:
+            raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
+        if self.trigger_ms < 0:
+            raise JobRejected("bad-interval", "trigger_ms", "must not be negative")
+        if self.event_time is not None and self.columns is not None:
+            try:
+                event_times_ms(pa.RecordBatch.from_pylist([], self.columns), self.event_time)
+            except JobRejected as error:
+                raise JobRejected(error.code, "event_time", str(error)) from None
+
+    def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
+        """Deletes the epochs that no retained checkpoint needs; see `ports.ReleasesInput`."""
+        entries = [entry for lists in retained for entry in lists.get(POSITIONS, ())]
+        return _release_others(self, {str(entry[0]) for entry in entries}) + _release_own(self, entries)
+
+
+def schema_file(columns: str, uid: str) -> Path:
+    """Where the columns of a DataFrame are kept, for a version: the job master does not ask Spark for them."""
+    return Path(columns) / f"{safe(uid)}{SCHEMA_SUFFIX}"
+
+
+def read_columns(columns: str, uid: str) -> pa.Schema | None:
+    """What the compile stage has noted; None: nothing yet."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(schema_file(columns, uid).read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def _release_own(source: EpochSource, entries: Sequence[Any]) -> int:
+    needed = [int(epoch) for lineage, _, epoch, _ in entries if str(lineage) == source.lineage]
+    return EpochFolder(source.folder).release(min(needed)) if needed else 0
+
+
+def _release_others(source: EpochSource, needed: set[str]) -> int:
+    """Epochs of older lineages, which no run writes any more, unless a checkpoint of one is still retained."""
+    own = Path(source.folder)
+    count = 0
+    for lineage in sorted(own.parent.parent.glob("*")):
+        is_older = lineage.name.isdigit() and source.lineage.isdigit() and int(lineage.name) < int(source.lineage)
+        if is_older and lineage.name not in needed and (lineage / own.name).is_dir():
+            folder = EpochFolder(lineage / own.name)
+            count += folder.release(folder.next_number())
+    return count
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The position of a share: the next row, counted in the whole epoch."""
+
+    number: int
+    epoch: int
+    row: int = 0  #: 0: the beginning of the share, wherever that lies
+
+
+class EpochReader(SourceReader):
+    """The lanes of one subtask, read epoch by epoch."""
+
+    def __init__(self, source: EpochSource) -> None:
+        self._source = source
+        self._folder = EpochFolder(source.folder)
+        self._format = ParquetFormat(source.columns)
+        self._lanes: list[_Lane] = []
+        self._batches: Generator[tuple[pa.RecordBatch, int]] | None = None  #: each with the row after it
+        self._rest: tuple[pa.RecordBatch, int] | None = None
+        self._reading: list[_Lane] = []
+        self._epoch: Epoch | None = None
+        self._largest_time: int | None = None
+        self._idle_since: int | None = None
+        self._has_read = False
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        self._state = context.state.list_state(POSITIONS)
+        restored = self._state.get()
+        if restored or context.restored:
+            self._lanes = [self._restored(*entry) for entry in restored]
+        else:
+            own = range_of(context.index, LANES, min(context.parallelism, LANES)) if context.index < LANES else range(0)
+            self._lanes = [_Lane(number, 0) for number in own]
+        self._check_kept()
+        self._show_position()
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        batch = self._next(max_rows) if self._lanes else None
+        if batch is None:
+            self._idle_since = self._context.now_ms() if self._idle_since is None else self._idle_since
+            return None
+        self._idle_since, self._has_read = None, True
+        if self._source.event_time is not None:
+            self._note_times(batch)
+        return batch
+
+    @property
+    def exhausted(self) -> bool:
+        return False
+
+    @property
+    def idle(self) -> bool:
+        """It has no lanes, or has had nothing to read for as long as it was told to wait."""
+        if not self._lanes:
+            return True
+        after_ms = self._source.idle_after_ms
+        if self._idle_since is None or after_ms is None:
+            return False
+        return self._context.now_ms() - self._idle_since >= after_ms
+
+    def watermark(self) -> int | None:
+        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        return None if self._largest_time is None else self._largest_time - self._source.max_disorder_ms - 1
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._state.replace([self._source.lineage, lane.number, lane.epoch, lane.row] for lane in self._lanes)
+
+    def close(self) -> None:
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
+
+    # ------------------------------------------------------------ positions
+
+    def _restored(self, lineage: str, lane: int, epoch: int, row: int) -> _Lane:
+        if lineage != self._source.lineage:
+            detail = (
+                f"the checkpoint reads the epochs of runs that began with run {lineage}, and this run those of run "
+                f"{self._source.lineage}: restore it from the checkpoint's record instead of a copy of its folder"
+            )
+            raise JobRejected("other-epochs", self._context.uid, detail)
+        return _Lane(int(lane), int(epoch), int(row))
+
+    def _check_kept(self) -> None:
+        """What a checkpoint has not read yet must still be there, or rows would be missing without a word."""
+        below = self._folder.released_below()
+        first = min((lane.epoch for lane in self._lanes), default=below)
+        if first < below:
+            detail = (
+                f"epoch {first} of {self._folder.path} is needed and was released: epochs below {below} are gone, as "
+                "every checkpoint that was retained had passed them. Start the job anew, or restore a newer checkpoint"
+            )
+            raise JobRejected("epochs-released", self._context.uid, detail)
+
+    # ------------------------------------------------------------ rows
+
+    def _next(self, max_rows: int) -> pa.RecordBatch | None:
+        """Up to `max_rows` rows of the lanes that lag most; None: their next epoch is not there yet."""
+        while True:
+            if self._batches is None and not self._begin():
+                return None
+            piece = self._rest or self._read()
+            if piece is None:
+                self._end_share()
+                continue
+            batch, stop = piece
+            self._rest = None
+            if batch.num_rows > max_rows:
+                self._rest = batch.slice(max_rows), stop
+                stop -= batch.num_rows - max_rows
+                batch = batch.slice(0, max_rows)
+            self._advance(stop)
+            return batch
+
+    def _begin(self) -> bool:
+        """Opens the epoch that the lanes need first, for the lanes that lie side by side there."""
+        number = min(lane.epoch for lane in self._lanes)
+        if self._epoch is None or self._epoch.number != number:
+            self._epoch = self._folder.find(number) or self._look_again(number)
+        if self._epoch is None:
+            return False
+        behind = [lane for lane in self._lanes if lane.epoch == number]
+        self._reading = _side_by_side(behind)
+        start = max(self._reading[0].row, self._start(self._reading[0]))
+        self._batches = self._rows_of(self._epoch, start, self._end(self._reading[-1]))
+        return True
+
+    def _look_again(self, number: int) -> Epoch | None:
+        """Once in each pause: an epoch that is missing while newer ones are there has been taken away."""
+        if self._idle_since is not None or self._folder.next_number() <= number:
+            return None
+        if (found := self._folder.find(number)) is None:
+            raise EnvironmentFailure(f"epoch {number} of {self._folder.path} is gone, and newer ones are there")
+        return found
+
+    def _show_position(self) -> None:
+        """The subtask that has the first lane shows how far it has come: the job page makes a lag of it."""
+        if self._lanes and self._lanes[0].number == 0:
+            self._context.counters[f"next_epoch_{self._context.uid}"] = self._lanes[0].epoch
+
+    def _read(self) -> tuple[pa.RecordBatch, int] | None:
+        assert self._batches is not None, "a share has been begun"
+        assert self._epoch is not None, "a share has been begun"
+        try:
+            return next(self._batches, None)
+        except FileNotFoundError as error:
+            raise EnvironmentFailure(f"{self._epoch.folder}: a file of the epoch is gone: {error}") from error
+        except MalformedFile as error:
+            raise DataRejected(f"{self._epoch.folder}: {error}") from error
+
+    def _rows_of(self, epoch: Epoch, start: int, end: int) -> Generator[tuple[pa.RecordBatch, int]]:
+        """Batches of the rows from `start` to `end`, each with the number of the row after it."""
+        first = 0  # row of the epoch with which the file begins
+        for name, rows in epoch.files:
+            if first < end and first + rows > start:
+                for chunk in self._format.read(epoch.folder / name, max(start - first, 0)):
+                    stop = first + chunk.next_row
+                    batch = chunk.batch.slice(0, chunk.batch.num_rows - max(stop - end, 0))
+                    self._check_columns(batch, epoch, name)
+                    if batch.num_rows:
+                        yield batch, min(stop, end)
+                    if stop >= end:
+                        return
+            first += rows
+
+    def _check_columns(self, batch: pa.RecordBatch, epoch: Epoch, name: str) -> None:
+        if self._source.columns is not None and not batch.schema.equals(self._source.columns):
+            detail = f"{epoch.folder / name}: its columns differ from those of the version: {batch.schema}"
+            raise DataRejected(detail)
+
+    def _advance(self, stop: int) -> None:
+        """All rows below `stop` of the lanes being read have been given out."""
+        assert self._epoch is not None, "a share has been begun"
+        for lane in self._reading:
+            if lane.epoch != self._epoch.number:
+                continue
+            if self._end(lane) <= stop:
+                lane.epoch, lane.row = lane.epoch + 1, 0
+            elif self._start(lane) < stop:
+                lane.row = stop
+
+    def _end_share(self) -> None:
+        """Lanes without a row in the epoch have passed it, too."""
+        assert self._epoch is not None, "a share has been begun"
+        for lane in self._reading:
+            if lane.epoch == self._epoch.number:
+                lane.epoch, lane.row = lane.epoch + 1, 0
+        self._batches = None
+        self._show_position()
+
+    def _start(self, lane: _Lane) -> int:
+        assert self._epoch is not None, "a share has been begun"
+        return self._epoch.rows * lane.number // LANES
+
+    def _end(self, lane: _Lane) -> int:
+        assert self._epoch is not None, "a share has been begun"
+        return self._epoch.rows * (lane.number + 1) // LANES
+
+    def _note_times(self, batch: pa.RecordBatch) -> None:
+        assert self._source.event_time is not None, "the caller has asked"
+        try:
+            largest = int(event_times_ms(batch, self._source.event_time).max())
+        except DataRejected as error:
+            assert self._epoch is not None, "a share has been begun"
+            raise DataRejected(f"{self._epoch.folder}: {error}") from error
+        self._largest_time = largest if self._largest_time is None else max(largest, self._largest_time)
+
+
+def _side_by_side(lanes: Sequence[_Lane]) -> list[_Lane]:
+    """The first of `lanes` and those whose shares follow without a gap: they are read in one go."""
+    found = [lanes[0]]
+    for lane in lanes[1:]:
+        if lane.number != found[-1].number + 1 or lane.row:
+            break
+        found.append(lane)
+    return found

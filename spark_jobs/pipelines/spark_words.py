@@ -1,0 +1,51 @@
+"""Word count of lines that Spark reads: `spark.readStream` watches the folder, the job counts exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.dataflow import Dataflow
+from runtime.operators.aggregates import Count
+from runtime.pipelines import Pipeline, PipelineContext
+from spark_jobs.sources import from_spark_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkWordsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`lines_dir`: text files, read as they appear. `files_per_epoch`: most that one batch of Spark's takes."""
+
+    lines_dir: str
+    output_dir: str
+    files_per_epoch: Annotated[int, Meta(ge=1, le=10_000)] = 100
+
+
+def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return ({"word": word} for word in row["value"].lower().split())
+
+
+def build(params: SparkWordsParams, context: PipelineContext) -> Dataflow:
+    context.check_path("lines_dir", params.lines_dir)
+
+    def lines(spark: SparkSession) -> DataFrame:
+        return spark.readStream.option("maxFilesPerTrigger", params.files_per_epoch).text(params.lines_dir)
+
+    flow = Dataflow("spark_wordcount")
+    each = flow.source("lines", from_spark_stream(lines)).flat_map("words", words, pa.schema([("word", pa.string())]))
+    each.key_by("word").aggregate("counts", {"count": Count()}).sink("parquet", ParquetSink(params.output_dir))
+    return flow
+
+
+PIPELINE = Pipeline(
+    name="spark_wordcount",
+    description="Counts the words of text files that Spark's Structured Streaming reads.",
+    params=SparkWordsParams,
+    build=build,
+)

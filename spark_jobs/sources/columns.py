@@ -1,0 +1,120 @@
+"""The columns of a DataFrame that feeds a source: checked, as an Arrow schema, and kept with the version.
+
+Learned once, when a version is compiled, by calling the author's function with a Spark session. From then on the schema
+lies beside the version's inputs, so that neither the job master nor a slot asks Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from runtime.connectors.durable import make_folder, sync_folder
+from runtime.connectors.sources.epochs import EpochSource, schema_file
+from runtime.errors import JobRejected
+from runtime.ports import Source
+from spark_jobs.session import SparkSettings, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+FAILED: Final = "input-failed"  #: the author's function raised
+
+
+def learn_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool:
+    """Learns what is not known yet of these sources, in one Spark session. Returns whether there was anything to learn.
+
+    Args:
+        sources: of a dataflow, by uid.
+        folder: where the columns of the version are kept; nothing is learned without one.
+        name: of the job, for Spark.
+
+    Raises:
+        JobRejected: naming the operator whose function raises, or whose DataFrame cannot feed it.
+    """
+    unknown = {
+        str(uid): source
+        for uid, source in sources.items()
+        if isinstance(source, EpochSource) and not schema_file(folder, str(uid)).is_file()
+    }
+    if not unknown or not folder:
+        return False
+    with spark_session(SparkSettings.from_environment(f"weir: {name}, columns")) as spark:
+        for uid, source in unknown.items():
+            _keep(schema_file(folder, uid), checked_columns(call(source, spark, uid), uid))
+    return True
+
+
+def call(source: EpochSource, spark: SparkSession, uid: str) -> DataFrame:
+    """What the author's function returns. Raises JobRejected naming the operator: it raised (`input-failed`)."""
+    assert source.make is not None, "only slots have a source without its function"
+    try:
+        frame: DataFrame = source.make(spark)
+    except JobRejected:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise JobRejected(FAILED, uid, f"its function raised {type(error).__name__}: {lines[0]}") from error
+    return frame
+
+
+def checked_columns(frame: Any, uid: str) -> pa.Schema:
+    """The columns of a streaming DataFrame in Arrow's types, each nullable: Spark promises nothing else when it writes.
+
+    Raises:
+        JobRejected: naming the operator, and the column at fault.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    if not isinstance(frame, DataFrame):
+        raise JobRejected("not-a-dataframe", uid, f"its function returned {type(frame).__name__}, not a DataFrame")
+    if not frame.isStreaming:
+        raise JobRejected("not-streaming", uid, "its DataFrame has an end: use spark.readStream, or from_spark")
+    fields = frame.schema.toNullable().fields
+    if not fields:
+        raise JobRejected("no-columns", uid, "its DataFrame has no columns")
+    seen: dict[str, str] = {}
+    for one in fields:
+        if (other := seen.setdefault(one.name.casefold(), one.name)) is not one.name:
+            detail = f"its DataFrame has the columns {other!r} and {one.name!r}: Spark takes them for one"
+            raise JobRejected("duplicate-column", uid, detail)
+        if (refused := _refused_type(one.dataType)) is not None:
+            detail = f"column {one.name!r} is {refused.simpleString()}, which a source cannot give"
+            raise JobRejected("type-from-spark", uid, f"{detail}: cast it in the DataFrame")
+    return pa.schema([pa.field(one.name, to_arrow_type(one.dataType, timezone="UTC")) for one in fields])
+
+
+def _refused_type(kind: DataType) -> DataType | None:
+    """The type within `kind` that Parquet and Arrow do not both have; None: there is none."""
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):
+        return next((found for one in kind.fields if (found := _refused_type(one.dataType)) is not None), None)
+    if isinstance(kind, t.ArrayType):
+        return _refused_type(kind.elementType)
+    if isinstance(kind, t.MapType):
+        return _refused_type(kind.keyType) or _refused_type(kind.valueType)
+    known = (
+        t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType, t.DecimalType,
+        t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
+    )  # fmt: skip
+    return None if isinstance(kind, known) else kind
+
+
+def _keep(target: Path, columns: pa.Schema) -> None:
+    """Durably, whole or not at all."""
+    make_folder(target.parent)
+    aside = target.with_name(f".{target.name}.{uuid4().hex}")
+    with aside.open("wb") as file:
+        file.write(columns.serialize().to_pybytes())
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(target)
+    sync_folder(target.parent)

@@ -1,0 +1,141 @@
+"""The process of a standing stage: a PySpark stage that lives as long as a run of its job.
+
+The supervisor's end of this is `console.jobs.stage_supervisor`; the two share a command line, stdin and stdout. What a
+stage does is a verb: a function of a `Standing`, which returns when `stopping` is set, between two of its steps.
+
+- Return: the stage has ended as asked.
+- `JobRejected`: the stage can never succeed; the run fails with this code.
+- `StageFailure`, or any other exception: the process dies and another one follows, by the job's restart strategy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, TextIO
+
+from runtime.connectors.data_roots import DataRoots
+from runtime.connectors.names import safe
+from runtime.dataflow import Dataflow
+from runtime.errors import JobRejected, WeirError
+from runtime.pipelines import Pipeline, PipelineContext
+
+REPORT_S: Final = 1.0
+ORPHANED: Final = 7  #: exit code when the supervisor is gone
+
+#: How the console writes a figure. "lag": what is left after the operator's counter `next_epoch_<uid>`.
+FigureKind = Literal["count", "rate", "ms", "text", "lag"]
+
+
+class StageFailure(WeirError):
+    """The process cannot go on; another one may. `code` is a stable word for people and programs."""
+
+    def __init__(self, code: str, field: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code, self.field, self.detail = code, field, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number or a text that the job page shows for the stage; None: not known yet."""
+
+    label: str
+    value: float | str | None
+    kind: FigureKind = "count"
+
+
+@dataclass(kw_only=True)
+class Standing:
+    """What a verb may know and use.
+
+    Args:
+        pipeline: of the job, with `params`, its raw parameters.
+        operator: uid of the source or sink that the stage belongs to.
+        run: id of the run.
+        token: of this process; no other process of any stage has it.
+        columns: folder of the version's columns.
+        streams: folder of the run and of those whose checkpoints it continues.
+        stopping: set when the stage is to end. A verb ends its step and returns.
+    """
+
+    pipeline: Pipeline[Any]
+    params: Mapping[str, Any]
+    operator: str
+    run: int
+    token: int
+    columns: Path
+    streams: Path
+    answers: TextIO
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _steps: int = 0
+    _figures: Sequence[Figure] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Of this stage alone; it outlives the process and the run."""
+        return stage_folder(self.streams, self.operator)
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The job as its pipeline builds it, with every folder that it names checked. Raises JobRejected."""
+        roots = DataRoots.of_environment(os.environ)
+        context = PipelineContext("", roots, str(self.columns), str(self.streams))
+        return self.pipeline.dataflow(self.params, context)
+
+    def report(self, figures: Sequence[Figure], *, steps: int) -> None:
+        """What the job page shows from now on. `steps` counts what this process has completed: each is progress."""
+        self._figures, self._steps = tuple(figures), steps
+
+    def write_reports(self) -> None:
+        """Writes the newest report each second, until the process ends: also a sign of life."""
+        threading.Thread(target=self._write_reports, name="reports", daemon=True).start()
+
+    def _write_reports(self) -> None:
+        pause = threading.Event()
+        while True:
+            figures = [{"label": one.label, "value": one.value, "kind": one.kind} for one in self._figures]
+            try:
+                self.answers.write(json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n")
+                self.answers.flush()
+            except (OSError, ValueError):  # the supervisor is gone, or the process is ending
+                return
+            pause.wait(REPORT_S)
+
+
+def stage_folder(streams: Path | str, operator: str) -> Path:
+    """The folder of the stage of `operator`."""
+    return Path(streams) / safe(operator)
+
+
+def read_params(stdin: TextIO) -> Mapping[str, Any]:
+    """The parameters of the job, from the first line. From then on the end of `stdin` ends this process at once.
+
+    Raises:
+        JobRejected: the line is no JSON object.
+    """
+    try:
+        params = json.loads(stdin.readline() or "{}")
+    except ValueError as error:
+        raise JobRejected("bad-json", "params", f"the first line of stdin is not JSON: {error}") from error
+    if not isinstance(params, dict):
+        raise JobRejected("bad-json", "params", "the first line of stdin must hold a JSON object")
+    threading.Thread(target=_end_with, args=(stdin,), name="lifeline", daemon=True).start()
+    return params
+
+
+def stop_on_sigterm(stopping: threading.Event) -> None:
+    """SIGTERM asks the stage to end between two steps."""
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+
+
+def _end_with(stdin: TextIO) -> None:
+    """The JVM ends with this process, and Spark's Python workers with the JVM."""
+    while stdin.read(4096):
+        pass
+    os._exit(ORPHANED)

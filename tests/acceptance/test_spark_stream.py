@@ -1,0 +1,154 @@
+"""`from_spark_stream` on the whole stack: a folder that `spark.readStream` watches, counted exactly whatever is killed.
+
+One unbounded word count runs through all tests. Each one kills something while text is fed, and waits until the
+committed counts are those of everything fed so far: an epoch that was lost or read twice would show in them for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.test_kill_dash_nine import command_of, master_pid
+from tests.acceptance.word_count import PATIENCE_S, WordCount
+from tests.stack.checkout import Checkout
+from tests.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordCount:
+    words = WordCount(checkout, tmp_path_factory.mktemp("words"), pipeline="spark_wordcount")
+    until(words.is_exact, PATIENCE_S)
+    return words
+
+
+def stage(words: WordCount) -> dict[str, Any]:
+    (found,) = words.run["standing_stages"]
+    return dict(found)
+
+
+def stage_pid(words: WordCount) -> int:
+    """The process of the stage that stands beside the run now; it leads a group with its JVM."""
+    wanted = f"stand\0stream\0--pipeline\0spark_wordcount\0--operator\0lines\0--run\0{words.run['id']}\0".encode()
+    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(int(p.name))]
+    return int(found[0].name) if len(found) == 1 else 0
+
+
+def folder(words: WordCount) -> Path:
+    (streams,) = (words.checkout.var / "storage" / str(words.run["job"]) / "streams").iterdir()
+    return streams / "lines"
+
+
+def newest_epoch(words: WordCount) -> int:
+    return max((int(path.name) for path in (folder(words) / "epochs").glob("[0-9]*")), default=-1)
+
+
+def kill_when(words: WordCount, is_there: Callable[[], int | None]) -> int:
+    """SIGKILL to the stage and its JVM while `is_there` gives an epoch. Its group is stopped first, to look again."""
+    for _ in range(40):
+        pid = until(lambda: stage_pid(words), PATIENCE_S)
+        words.feed(1)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if is_there() is not None:
+                os.killpg(pid, signal.SIGSTOP)
+                if (epoch := is_there()) is not None:
+                    os.killpg(pid, signal.SIGKILL)
+                    return epoch
+                os.killpg(pid, signal.SIGCONT)
+    raise AssertionError("the moment never came")
+
+
+def survive(words: WordCount) -> None:
+    """The stage must stand again, and what is fed meanwhile be counted once."""
+    words.feed(5)
+    until(lambda: stage(words)["state"] == "running", PATIENCE_S)
+    words.feed(5)
+    until(words.is_exact, PATIENCE_S)
+
+
+def test_the_stage_stands_beside_the_run_and_reports(words: WordCount) -> None:
+    until(lambda: stage(words)["state"] == "running" and (stage(words)["live"] or {}).get("figures"), PATIENCE_S)
+    figures = {one["label"]: one["value"] for one in stage(words)["live"]["figures"]}
+    assert figures["Epochs written"] > 0
+    assert figures["Batch duration"] > 0
+    assert "next_epoch_lines" in words.run["live"]["counters"]
+
+
+def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:
+    """What it had written aside is no epoch; the batch comes again."""
+    token, epochs = stage(words)["token"], folder(words) / "epochs"
+
+    def aside() -> int | None:
+        found = [path for path in epochs.glob(f".*-{stage(words)['token']}") if any(path.glob("*.parquet"))]
+        return int(found[0].name[1:].partition("-")[0]) if found else None
+
+    epoch = kill_when(words, aside)
+    assert newest_epoch(words) < epoch
+    until(lambda: newest_epoch(words) >= epoch, PATIENCE_S)
+    survive(words)
+    assert stage(words)["token"] > token
+    assert stage(words)["deaths"] > 0
+
+
+def test_sigkill_of_the_stage_after_the_rename(words: WordCount) -> None:
+    """The epoch stays as it is; Spark repeats its batch, which is skipped."""
+    commits = folder(words) / "spark/commits"
+
+    def uncommitted() -> int | None:
+        epoch = newest_epoch(words)
+        return epoch if epoch >= 0 and not (commits / str(epoch)).exists() else None
+
+    epoch = kill_when(words, uncommitted)
+    written = {path.name: path.stat().st_mtime_ns for path in (folder(words) / "epochs" / f"{epoch:012}").iterdir()}
+    assert written
+    until(lambda: (commits / str(epoch)).exists() or newest_epoch(words) > epoch, PATIENCE_S)
+    kept = folder(words) / "epochs" / f"{epoch:012}"
+    if kept.exists():  # no checkpoint has passed it yet
+        assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == written
+    survive(words)
+
+
+def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: WordCount) -> None:
+    owner, token = stage(words)["lease_owner"], words.run["token"]
+    words.feed(3)
+    os.kill(int(owner.split(":")[1]), signal.SIGKILL)
+    os.kill(master_pid(words), signal.SIGKILL)
+    until(lambda: words.run["token"] > token and stage(words)["lease_owner"] not in ("", owner), PATIENCE_S)
+    survive(words)
+
+
+def test_epochs_go_once_no_retained_checkpoint_needs_them(words: WordCount) -> None:
+    """A savepoint keeps those that a restore from it reads."""
+    words.api.operate(words.job, "savepoint", {}, PATIENCE_S)
+    oldest = min(int(path.name) for path in (folder(words) / "epochs").glob("[0-9]*"))
+    words.feed(5)
+    until(words.is_exact, PATIENCE_S)
+    before = words.newest_checkpoint()
+    until(lambda: words.newest_checkpoint() > before + 7, PATIENCE_S)
+    kept = sorted(int(path.name) for path in (folder(words) / "epochs").glob("[0-9]*"))
+    assert oldest >= 0
+    assert len(kept) < newest_epoch(words) + 1, "some have been released"
+
+
+def test_stop_and_restore_at_another_parallelism(words: WordCount) -> None:
+    """The stage ends with the run, and goes on with the next one where it was."""
+    words.feed(3)
+    words.api.operate(words.job, "stop", {}, PATIENCE_S)
+    until(lambda: stage(words)["state"] == "ended", PATIENCE_S)
+    assert not stage_pid(words)
+    words.feed(5)
+    savepoint = words.api.checkpoints(words.job)[-1]
+    words.api.operate(words.job, "restore", {"checkpoint": savepoint["id"], "parallelism": 3}, PATIENCE_S)
+    survive(words)
+    words.api.operate(words.job, "drain", {}, PATIENCE_S)
+    assert words.run["state"] == "finished"
+    assert words.is_exact()

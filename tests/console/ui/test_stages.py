@@ -1,0 +1,101 @@
+"""Standing stages on the page of a job: what they report, and why one does not run."""
+
+from datetime import timedelta
+
+import pytest
+from django.db.models.functions import Now
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+from console.jobs import runs
+from console.jobs.models import Run, StandingStage
+from console.operations import reconciler
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+
+FIGURES = [
+    {"label": "Input rate", "value": 84_000.0, "kind": "rate"},
+    {"label": "Batch duration", "value": 310.0, "kind": "ms"},
+    {"label": "Epochs written", "value": 57, "kind": "count"},
+    {"label": "Epochs to read", "value": 57, "kind": "lag"},
+    {"label": "Last message", "value": None, "kind": "text"},
+]
+
+
+def stage_of(run: Run, **facts: object) -> StandingStage:
+    return StandingStage.objects.create(run=run, verb="stream", **{"operator": "orders", **facts})
+
+
+def page(client: Client, run: Run) -> str:
+    return blocks.text(client.get(f"/jobs/{run.job_id}/"))
+
+
+def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
+    run = rows.run(rows.job(), live={"counters": {"next_epoch_orders": 54}})
+    stage_of(run, state="running", lease_owner="w", live={"steps": 3, "figures": FIGURES}, live_at=Now())
+    said = page(at_console, run)
+    assert "PySpark stages beside the run" in said
+    for label, value in [("Input rate", "84 k/s"), ("Batch duration", "0.31 s"), ("Epochs written", "57")]:
+        assert f"{label} {value}" in said
+    assert "Epochs to read 3" in said, "those that the operator has not come to"
+
+
+def test_a_job_without_stages_has_no_such_panel(at_console: Client) -> None:
+    assert "PySpark stages beside the run" not in page(at_console, rows.run(rows.job()))
+
+
+def test_a_report_of_another_shape_does_not_break_the_page(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    stage_of(run, state="running", live={"figures": "none"})
+    assert "orders" in page(at_console, run)
+
+
+def test_a_stage_that_died_says_why_above_all(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    stage_of(run, state="restarting", lease_owner="w", deaths=2, reason="Its process ended with signal SIGKILL.")
+    said = page(at_console, run)
+    assert (
+        "The PySpark stage of orders died 2 times and is started again. Its process ended with signal SIGKILL." in said
+    )
+
+
+def test_a_stage_without_a_place_says_who_has_them(at_console: Client, settings: Settings) -> None:
+    settings.WEIR_STANDING_STAGES = 1
+    other = rows.run(rows.job(name="clicks"))
+    stage_of(other, state="running", lease_owner="w")
+    run = rows.run(rows.job(name="sales"))
+    stage_of(run)
+    said = page(at_console, run)
+    assert "The PySpark stage of orders waits: all places for standing stages are taken, by clicks (orders)" in said
+    assert "WEIR_STANDING_STAGES sets how many there are" in said
+
+
+def test_a_stage_that_no_worker_takes_says_so_after_a_while(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    stage = stage_of(run)
+    missing = "no Celery worker of the queue standing has taken it"
+    assert missing not in page(at_console, run)
+    StandingStage.objects.filter(pk=stage.pk).update(created_at=Now() - timedelta(minutes=1))
+    assert missing in page(at_console, run)
+
+
+def test_a_run_gets_the_stages_that_its_graph_asks_for_and_the_epochs_of_what_it_continues(at_console: Client) -> None:
+    graph = {**rows.GRAPH, "operators": [{**one, "stage": "stream"} for one in rows.GRAPH["operators"][:1]]}
+    job = rows.job(version={"graph": graph})
+    first = runs.create(None, job, job.versions.get(), 2)
+    assert [stage.verb for stage in first.standing_stages.all()] == ["stream"]
+    Run.objects.filter(pk=first.pk).update(state="stopped")
+    savepoint = rows.checkpoint(first, 1, kind="stop")
+    second = runs.create(None, job, job.versions.get(), 2, restore_checkpoint=savepoint)
+    Run.objects.filter(pk=second.pk).update(state="stopped")
+    third = runs.create(None, job, job.versions.get(), 2)
+    assert [runs.lineage_of(run) for run in (first, second, third)] == [first.pk, first.pk, third.pk]
+
+
+def test_the_stages_of_an_ended_run_end(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed", ended_at=Now())
+    stage = stage_of(run)
+    reconciler.reconcile()
+    stage.refresh_from_db()
+    assert stage.state == "ended"

@@ -112,6 +112,11 @@ class JobGraph:
         """Every subtask, predecessors first."""
         return tuple(SubtaskId(o.uid, i) for o in self.operators for i in range(o.parallelism))
 
+    def key_types_of(self, uid: OperatorId) -> Mapping[str, str]:
+        """The types of the key columns of `uid`, by column, as far as they are known before a row comes."""
+        edges = (edge for edge in self.edges if edge.target == uid and edge.key_types)
+        return {column: kind for edge in edges for column, kind in zip(edge.keys, edge.key_types, strict=True)}
+
     def predecessors(self, uid: OperatorId) -> tuple[OperatorId, ...]:
         """Those before `uid` by regular edges: the order, the plan and the end of a job go by them."""
         return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid and not edge.feedback))

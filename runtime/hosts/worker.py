@@ -277,7 +277,8 @@ class Slot:
             wake=lambda: self._mail.put(_look_again),
             restored=bool(restored.snapshots),
         )
-        state = SubtaskState(context.key_groups, job.graph.max_parallelism, store)
+        key_types = job.graph.key_types_of(subtask.operator)
+        state = SubtaskState(context.key_groups, job.graph.max_parallelism, store, key_types)
         context.state = state
         state.restore(restored)
         spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode, bool(restored.feedback))

@@ -4,7 +4,8 @@ Fixed-width values are their own codes; text, binary and decimals are interned. 
 hold values.
 """
 
-from typing import Any, Protocol
+import re
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from runtime.errors import JobRejected
 from runtime.state.hashing import as_int64, is_text
 from runtime.state.interned import InternedCodec
 
+_DECIMAL: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -68,6 +70,15 @@ def check_key_type(name: str, kind: Any) -> None:
     kind = plain_type(kind)
     if not is_key_type(str(kind)):
         raise JobRejected("bad-key-type", name, f"a column of type {kind} cannot be a key")
+
+
+def key_type_beside(kind: Any, declared: str) -> Any:
+    """The type in which keys of the type `kind` go on beside those of a type that a graph calls `declared`."""
+    common = key_rule(str(kind), declared).common
+    if common is None or common == str(kind):
+        return kind
+    decimal = _DECIMAL.fullmatch(common)
+    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else pa.type_for_alias(common)
 
 
 def _arrow_type(rule: Rule, one: Any, other: Any) -> Any:

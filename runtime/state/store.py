@@ -8,6 +8,7 @@ files of another lineage or on a savepoint, which belongs to people.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from runtime.errors import CorruptState, JobRejected
 from runtime.ports import SnapshotStore
 from runtime.state.broadcast import EVERYWHERE, BroadcastMap, BroadcastTable
 from runtime.state.chain import Chain, Link
+from runtime.state.keycodes import key_type_beside
 from runtime.state.lists import OperatorList
 from runtime.state.objects import ObjectTable
 from runtime.state.rows import SegmentRows, column_names, segment_batches
@@ -67,12 +69,21 @@ class SubtaskState:
         key_groups: those that this subtask owns.
         max_parallelism: number of key groups of the job.
         store: where restored segments are read from; needed only for a restore.
+        key_types: of key columns, as far as the job's graph knows them. A restored table takes them at once, or a
+            subtask without new rows would emit a column of another type than its siblings.
     """
 
-    def __init__(self, key_groups: range, max_parallelism: int, store: SnapshotStore | None) -> None:
+    def __init__(
+        self,
+        key_groups: range,
+        max_parallelism: int,
+        store: SnapshotStore | None,
+        key_types: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._groups = key_groups
         self._max_parallelism = max_parallelism
         self._store = store
+        self._key_types = key_types
         self._restored: Restored | None = None
         self._tables: dict[str, KeyedTable | ObjectTable] = {}
         self._broadcast: dict[str, BroadcastTable] = {}
@@ -271,6 +282,11 @@ class SubtaskState:
         segments = [segment for snapshot in self._snapshots() for segment in snapshot.keyed.get(name, ())]
         for segment in segments:
             self._apply(table, segment)
+        if isinstance(table, KeyedTable) and table.settled:
+            kinds = [
+                key_type_beside(field.type, self._key_types.get(field.name, "null")) for field in table.schema.keys
+            ]
+            table.settle(kinds, [field.type for field in table.schema.values])
         if segments and table.settled:
             table.mark_captured()
             self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)

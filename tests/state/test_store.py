@@ -406,6 +406,20 @@ def test_a_column_that_is_declared_narrower_keeps_the_wider_type_of_the_state() 
     assert found.column("n")[found.slots()].tolist() == [2**31]
 
 
+@pytest.mark.parametrize("declared", ["int64", "int8", "string"])
+def test_a_restored_table_takes_the_key_types_of_the_graph_before_a_row_comes(declared: str) -> None:
+    """Windows of a subtask without new rows had int32 keys beside the int64 of its siblings, in one output folder."""
+    keys, store, everything = pa.schema([("k", pa.int32())]), MemorySnapshotStore(), range(GROUPS)
+    state, values = SubtaskState(everything, GROUPS, store), pa.schema([("n", pa.int64())])
+    state.keyed_table("t", keys, values).upsert([pa.array([1, -1], pa.int32())])
+    again = SubtaskState(everything, GROUPS, store, {"k": declared})
+    again.restore(Restored(subtask=ME, snapshots=(write(state, store, 1),)))
+    found = again.keyed_table("t", pa.schema([("k", pa.null())]), values)
+    column = found.key_column("k", found.slots())
+    assert sorted(column.to_pylist()) == [-1, 1]
+    assert column.type == (pa.int64() if declared == "int64" else pa.int32())
+
+
 WIDER_KEYS = {
     "int32 to int64": (pa.array([1, -1], pa.int32()), pa.array([1, 2**40], pa.int64())),
     "uint32 to int64": (pa.array([1, 2**32 - 1], pa.uint32()), pa.array([1, -1], pa.int64())),

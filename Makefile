@@ -52,7 +52,7 @@ fmt: setup ## format the code
 	$(BIN)/ruff check --fix --quiet || true
 	$(BIN)/ruff format
 
-simulate: setup ## run the simulator (SEEDS=1000)
+simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
 	@exec $(BIN)/python -m runtime.testing --seeds $(SEEDS)
 
 bench: setup ## measure Weir beside its peers, and what it promises of itself; an hour and a half (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)

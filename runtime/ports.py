@@ -344,6 +344,18 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class DeliversEpochs(Protocol):
+    """A sink whose committed epochs wait for a PySpark stage to deliver them."""
+
+    @property
+    def max_backlog(self) -> int:
+        """While more epochs wait, the sources of the job are not read."""
+
+    def backlog(self) -> int:
+        """Epochs that wait. Does I/O."""
+
+
+@runtime_checkable
 class UsesFolders(Protocol):
     """A source or sink that reads or writes folders of this machine, or of a file system that every host mounts."""
 

@@ -28,14 +28,17 @@ from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling
-from spark_jobs.stages import epochs
+from spark_jobs.stages import deliver, epochs
 from spark_jobs.stages import materialise as materialising
 from spark_jobs.standing import StageFailure, Standing, read_params, stop_on_sigterm
 
 FAILED: Final = 1
 REFUSED: Final = 3
 #: By verb, as a source or sink names it in `stage`.
-STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {epochs.VERB: epochs.write_epochs}
+STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {
+    epochs.VERB: epochs.write_epochs,
+    deliver.VERB: deliver.deliver_epochs,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

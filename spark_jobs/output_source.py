@@ -39,7 +39,7 @@ class OutputSource(DataSource):
 
     def schema(self) -> StructType:
         """Of the newest file that is read."""
-        log, epochs = self._chosen()
+        log, epochs = self._selection()
         newest = next((epoch for epoch in reversed(epochs) if epoch.files), None)
         if newest is None:
             detail = f"{log.output} has no such epoch yet: give the columns by .schema(…), or come back later"
@@ -47,11 +47,11 @@ class OutputSource(DataSource):
         return spark_schema(_schema_of(log.output / newest.files[0].name, newest.number))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        log, epochs = self._chosen()
+        log, epochs = self._selection()
         own = bool(epochs) and schema == self.schema()
         return OutputReader(str(log.output), epochs, to_arrow_schema(schema, timezone="UTC"), all_columns=own)
 
-    def _chosen(self) -> tuple[CommitLog, list[Epoch]]:
+    def _selection(self) -> tuple[CommitLog, list[Epoch]]:
         """The epochs that the options name, by sink and in order."""
         path = self.options.get("path")
         if not path:
@@ -63,7 +63,7 @@ class OutputSource(DataSource):
         first, last = self._number("from_epoch"), self._number("to_epoch")
         sinks = self._sinks(log)
         if len(sinks) > 1 and (first, last) != (None, None):
-            detail = f"several sinks count their epochs here: choose one by `job` and `sink`, of {_listed(sinks)}"
+            detail = f"several sinks count their epochs here: choose one by `job` and `sink`, of {_names_of(sinks)}"
             raise JobRejected("several-sinks", "sink", detail)
         return log, [
             epoch
@@ -79,7 +79,7 @@ class OutputSource(DataSource):
         found = [one for one in found if sink in (None, "") or one[1] == safe(sink)]
         if not found:
             field = "sink" if sink else "job"
-            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_listed(known)}")
+            raise JobRejected(f"unknown-{field}", field, f"no such output in {log.output}, only {_names_of(known)}")
         return found
 
     def _number(self, option: str) -> int | None:
@@ -117,9 +117,9 @@ class OutputReader(DataSourceReader):
         for name, epoch in partition.files:
             path = Path(self._folder, name)
             plan = self._columns_of(path, epoch)
-            with _opened(path, epoch) as file:
+            with _open(path, epoch) as file:
                 for batch in file.iter_batches(BATCH_ROWS, columns=[field.name for field in plan]):
-                    yield self._shaped(batch, path)
+                    yield self._in_schema(batch, path)
 
     def _columns_of(self, path: Path, epoch: int) -> list[pa.Field]:
         """The columns that the file has of those that are wanted."""
@@ -132,7 +132,7 @@ class OutputReader(DataSourceReader):
             raise DataRejected(f"schema-differs: {detail} that you want by .schema(…)")
         return [field for field in held if field.name in self._schema.names]
 
-    def _shaped(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    def _in_schema(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
         """The wanted columns; null where an older file lacks one."""
         held = in_spark(batch)
         columns = []
@@ -162,11 +162,11 @@ def _groups(files: Sequence[tuple[LoggedFile, int]]) -> Iterator[list[tuple[str,
 
 
 def _schema_of(path: Path, epoch: int) -> pa.Schema:
-    with _opened(path, epoch) as file:
+    with _open(path, epoch) as file:
         return file.schema_arrow
 
 
-def _opened(path: Path, epoch: int) -> Any:
+def _open(path: Path, epoch: int) -> Any:
     """Raises CorruptState: the file is gone or is no Parquet file; path and epoch are named."""
     try:
         return pq.ParquetFile(path)
@@ -177,5 +177,5 @@ def _opened(path: Path, epoch: int) -> Any:
         raise CorruptState(str(path), f"epoch {epoch} names it, and it is no Parquet file: {error}") from error
 
 
-def _listed(sinks: Sequence[tuple[str, str]]) -> str:
+def _names_of(sinks: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"job {job} sink {sink}" for job, sink in sinks) or "nothing"

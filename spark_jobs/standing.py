@@ -10,11 +10,13 @@ stage does is a verb: a function of a `Standing`, which returns when `stopping` 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +28,8 @@ from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected, WeirError
 from runtime.pipelines import Pipeline, PipelineContext
 
+LOCK_S: Final = 30.0  #: for the process before to be gone
+LOCK_POLL_S: Final = 0.25
 REPORT_S: Final = 1.0
 ORPHANED: Final = 7  #: exit code when the supervisor is gone
 
@@ -106,6 +110,23 @@ class Standing:
             except (OSError, ValueError):  # the supervisor is gone, or the process is ending
                 return
             pause.wait(REPORT_S)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds a lock that ends with the process: of two processes of one stage, the second waits for the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        pause = threading.Event()
+        for _ in range(int(LOCK_S / LOCK_POLL_S)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pause.wait(LOCK_POLL_S)
+        else:
+            raise StageFailure("stage-locked", folder.name, f"another process holds {folder / 'lock'}")
+        yield
 
 
 def stage_folder(streams: Path | str, operator: str) -> Path:

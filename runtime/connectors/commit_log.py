@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import msgspec
 
-from runtime.connectors.data_roots import CheckedFolder
+from runtime.connectors.data_roots import CheckedFolder, DataRoots
 from runtime.connectors.durable import make_folder, rename_without_replacing, sync_folder, writing
 from runtime.errors import CorruptState, JobRejected
 
@@ -32,6 +32,7 @@ FORMAT: Final = 1
 _PART: Final = r"[A-Za-z0-9_.~]+"  #: what `names.safe` makes
 _ENTRY: Final = re.compile(rf"(?P<job>{_PART})-(?P<sink>{_PART})-(?P<number>\d+)\.json")
 _TEMPORARY: Final = re.compile(rf"\.(?P<job>{_PART})-(?P<sink>{_PART})-(?P<token>\d+)-[0-9a-f]+\.tmp")
+_DELIVERED: Final = ".delivered"
 _VISIBLE: Final = re.compile(rf"part-{_PART}-\d+-{_PART}-\d+-\d+-\d+\.parquet")
 
 
@@ -82,10 +83,11 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
 class CommitLog:
     """The log of the output folder `output`."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Path, roots: DataRoots | None = None) -> None:
+        """`roots` None: those of this process."""
         self.output = output
         self.folder = output / FOLDER
-        self._checked = CheckedFolder.of("path", self.folder)
+        self._checked = CheckedFolder.of("path", self.folder, roots)
         self._newest: dict[tuple[str, str], Epoch] = {}  #: by job and sink, as far as this writer knows
 
     @property
@@ -172,11 +174,9 @@ class CommitLog:
                 return epoch
             self._newest.pop((job, sink), None)  # another master has added one
 
-    def remove(self, epochs: Iterable[Epoch]) -> None:
-        """Removes entries. The newest of a sink must stay: it names the files that may come again."""
-        self._checked.check()
-        for epoch in epochs:
-            (self.folder / epoch.entry).unlink(missing_ok=True)
+    def put(self, epoch: Epoch) -> bool:
+        """Adds an epoch that its writer has numbered. False: it is there."""
+        return self._append(epoch)
 
     def clean(self, job: str, sink: str, token: int) -> None:
         """Removes what older attempts were writing when they died."""
@@ -185,6 +185,36 @@ class CommitLog:
             found = _TEMPORARY.fullmatch(path.name)
             if found and found.group("job", "sink") == (job, sink) and int(found["token"]) < token:
                 path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ delivery
+
+    def last_delivered(self, job: str, sink: str) -> int:
+        """The epoch up to which all have been delivered."""
+        try:
+            return int((self.folder / f"{job}-{sink}{_DELIVERED}").read_text())
+        except FileNotFoundError:
+            return 0
+
+    def backlog(self, job: str, sink: str) -> list[int]:
+        """The epochs that have not been delivered, in order."""
+        delivered = self.last_delivered(job, sink)
+        return [number for number in self.numbers(job, sink) if number > delivered]
+
+    def release(self, job: str, sink: str, delivered: int) -> None:
+        """Notes that the epochs up to `delivered` are, durably, and deletes their files. May be repeated.
+
+        The entry of the newest epoch stays: it names the files that may come again.
+        """
+        if delivered > self.last_delivered(job, sink):
+            self._write(f"{job}-{sink}{_DELIVERED}", job, sink, 0, str(delivered).encode(), replace=True)
+        numbers = self.numbers(job, sink)
+        for epoch in self.epochs(job, sink, [number for number in numbers if number <= delivered]):
+            for file in epoch.files:
+                (self.output / file.name).unlink(missing_ok=True)
+            if epoch.number != numbers[-1]:
+                (self.folder / epoch.entry).unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ means
 
     def _begin(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> Epoch:
         """Epoch 0 holds what is visible, and whole, since before there was a log."""
@@ -220,16 +250,19 @@ class CommitLog:
 
     def _append(self, epoch: Epoch) -> bool:
         """Whether it was added; False: another one has this number."""
+        return self._write(epoch.entry, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
+
+    def _write(self, name: str, job: str, sink: str, token: int, data: bytes, *, replace: bool = False) -> bool:
+        """Writes a file, durably and in one step. False: it is there, and `replace` is not set."""
         make_folder(self.folder)
-        path = self.folder / epoch.entry
-        temporary = self.folder / f".{epoch.job}-{epoch.sink}-{epoch.token}-{uuid4().hex}.tmp"
+        path, temporary = self.folder / name, self.folder / f".{job}-{sink}-{token}-{uuid4().hex}.tmp"
         with writing(path):
             with os.fdopen(self._checked.open_to_write(temporary.name, os.O_EXCL), "wb") as file:
-                file.write(msgspec.json.encode(epoch))
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                rename_without_replacing(temporary, path)
+                temporary.replace(path) if replace else rename_without_replacing(temporary, path)
             except FileExistsError:
                 temporary.unlink()
                 return False

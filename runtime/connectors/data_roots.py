@@ -104,9 +104,9 @@ class CheckedFolder:
     roots: DataRoots
 
     @classmethod
-    def of(cls, argument: str, path: str | Path) -> Self:
-        """With the roots of this process."""
-        return cls(argument, Path(path), DataRoots.of_connector(os.environ, path))
+    def of(cls, argument: str, path: str | Path, roots: DataRoots | None = None) -> Self:
+        """With the roots of this process, unless others are given."""
+        return cls(argument, Path(path), roots or DataRoots.of_connector(os.environ, path))
 
     def check(self) -> None:
         """Raises JobRejected naming the argument: the folder lies outside the roots, now."""

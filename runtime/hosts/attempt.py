@@ -52,6 +52,7 @@ from runtime.core.ids import CheckpointId, OperatorId
 from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
 from runtime.errors import EnvironmentFailure, WeirError
+from runtime.hosts.backlog import Backlog
 from runtime.hosts.completion import Timings, complete
 from runtime.hosts.epochs import EpochCommits
 from runtime.hosts.logs import trace
@@ -73,6 +74,7 @@ from runtime.hosts.protocol import (
     Heartbeat,
     ProbeOpened,
     Shutdown,
+    SourcesHeld,
     ToMaster,
     Trigger,
 )
@@ -116,6 +118,9 @@ class Attempt:
         self._output = PreparedOutput(config.job.sinks, config.restored.values())
         self._epochs = EpochCommits(config.job.sinks, config.token)
         self._uncommitted: int | None = None  #: a recorded checkpoint whose output the master could not commit
+        self._backlog = Backlog(config.job.sinks)
+        self._backlog_asked_at: float | None = None
+        self._held = False
         self._epoch_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
@@ -185,6 +190,7 @@ class Attempt:
 
     def _look_around(self) -> None:
         now, at = self.clock.monotonic_ms(), self._now()
+        self._look_at_backlog(now)
         if self._wake_at and at >= min(self._wake_at):
             self._wake_at = [wanted for wanted in self._wake_at if wanted > at]
             self._tick(at)
@@ -303,6 +309,22 @@ class Attempt:
 
     def _lost(self, slot: int, reason: str) -> None:
         self._fail(f"slot {slot} is gone: {reason}")
+
+    def _look_at_backlog(self, now: float) -> None:
+        """Once a second. The scribe looks, since the folder may hang."""
+        if not self._backlog.is_possible or self._running_since is None or self._scribe.behind:
+            return
+        if self._backlog_asked_at is None or now - self._backlog_asked_at >= LIVE_MS:
+            self._backlog_asked_at = now
+            self._scribe.submit(self._backlog.too_large, lambda large: self._post(partial(self._hold, large)))
+
+    def _hold(self, held: bool) -> None:
+        """Stops or resumes the sources; barriers pass, and checkpoints without rows add nothing to the backlog."""
+        if held != self._held:
+            self._held = held
+            log.info("sources are held: too many epochs wait" if held else "sources go on")
+            for slot in self._deployed:
+                self._control.send(slot, SourcesHeld(held))
 
     # ------------------------------------------------------------ the coordinator
 

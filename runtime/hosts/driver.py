@@ -21,7 +21,7 @@ from runtime.core.checkpoint import Manifest
 from runtime.core.commit import owed, permit_for_recorded, retained_committables, without_committed
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.envelope import home_of
-from runtime.core.ids import SubtaskId, Token
+from runtime.core.ids import OperatorId, SubtaskId, Token
 from runtime.core.lifecycle import RunEvent
 from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
@@ -39,6 +39,7 @@ from runtime.core.settings import SlotTimeouts
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts import retention
 from runtime.hosts.attempt import Attempt
+from runtime.hosts.backlog import Backlog
 from runtime.hosts.damage import assess
 from runtime.hosts.outages import is_outage
 from runtime.hosts.scribe import RETRY_S
@@ -324,6 +325,9 @@ class JobMaster:
             return self._end_by_savepoint(outcome.savepoint)
         match outcome.kind:
             case OutcomeKind.ENDED:
+                cut = self._await_delivery()
+                if cut is not None:
+                    return cut
                 if outcome.savepoint is None:
                     return self._end(RunEvent.ENDED, "ended")
                 self._patiently(partial(self._write_committed, outcome.savepoint))
@@ -385,6 +389,9 @@ class JobMaster:
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
             return self._end(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
+        cut = self._await_delivery()
+        if cut is not None:
+            return cut
         self._patiently(partial(self._write_committed, savepoint))
         drain = savepoint.kind is CheckpointKind.DRAIN
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
@@ -408,6 +415,26 @@ class JobMaster:
                 given_up = not is_outage(error) and self._clock.monotonic_ms() > deadline
                 if given_up or self._released.wait(PAUSE_SLICE_S) or self._told_meanwhile() is not None:
                     return str(error)
+
+    def _await_delivery(self) -> Exit | None:
+        """A job that has ended waits until its stages have delivered every epoch. None: they have.
+
+        A stage that gives up fails the run, which supersedes this master. A cancel leaves what waits in its folder: a
+        restore delivers it.
+        """
+        backlog = Backlog(self._config.job.sinks)
+        said: Mapping[OperatorId, int] = {}
+        while waiting := self._patiently(backlog.waiting):
+            self._alive()
+            if waiting != said:
+                said = waiting
+                log.info("waiting for the delivery of epochs", backlog=dict(waiting))
+            if self._released.wait(PAUSE_SLICE_S):
+                return self._end_released()
+            told = self._told_meanwhile()
+            if told is not None:
+                return self._after(told)
+        return None
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
         if self._repeated_errors.is_final(outcome.error, outcome.progressed):

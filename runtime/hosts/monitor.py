@@ -9,10 +9,15 @@ from typing import Any, Final
 
 from runtime.core.graph import JobGraph
 from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
-from runtime.hosts.protocol import WAITS_FOR_BUILD_SIDE, Heartbeat, SubtaskMetrics
+from runtime.hosts.protocol import WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE, Heartbeat, SubtaskMetrics
 from runtime.io.control import Hello
 
-SHOWN_FIRST: Final = ("deploying", "running", WAITS_FOR_BUILD_SIDE)  #: of the states of an operator's subtasks
+SHOWN_FIRST: Final = (
+    "deploying",
+    "running",
+    WAITS_FOR_BUILD_SIDE,
+    WAITS_FOR_STAGE,
+)  #: of the states of an operator's subtasks
 MAX_LOOK_MS: Final = 1_000  #: two looks lie further apart only if the master could not look
 
 

@@ -58,11 +58,17 @@ class ProbeOpened(_Message, frozen=True):
     join: OperatorId
 
 
+class SourcesHeld(_Message, frozen=True):
+    """Whether sources are not read at present, because too much of what they gave waits behind a sink."""
+
+    held: bool
+
+
 class Shutdown(_Message, frozen=True):
     """End now, whatever the subtasks do."""
 
 
-ToSlot = Deploy | Go | Trigger | Completed | Aborted | ProbeOpened | Shutdown
+ToSlot = Deploy | Go | Trigger | Completed | Aborted | ProbeOpened | SourcesHeld | Shutdown
 
 # ---------------------------------------------------------------- slot to master
 
@@ -103,6 +109,7 @@ class Ended(_Message, frozen=True):
 
 #: State of a subtask that leads to the probe side of a join, as the console shows it.
 WAITS_FOR_BUILD_SIDE: Final = "waits for a build side"
+WAITS_FOR_STAGE: Final = "waits for a sink's stage"
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True):

@@ -56,6 +56,7 @@ from runtime.hosts.inbox import Inbox
 from runtime.hosts.outputs import Gatekeeper, Outputs
 from runtime.hosts.protocol import (
     WAITS_FOR_BUILD_SIDE,
+    WAITS_FOR_STAGE,
     Ack,
     BuildSideRead,
     Declined,
@@ -96,6 +97,7 @@ class Task:
     records_in: int = 0
     busy_ms: float = 0.0
     reading: Reading = field(default_factory=Reading)  #: of a source
+    held: bool = False  #: a source is not read at present: the master says so
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: when the step under way began, monotonic ms
@@ -167,7 +169,8 @@ class Task:
 
     @property
     def wants_polling(self) -> bool:
-        return self.machine.may_poll and self.outputs.credits.runnable and not self._waits_for_slower
+        runnable = self.outputs.credits.runnable and not self.held
+        return self.machine.may_poll and runnable and not self._waits_for_slower
 
     @property
     def _is_active(self) -> bool:
@@ -411,7 +414,9 @@ class Task:
             return "deploying"
         if machine.logic_done:
             return "ended" if machine.ended else "finished"
-        return WAITS_FOR_BUILD_SIDE if machine.waits_for_build_side else "running"
+        if machine.waits_for_build_side:
+            return WAITS_FOR_BUILD_SIDE
+        return WAITS_FOR_STAGE if self.held and machine.is_source else "running"
 
     def _counters(self) -> dict[str, int]:
         waited = {WAITED: int(self._ahead.ms)} if self._ahead.ms else {}

@@ -47,6 +47,7 @@ from runtime.hosts.protocol import (
     Heartbeat,
     ProbeOpened,
     Shutdown,
+    SourcesHeld,
     ToMaster,
     ToSlot,
     Trigger,
@@ -218,6 +219,9 @@ class Slot:
                 self._tell_all(CheckpointAborted(CheckpointId(checkpoint)))
             case ProbeOpened(join):
                 self._tell_all(ProbeSideOpened(join))
+            case SourcesHeld(held):
+                for task in self._order:
+                    task.held = held
             case Shutdown():
                 self._shutdown = True
 

@@ -16,7 +16,7 @@ from runtime.errors import JobRejected
 from runtime.operators.async_map import AsyncMap
 from runtime.operators.batches import Batches
 from runtime.operators.functions import Function, FunctionOperator
-from runtime.ports import Operator
+from runtime.ports import DeliversEpochs, Operator
 
 PROCESSING_TIME: Final = "processing-time-in-batch"
 _METHODS: Final = ("register_processing_timer", "now_ms")
@@ -35,6 +35,10 @@ def check_batch(job: CompiledJob) -> None:
     for uid, source in job.sources.items():
         if isinstance(source, SequenceSource) and source.duration_ms is not None:
             raise JobRejected(PROCESSING_TIME, uid, "it ends by the clock (duration_ms): give it a number of rows")
+    for uid, sink in job.sinks.items():
+        if isinstance(sink, DeliversEpochs):
+            detail = "BATCH commits once, at its end, and has no epochs: run this job in STREAMING, or write Parquet"
+            raise JobRejected("epochs-in-batch", uid, detail)
     for operator in job.graph.operators:
         if operator.role is Role.OPERATOR:
             _check_operator(operator.uid, job.operators[operator.uid]())

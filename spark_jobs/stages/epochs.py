@@ -8,12 +8,8 @@ one of them is older than a crash explains, rows would be lost or repeated, and 
 
 from __future__ import annotations
 
-import fcntl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.connectors.epochs import EpochFolder
@@ -21,7 +17,7 @@ from runtime.connectors.sources.epochs import STAGE, EpochSource, read_columns
 from runtime.errors import JobRejected
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.sources.columns import FAILED, call, checked_columns
-from spark_jobs.standing import Figure, StageFailure, Standing
+from spark_jobs.standing import Figure, StageFailure, Standing, alone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
 
 VERB: Final = STAGE
 POLL_S: Final = 0.25
-LOCK_S: Final = 30.0  #: for the process before to be gone
 CORES: Final = 2  #: of a cluster, or threads of a local Spark
 _CONF: Final = {
     "spark.cores.max": str(CORES),  # a query lasts: without it it would take all of a cluster
@@ -50,7 +45,7 @@ def write_epochs(standing: Standing) -> None:
         detail = f"{standing.pipeline.name} has no source of this name that from_spark_stream feeds"
         raise JobRejected("unknown-operator", standing.operator, detail)
     folder = EpochFolder(standing.folder)
-    with _alone(folder.path):
+    with alone(folder.path):
         folder.prepare()
         settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=CORES)
         with spark_session(replace(settings, extra={**_CONF, **settings.extra})) as spark:
@@ -182,20 +177,3 @@ class EpochWriter:
             f"two below {self._folder.path} was lost or replaced. Start the job anew, or bring back what was there"
         )
         raise JobRejected("epochs-out-of-step", self._standing.operator, detail)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Holds a lock that ends with the process: of two processes of one stage, the second waits for the first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        pause = threading.Event()
-        for _ in range(int(LOCK_S / POLL_S)):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                pause.wait(POLL_S)
-        else:
-            raise StageFailure("stage-locked", folder.name, f"another process holds {folder / 'lock'}")
-        yield

@@ -17,6 +17,7 @@ import pytest
 
 from stack.processes import marked
 from tests.acceptance.word_count import PATIENCE_S, WordCount
+from tests.hosts.test_epochs import check_log
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
@@ -98,6 +99,7 @@ def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
     assert words.run["state"] == "finished"
     assert words.is_exact()
     assert not list(words.output.glob(".weir-*")), "leftovers"
+    assert check_log(words.output) > 0, "each file that is visible is in one epoch of the commit log"
 
 
 def master_pid(words: WordCount) -> int:

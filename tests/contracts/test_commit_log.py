@@ -185,16 +185,27 @@ def test_another_folder_has_a_log_of_its_own_with_what_was_owed_there(tmp_path: 
     assert not (tmp_path / "third").exists()
 
 
-def test_removed_entries_leave_the_newest_to_tell_what_was_logged(tmp_path: Path) -> None:
+def test_delivered_epochs_go_and_none_of_their_files_comes_again(tmp_path: Path) -> None:
     sink, carried = writer(tmp_path), list[Any]()
     for checkpoint in (1, 2):
         sink.write(batch(checkpoint))
         carried += sink.prepare(checkpoint)
         epoch(tmp_path, carried, checkpoint=checkpoint)
     log = CommitLog(tmp_path)
-    log.remove(log.epochs("7", "out")[:-1])
+    assert log.backlog("7", "out") == [1, 2]
+    for _ in range(2):
+        log.release("7", "out", 1)
+        assert (log.numbers("7", "out"), log.backlog("7", "out"), visible(tmp_path)) == ([2], [2], [2])
+    log.release("7", "out", 2)
+    log.release("7", "out", 1)
+    assert (log.numbers("7", "out"), log.last_delivered("7", "out"), visible(tmp_path)) == ([2], 2, [])
     epoch(tmp_path, carried, checkpoint=3)
-    assert log.numbers("7", "out") == [2]
+    assert log.backlog("7", "out") == []
+    sink.write(batch(3))
+    epoch(tmp_path, [*carried, *sink.prepare(4)], checkpoint=4)
+    assert (log.backlog("7", "out"), visible(tmp_path)) == ([3], [3])
+    epoch(tmp_path, carried, checkpoint=2, token=2)
+    assert log.backlog("7", "out") == [3], "the restore of an older checkpoint delivers nothing again"
 
 
 # ---------------------------------------------------------------- damage

@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
-from runtime.connectors.data_roots import CheckedFolder
+from runtime.connectors.data_roots import CheckedFolder, DataRoots
 from runtime.connectors.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
 from runtime.connectors.names import safe
 from runtime.core.checkpoint import CommitPermit
@@ -81,9 +81,10 @@ class ParquetSink:
 class ParquetWriter(SinkWriter):
     """Writes one file per checkpoint in which there were rows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
+        """`roots` None: those of this process."""
         self._folder = folder
-        self._checked = CheckedFolder.of("path", folder)
+        self._checked = CheckedFolder.of("path", folder, roots)
         self._number = 0
         self._rows = 0
         self._waiting: list[pa.RecordBatch] = []
@@ -166,11 +167,13 @@ def _dictionaries(schema: pa.Schema) -> bool | list[str]:
 class ParquetCommitter(SinkCommitter):
     """Gives pending files their visible names."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
+        """`roots` None: those of this process."""
         self._folder = folder
-        self._checked = CheckedFolder.of("path", folder)
+        self._roots = roots
+        self._checked = CheckedFolder.of("path", folder, roots)
         self._marks: dict[str, Path] = {}  #: the newest by writer that this committer has made
-        self._log = CommitLog(folder)
+        self._log = CommitLog(folder, roots)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Looks at all files first: nothing is shown, and no mark is made, when one of them is missing."""
@@ -270,7 +273,7 @@ class ParquetCommitter(SinkCommitter):
         pending, former = self._folder / file["pending"], file.get("folder")
         if former is None or Path(former) == self._folder.absolute():
             raise EnvironmentFailure(f"{pending}: the file to commit is neither pending nor committed")
-        before = ParquetCommitter(Path(former))
+        before = ParquetCommitter(Path(former), self._roots)
         before._checked.check()
         if os.path.lexists(before._folder / file["pending"]):
             before._is_due(file)

@@ -13,6 +13,7 @@ import pytest
 
 from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.dataflow import Dataflow, Stream
@@ -185,6 +186,15 @@ def test_iteration_is_refused() -> None:
     with pytest.raises(JobRejected) as refused:
         plan_batch(flow.compile(1))
     assert (refused.value.code, refused.value.field) == ("iteration-in-batch", "loop")
+
+
+def test_a_sink_of_epochs_is_refused() -> None:
+    flow = Dataflow("epochs")
+    stage = EpochStage(print, folder="/epochs", is_bound=True)
+    flow.source("numbers", SequenceSource(rows=10)).sink("out", stage)
+    with pytest.raises(JobRejected, match="run this job in STREAMING") as refused:
+        plan_batch(flow.compile(1))
+    assert (refused.value.code, refused.value.field) == ("epochs-in-batch", "out")
 
 
 def test_a_window_of_rows_is_planned_with_pre_aggregated_rows() -> None:

@@ -1,0 +1,62 @@
+"""Words per epoch in a table of Postgres and in a Parquet table: a PySpark function gets each committed epoch.
+
+CREATE TABLE words (word text, count bigint);
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from runtime.connectors.formats import LineFormat
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.dataflow import Dataflow
+from runtime.pipelines import Pipeline, PipelineContext
+from spark_jobs.sinks import DeliveredEpoch, EpochStage, ParquetTable, PostgresTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class WordTableParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`output_dir`: folder of the Parquet table. `database_url`, `table`: a table with the columns word and count."""
+
+    lines_dir: str
+    output_dir: str
+    database_url: str
+    table: str = "words"
+    bounded: bool = False
+    max_backlog: Annotated[int, Meta(ge=1)] = 100
+
+
+def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return ({"word": word} for word in row["line"].lower().split())
+
+
+def build(params: WordTableParams, context: PipelineContext) -> Dataflow:
+    context.check_path("output_dir", params.output_dir)
+    postgres, parquet = PostgresTable(params.database_url, params.table), ParquetTable(params.output_dir)
+    postgres.check()
+
+    def count(spark: SparkSession, frame: DataFrame, epoch: DeliveredEpoch) -> None:
+        counted = frame.groupBy("word").count().coalesce(1)
+        postgres.write(counted, epoch)
+        parquet.write(counted, epoch)
+
+    flow = Dataflow("word_table")
+    lines = flow.source("lines", DirectorySource(params.lines_dir, LineFormat(), bounded=params.bounded))
+    each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
+    each.sink("tables", EpochStage(count, params.max_backlog, guarantee="exactly-once"))
+    return flow
+
+
+PIPELINE = Pipeline(
+    name="word_table",
+    description="Counts the words of each checkpoint with PySpark, into Postgres and a Parquet table.",
+    params=WordTableParams,
+    build=build,
+)

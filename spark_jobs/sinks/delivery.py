@@ -1,0 +1,141 @@
+"""Calls the function of an `EpochStage` with each committed epoch, in order, and releases what it has handled.
+
+An epoch is delivered once the function has returned. That is noted, durably, before the files of the epoch go. After a
+crash in between, the function is called with the same epoch again.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from runtime.connectors.commit_log import Epoch
+from runtime.connectors.sinks.epoch_stage import EpochStage
+from runtime.errors import JobRejected, WeirError
+from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POLL_S: Final = 0.2  #: between two looks for a new epoch
+PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0)  #: while the target is away
+_GLOB: Final = re.compile(r"[\\{}\[\]*?]")
+
+log = structlog.get_logger()
+
+
+class FunctionFailed(WeirError):
+    """The function of an `EpochStage` raised; the message names the epoch. What it has not committed is not lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stage has come. `ms`, `rows`: of the last epoch; `away`: why the target cannot be reached."""
+
+    delivered: int = 0
+    last: int | None = None
+    backlog: int = 0
+    ms: float | None = None
+    rows: int | None = None
+    away: str = ""
+
+
+class Delivery:
+    """Of one sink, in one process: two at once would deliver epochs twice."""
+
+    def __init__(self, stage: EpochStage, spark: SparkSession, report: Callable[[Progress], None]) -> None:
+        assert stage.function is not None, "only slots get a sink without its function"
+        self._function, self._log, self._spark, self._report = stage.function, stage.log(), spark, report
+        self._progress = Progress()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Delivers until `stopping` is set; the epoch under way is finished first.
+
+        Raises:
+            JobRejected: the target can never take these rows.
+            FunctionFailed: the function raised.
+        """
+        self.release_delivered()
+        while not stopping.is_set():
+            if not self.deliver_next(stopping):
+                stopping.wait(POLL_S)
+
+    def deliver_next(self, stopping: threading.Event) -> bool:
+        """Delivers the oldest epoch that is not delivered, if there is one."""
+        for job, sink in self._log.sinks():
+            waiting = self._log.backlog(job, sink)
+            self._show(backlog=len(waiting))
+            if waiting:
+                (epoch,) = self._log.epochs(job, sink, waiting[:1])
+                return self._deliver(epoch, len(waiting), stopping)
+        return False
+
+    def _deliver(self, epoch: Epoch, backlog: int, stopping: threading.Event) -> bool:
+        started = time.monotonic()
+        if not self._call(epoch, stopping):
+            return False
+        self._log.release(epoch.job, epoch.sink, epoch.number)
+        ms = (time.monotonic() - started) * 1000
+        delivered = self._progress.delivered + 1
+        self._show(delivered=delivered, last=epoch.number, backlog=backlog - 1, ms=ms, rows=epoch.rows)
+        log.info("delivered an epoch", epoch=epoch.number, rows=epoch.rows, ms=round(ms))
+        return True
+
+    def _call(self, epoch: Epoch, stopping: threading.Event) -> bool:
+        """Whether the function has handled the epoch; False: asked to stop while the target was away."""
+        tries = 0
+        while True:
+            try:
+                if epoch.files:
+                    self._function(self._spark, self._frame(epoch), _identity(epoch))
+            except TargetAway as error:
+                log.warning("the target is away", epoch=epoch.number, error=str(error))
+                self._show(away=str(error))
+                pause_s = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
+                tries += 1
+                if stopping.wait(pause_s):
+                    return False
+            except JobRejected:
+                raise
+            except Exception as error:
+                first = (str(error).strip().splitlines() or ["no message"])[0]
+                raise FunctionFailed(f"epoch {epoch.number}: {type(error).__name__}: {first}") from error
+            else:
+                self._show(away="")
+                return True
+
+    def _frame(self, epoch: Epoch) -> DataFrame:
+        paths = [_literal(self._log.output / file.name) for file in epoch.files]
+        return self._spark.read.option("mergeSchema", "true").parquet(*paths)
+
+    def release_delivered(self) -> None:
+        """What a process that was killed had noted, and not deleted yet."""
+        for job, sink in self._log.sinks():
+            self._log.release(job, sink, self._log.last_delivered(job, sink))
+
+    def _show(self, **changes: Any) -> None:
+        self._progress = replace(self._progress, **changes)
+        self._report(self._progress)
+
+
+def _identity(epoch: Epoch) -> DeliveredEpoch:
+    return DeliveredEpoch(
+        source=epoch.log,
+        number=epoch.number,
+        job=epoch.job,
+        sink=epoch.sink,
+        checkpoint=epoch.checkpoint,
+        rows=epoch.rows,
+    )
+
+
+def _literal(path: Path) -> str:
+    """Spark takes a path for a pattern."""
+    return "file://" + _GLOB.sub(lambda found: f"\\{found[0]}", str(path))

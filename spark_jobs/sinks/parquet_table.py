@@ -1,0 +1,151 @@
+"""A folder of Parquet files that takes each epoch once, whatever DataFrame is made of it.
+
+    .weir-<source>-<number>/        an epoch that Spark is writing aside
+    .weir-<source>-<number>.ready/  whole and durable, with the names of its files; only renames are left
+    part-<job>-0-<sink>.<source>-<i>-<checkpoint>-<number>.parquet
+    .commit-log/<job>-<sink>.<source>-<number>.json
+
+The entry in the commit log (`runtime/connectors/commit_log`) is the commit: it names the epoch and all of its files.
+An epoch that comes again is there already, or is ready and its renames are completed, or is written anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import pyarrow.parquet as pq
+
+from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
+from runtime.connectors.data_roots import CheckedFolder
+from runtime.connectors.durable import make_folder, sync_folder, writing
+from runtime.errors import JobRejected
+from spark_jobs.sinks.targets import DeliveredEpoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """Appends each epoch to the Parquet files of a folder, exactly once.
+
+    `weir-output` reads whole epochs; other readers see the files of an epoch one after another.
+
+    Args:
+        path: the folder, below WEIR_DATA_ROOTS; made when it is not there.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    path: str
+
+    def folders(self) -> Mapping[str, str]:
+        return {"path": self.path}
+
+    def check(self) -> None:
+        if not self.path:
+            raise JobRejected("bad-path", "path", "the folder of the table must be named")
+
+    def __call__(self, spark: SparkSession, frame: DataFrame, epoch: DeliveredEpoch) -> None:
+        self.write(frame, epoch)
+
+    def write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
+        """Writes the rows, unless this epoch is in the table. Returns whether it did.
+
+        Raises:
+            JobRejected: the folder lies outside the data roots, or the table has other columns.
+            EnvironmentFailure: a file cannot be written.
+        """
+        folder = Path(self.path).absolute()
+        CheckedFolder.of("path", folder).check()
+        log, entry = CommitLog(folder), self._entry(epoch)
+        ready = folder / f".weir-{epoch.source}-{epoch.number}.ready"
+        if log.epochs(entry.job, entry.sink, [epoch.number]):
+            shutil.rmtree(ready, ignore_errors=True)  # empty: a process died right behind its commit
+            return False
+        make_folder(folder)
+        if not ready.is_dir():
+            self._stage(frame, epoch, ready, log)
+        self._show(ready, folder, log, entry)
+        return True
+
+    # ------------------------------------------------------------ steps
+
+    def _stage(self, frame: DataFrame, epoch: DeliveredEpoch, ready: Path, log: CommitLog) -> None:
+        """Writes the rows aside, then makes them durable and ready."""
+        aside = ready.with_suffix("")
+        shutil.rmtree(aside, ignore_errors=True)
+        frame.write.option("compression", "zstd").parquet(f"file://{aside}")
+        with writing(aside):
+            written = [path for path in sorted(aside.glob("part-*.parquet")) if pq.read_metadata(path).num_rows]
+            if written:
+                _check_columns(log, written[0])
+            for place in aside.iterdir():
+                if place not in written:
+                    place.unlink()
+            for number, path in enumerate(written):
+                path.rename(aside / _name(self._entry(epoch), number))
+            for place in aside.iterdir():
+                _sync(place)
+            sync_folder(aside)
+            aside.rename(ready)
+            sync_folder(ready.parent)
+
+    def _show(self, ready: Path, folder: Path, log: CommitLog, entry: Epoch) -> None:
+        """Gives the files their visible names, then adds the entry. May be repeated."""
+        with writing(folder):
+            for path in sorted(ready.iterdir()):
+                path.replace(folder / path.name)
+            sync_folder(folder)
+        shown = sorted(folder.glob(f"part-{entry.job}-0-{entry.sink}-*-{entry.checkpoint}-{entry.number}.parquet"))
+        files = tuple(LoggedFile(path.name, path.stat().st_size, pq.read_metadata(path).num_rows) for path in shown)
+        log.put(msgspec.structs.replace(entry, files=files))
+        ready.rmdir()
+
+    @staticmethod
+    def _entry(epoch: DeliveredEpoch) -> Epoch:
+        """Without its files. The source is in the name, so that epochs of a job that starts anew are others."""
+        return Epoch(
+            log=epoch.source,
+            job=epoch.job,
+            sink=f"{epoch.sink}.{epoch.source}",
+            number=epoch.number,
+            token=0,
+            checkpoint=epoch.checkpoint,
+            highest=(0, epoch.checkpoint),
+            files=(),
+        )
+
+
+def _name(entry: Epoch, number: int) -> str:
+    return f"part-{entry.job}-0-{entry.sink}-{number}-{entry.checkpoint}-{entry.number}.parquet"
+
+
+def _check_columns(log: CommitLog, written: Path) -> None:
+    """Raises JobRejected: the newest file of the table has other columns."""
+    newest = [epoch for job, sink in log.sinks() if (epoch := log.newest(job, sink)) is not None and epoch.files]
+    if not newest:
+        return
+    last: Any = max(newest, key=lambda epoch: (log.folder / epoch.entry).stat().st_mtime_ns)
+    there = log.output / last.files[0].name
+    if not there.exists():
+        return
+    before, now = pq.read_schema(there), pq.read_schema(written)
+    if not before.equals(now):
+        changed = sorted({str(field) for field in [*before, *now]} - {str(f) for f in before if f in now})
+        detail = f"the table {log.output} has other columns than the DataFrame: {'; '.join(changed)}"
+        raise JobRejected("schema-differs", "path", detail)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

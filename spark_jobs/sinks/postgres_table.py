@@ -1,0 +1,233 @@
+"""A table in Postgres that takes each epoch once.
+
+Spark's tasks copy the rows into a staging table. One transaction of the driver then moves them into the target and
+records the epoch in `weir_epochs`: both or neither. An epoch that comes again is recorded already, or is staged anew.
+
+    <schema>.weir_epochs                one row for each source: the number of its last epoch
+    <schema>.weir_staging_<source>      rows on their way, with the try that has copied them
+
+A task that Spark repeats copies its rows again, as another try; the driver takes the tries that Spark has accepted. The
+staging table is not logged: Postgres empties it after a crash, which the number of moved rows shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from uuid import uuid4
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from runtime.errors import DataRejected, JobRejected
+from spark_jobs.sinks.postgres_types import TableColumn, as_csv, check_columns
+from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CONNECT_S: Final = 10
+_TRY: Final = "weir_try"
+_REPORT: Final = "try string, rows bigint, away string, refused string"
+_TYPES: Final = {"try": pa.string(), "rows": pa.int64(), "away": pa.string(), "refused": pa.string()}
+_COLUMNS: Final = """
+SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND a.attgenerated = ''
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+@dataclass(frozen=True)
+class PostgresTable:
+    """Appends each epoch to a table, exactly once. The columns of the DataFrame are found by their names.
+
+    Args:
+        url: `postgresql://…`, reachable from Spark's executors. Name the parameter that holds it so that it is masked.
+        table: as in SQL, with its schema if that is not the first of the search path. It must be there. Its role needs
+            CREATE in that schema, for the two tables beside it.
+    """
+
+    guarantee: ClassVar[str] = "exactly-once"
+
+    url: str = field(repr=False)
+    table: str
+
+    def check(self) -> None:
+        parts = self.table.split(".")
+        if not all(parts) or len(parts) > 2:
+            raise JobRejected("bad-table", "table", f"a table, or schema and table, and not {self.table!r}")
+        try:
+            psycopg.conninfo.conninfo_to_dict(self.url)
+        except psycopg.ProgrammingError as error:
+            raise JobRejected("bad-url", "url", f"no address of a Postgres: {type(error).__name__}") from None
+
+    def __call__(self, spark: SparkSession, frame: DataFrame, epoch: DeliveredEpoch) -> None:
+        self.write(frame, epoch)
+
+    def write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
+        """Appends the rows, unless this epoch is recorded. Returns whether it did.
+
+        Raises:
+            JobRejected: the table is missing, or the columns do not fit; nothing was written.
+            DataRejected: Postgres refuses a value; nothing was written.
+            TargetAway: Postgres cannot be reached, or went away.
+        """
+        try:
+            with self._connect() as connection:
+                names = self._prepare(connection, epoch)
+                if self._is_recorded(connection, names, epoch):
+                    return False
+                columns = self._check(connection, names, frame)
+                self._empty_staging(connection, names, columns)
+            tries = self._stage(frame, names)
+            with self._connect() as connection:
+                return self._move(connection, names, epoch, tries, list(frame.columns))
+        except psycopg.OperationalError as error:
+            raise TargetAway(f"{self.table}: {_first_line(error)}") from error
+
+    # ------------------------------------------------------------ steps
+
+    def _prepare(self, connection: psycopg.Connection[Any], epoch: DeliveredEpoch) -> _Names:
+        """Finds the table and makes that of the epochs."""
+        target = sql.Identifier(*self.table.split("."))
+        found = connection.execute(
+            "SELECT c.oid, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.oid = to_regclass(%s)",
+            [target.as_string(connection)],
+        ).fetchone()
+        if found is None:
+            raise JobRejected("missing-table", "table", f"there is no table {self.table}: create it, then start again")
+        names = _Names(int(found[0]), str(found[1]), target, epoch.source)
+        connection.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
+                "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
+            ).format(names.epochs)
+        )
+        connection.commit()
+        return names
+
+    def _is_recorded(self, connection: psycopg.Connection[Any], names: _Names, epoch: DeliveredEpoch) -> bool:
+        query = sql.SQL("SELECT epoch FROM {} WHERE source = %s AND target = %s").format(names.epochs)
+        found = connection.execute(query, [epoch.source, self.table]).fetchone()
+        return found is not None and int(found[0]) >= epoch.number
+
+    def _check(self, connection: psycopg.Connection[Any], names: _Names, frame: DataFrame) -> list[str]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        rows = connection.execute(_COLUMNS, [names.oid]).fetchall()
+        columns = [TableColumn(name, kind, bool(required)) for name, kind, required in rows]
+        check_columns(self.table, columns, to_arrow_schema(frame.schema, timezone="UTC"))
+        return list(frame.columns)
+
+    def _empty_staging(self, connection: psycopg.Connection[Any], names: _Names, columns: Sequence[str]) -> None:
+        """Made anew: the columns may have changed, and what an earlier try has left is not wanted."""
+        wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.staging))
+        connection.execute(
+            sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT NULL::text AS {}, {} FROM {} WITH NO DATA").format(
+                names.staging, sql.Identifier(_TRY), wanted, names.target
+            )
+        )
+        connection.commit()
+
+    def _stage(self, frame: DataFrame, names: _Names) -> dict[str, int]:
+        """Copies the rows, in Spark's tasks. Returns the rows of each try that Spark has accepted."""
+        columns = sql.SQL(", ").join(map(sql.Identifier, [_TRY, *frame.columns]))
+        with self._connect() as connection:
+            command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(names.staging, columns)
+            copy = _Copy(self.url, command.as_string(connection))
+        reports = frame.mapInArrow(copy, _REPORT).collect()
+        for report in reports:
+            if report.refused is not None:
+                raise DataRejected(f"{self.table}: {report.refused}")
+            if report.away is not None:
+                raise TargetAway(f"{self.table}: {report.away}")
+        return {report["try"]: report.rows for report in reports}
+
+    def _move(
+        self,
+        connection: psycopg.Connection[Any],
+        names: _Names,
+        epoch: DeliveredEpoch,
+        tries: dict[str, int],
+        columns: Sequence[str],
+    ) -> bool:
+        """The commit: rows and epoch, or neither. False: another process was faster."""
+        with connection.transaction():
+            if not self._record(connection, names, epoch, sum(tries.values())):
+                return False
+            wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+            move = sql.SQL("INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} WHERE {key} = ANY(%s)")
+            query = move.format(target=names.target, columns=wanted, staging=names.staging, key=sql.Identifier(_TRY))
+            moved = connection.execute(query, [list(tries)]).rowcount
+            if moved != sum(tries.values()):
+                lost = f"{sum(tries.values())} rows were staged and {moved} are there: Postgres was restarted meanwhile"
+                raise TargetAway(f"{self.table}: {lost}")
+            connection.execute(sql.SQL("DROP TABLE {}").format(names.staging))
+        return True
+
+    def _record(self, connection: psycopg.Connection[Any], names: _Names, epoch: DeliveredEpoch, rows: int) -> bool:
+        """Locks the row of the source until the end of the transaction. False: the epoch is recorded."""
+        record = sql.SQL(
+            "INSERT INTO {epochs} AS e VALUES (%s, %s, %s, %s, %s, %s, %s, now()) "
+            "ON CONFLICT (source, target) DO UPDATE SET epoch = excluded.epoch, checkpoint = excluded.checkpoint, "
+            "rows = excluded.rows, committed_at = excluded.committed_at WHERE e.epoch < excluded.epoch"
+        ).format(epochs=names.epochs)
+        values = [epoch.source, self.table, epoch.number, epoch.job, epoch.sink, epoch.checkpoint, rows]
+        return connection.execute(record, values).rowcount == 1
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, connect_timeout=CONNECT_S, application_name="weir epochs")
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The target and the two tables beside it."""
+
+    oid: int
+    schema: str
+    target: sql.Identifier
+    source: str
+
+    @property
+    def epochs(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, "weir_epochs")
+
+    @property
+    def staging(self) -> sql.Identifier:
+        """Of one source and target: several jobs may write to one table."""
+        mark = hashlib.blake2b(f"{self.source} {self.oid}".encode(), digest_size=12).hexdigest()
+        return sql.Identifier(self.schema, f"weir_staging_{mark}")
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Copies the rows of a task in one transaction, and reports its try."""
+
+    url: str
+    command: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mark, rows, away, refused = uuid4().hex, 0, None, None
+        try:
+            with (
+                psycopg.connect(self.url, connect_timeout=CONNECT_S, application_name="weir epochs") as connection,
+                connection.cursor().copy(self.command) as copy,
+            ):
+                for batch in batches:
+                    copy.write(as_csv(batch, {_TRY: mark}))
+                    rows += batch.num_rows
+        except psycopg.OperationalError as error:
+            away = _first_line(error)
+        except psycopg.Error as error:  # trying again would not help
+            refused = _first_line(error)
+        found = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
+        yield pa.RecordBatch.from_pydict({name: pa.array(one, _TYPES[name]) for name, one in found.items()})
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,91 @@
+"""Which column of a DataFrame fits which column of a table in Postgres, and its values as COPY takes them.
+
+Values travel as CSV text: Arrow writes it, Postgres parses it by the type of its column. Every type here has the same
+text on both sides, or is cast to one that has.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+
+from runtime.errors import JobRejected
+
+types = pa.types
+_TEXT: Final = ("text", "varchar", "bpchar", "name", "citext", "json", "jsonb", "uuid")
+_WHOLE: Final = ("int8", "numeric")
+#: Arrow type → Postgres types (`pg_type.typname`) that take every value of it.
+_FITS: Final = (
+    (types.is_boolean, ("bool",)),
+    (types.is_int8, ("int2", "int4", *_WHOLE)),
+    (types.is_int16, ("int2", "int4", *_WHOLE)),
+    (types.is_int32, ("int4", *_WHOLE)),
+    (types.is_int64, _WHOLE),
+    (types.is_float32, ("float4", "float8")),
+    (types.is_float64, ("float8",)),
+    (types.is_decimal, ("numeric",)),
+    (types.is_string, _TEXT),
+    (types.is_large_string, _TEXT),
+    (types.is_date32, ("date",)),
+    (types.is_binary, ("bytea",)),
+    (types.is_large_binary, ("bytea",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of the table; `required`: a row without it is refused by Postgres."""
+
+    name: str
+    kind: str
+    required: bool
+
+
+def check_columns(table: str, columns: Sequence[TableColumn], frame: pa.Schema) -> None:
+    """Raises JobRejected: a column of the DataFrame has no place in the table; it is named, with what there is."""
+    by_name = {column.name: column for column in columns}
+    for field in frame:
+        column = by_name.get(field.name)
+        if column is None:
+            known = ", ".join(by_name)
+            detail = f"the table {table} has no column {field.name!r}, only {known}"
+            raise JobRejected("unknown-column", field.name, detail)
+        if column.kind not in _kinds_for(field.type):
+            wanted = " or ".join(_kinds_for(field.type)) or "none: cast it in the function"
+            detail = f"column {field.name!r} of the table {table} is {column.kind}; {field.type} needs {wanted}"
+            raise JobRejected("type-differs", field.name, detail)
+    missing = [column.name for column in columns if column.required and column.name not in frame.names]
+    if missing:
+        detail = f"column {missing[0]!r} of the table {table} must have a value, and the DataFrame has no such column"
+        raise JobRejected("missing-column", missing[0], detail)
+
+
+def as_csv(batch: pa.RecordBatch, constants: Mapping[str, object]) -> bytes:
+    """CSV lines without a header, the constants first. Null is an empty field without quotes, as COPY has it."""
+    fixed = [pa.array([value] * batch.num_rows) for value in constants.values()]
+    columns = [*fixed, *(_text(column) for column in batch.columns)]
+    names = [f"c{number}" for number in range(len(columns))]
+    target = io.BytesIO()
+    csv.write_csv(pa.RecordBatch.from_arrays(columns, names=names), target, csv.WriteOptions(include_header=False))
+    return target.getvalue()
+
+
+def _kinds_for(kind: pa.DataType) -> tuple[str, ...]:
+    if types.is_timestamp(kind):
+        return ("timestamptz",) if kind.tz else ("timestamp",)
+    return next((kinds for test, kinds in _FITS if test(kind)), ())
+
+
+def _text(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return pa.array([None if value is None else "\\x" + value.hex() for value in column.to_pylist()], pa.string())
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return pc.cast(column, pa.string())
+    return column

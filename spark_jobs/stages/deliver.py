@@ -1,0 +1,59 @@
+"""The standing stage of an `EpochStage`: calls its function with each committed epoch, as long as the run lasts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from runtime.connectors.sinks.epoch_stage import VERB, EpochStage
+from runtime.errors import JobRejected
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.sinks.delivery import Delivery, FunctionFailed, Progress
+from spark_jobs.standing import Figure, StageFailure, Standing, alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["VERB", "deliver_epochs"]
+
+CORES: Final = 2  #: of a cluster, or threads of a local Spark
+_CONF: Final = {
+    "spark.cores.max": str(CORES),  # the session lasts: without it it would take all of a cluster
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def deliver_epochs(standing: Standing) -> None:
+    """Delivers until it is asked to stop.
+
+    Raises:
+        JobRejected: the target can never take these rows.
+        StageFailure: the function raised.
+    """
+    sink = standing.dataflow.sinks.get(standing.operator)  # type: ignore[call-overload]
+    if not isinstance(sink, EpochStage):
+        detail = f"{standing.pipeline.name} has no sink of this name with an EpochStage"
+        raise JobRejected("unknown-operator", standing.operator, detail)
+    with alone(standing.folder):
+        settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=CORES)
+        with spark_session(replace(settings, extra={**_CONF, **settings.extra})) as spark:
+            delivery = Delivery(sink, spark, _reporter(standing))
+            try:
+                delivery.run(standing.stopping)
+            except FunctionFailed as error:
+                raise StageFailure("function-failed", standing.operator, str(error)) from error
+
+
+def _reporter(standing: Standing) -> Callable[[Progress], None]:
+    def report(progress: Progress) -> None:
+        figures = [
+            Figure("Last epoch", progress.last),
+            Figure("Epochs waiting", progress.backlog),
+            Figure("Epoch duration", progress.ms, "ms"),
+            Figure("Rows in the last epoch", progress.rows),
+        ]
+        if progress.away:
+            figures.append(Figure("Waits for the target", progress.away, "text"))
+        standing.report(figures, steps=progress.delivered)
+
+    return report

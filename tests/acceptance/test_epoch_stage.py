@@ -1,0 +1,190 @@
+"""`EpochStage` on the whole stack: words per epoch in Postgres and in a Parquet table, exact whatever is killed.
+
+One unbounded job runs through all tests. Each one kills something while text is fed, and waits until both targets hold
+the words of everything fed so far: a lost epoch would leave them too low for ever, a repeated one too high.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.connectors.commit_log import CommitLog
+from tests.acceptance.test_kill_dash_nine import comes_back, command_of, master_pid
+from tests.acceptance.word_count import PATIENCE_S, WordCount
+from tests.stack.checkout import Checkout
+from tests.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SCHEMA = "epoch_target"
+
+
+class Tables(WordCount):
+    """The job, and both of its targets."""
+
+    def __init__(self, checkout: Checkout, folder: Path) -> None:
+        self.url = checkout.variables()["DATABASE_URL"]
+        self.execute(f"CREATE SCHEMA {SCHEMA}; CREATE TABLE {SCHEMA}.words (word text, count bigint)")
+        table: dict[str, Any] = {"database_url": self.url, "table": f"{SCHEMA}.words"}
+        super().__init__(checkout, folder, name="tables", pipeline="word_table", **table)
+
+    def execute(self, query: str) -> list[Any]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            done = connection.execute(query.encode())
+            return done.fetchall() if done.description else []
+
+    @property
+    def committed(self) -> Counter[str]:
+        rows = self.execute(f"SELECT word, sum(count)::bigint FROM {SCHEMA}.words GROUP BY word")
+        return Counter(dict(rows))
+
+    @property
+    def in_parquet(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for path in self.output.glob("part-*.parquet"):
+            for row in pq.read_table(path).to_pylist():
+                found[row["word"]] += row["count"]
+        return found
+
+    def is_exact(self) -> bool:
+        return self.committed == self.fed == self.in_parquet
+
+    @property
+    def stage(self) -> dict[str, Any]:
+        (found,) = self.run["standing_stages"]
+        return dict(found)
+
+    @property
+    def log(self) -> CommitLog:
+        (lineage,) = (self.checkout.var / "storage" / str(self.run["job"]) / "streams").iterdir()
+        return CommitLog(lineage / "tables")
+
+    @property
+    def delivered(self) -> int:
+        return max((self.log.last_delivered(job, sink) for job, sink in self.log.sinks()), default=0)
+
+    @property
+    def recorded(self) -> int:
+        """The last epoch in Postgres."""
+        (found,) = self.execute(f"SELECT coalesce(max(epoch), 0) FROM {SCHEMA}.weir_epochs")
+        return int(found[0])
+
+    def is_staged(self) -> bool:
+        """Whether an epoch is on its way: its staging table is there, with rows."""
+        where = f"WHERE schemaname = '{SCHEMA}' AND tablename LIKE 'weir_staging%'"
+        for (table,) in self.execute(f"SELECT tablename FROM pg_tables {where}"):
+            try:
+                return bool(self.execute(f"SELECT count(*) > 0 FROM {SCHEMA}.{table}")[0][0])
+            except psycopg.errors.UndefinedTable:
+                return False
+        return False
+
+
+@pytest.fixture(scope="module")
+def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    tables = Tables(checkout, tmp_path_factory.mktemp("tables"))
+    until(tables.is_exact, PATIENCE_S)
+    return tables
+
+
+def stage_pid(words: WordCount) -> int:
+    """The process of the stage that stands beside the run now; it leads a group with its JVM."""
+    wanted = f"stand\0deliver\0--pipeline\0word_table\0--operator\0tables\0--run\0{words.run['id']}\0".encode()
+    found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and wanted in command_of(int(p.name))]
+    return int(found[0].name) if len(found) == 1 else 0
+
+
+def kill_when(words: Tables, is_so: Callable[[], bool]) -> None:
+    """SIGKILL to the stage and its JVM while `is_so`. Its group is stopped first, to look again."""
+    for _ in range(40):
+        pid = until(lambda: stage_pid(words), PATIENCE_S)
+        words.feed(1)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if is_so():
+                os.killpg(pid, signal.SIGSTOP)
+                if is_so():
+                    os.killpg(pid, signal.SIGKILL)
+                    return
+                os.killpg(pid, signal.SIGCONT)
+    raise AssertionError("the moment never came")
+
+
+def survive(words: Tables) -> None:
+    """The stage must stand again, and what is fed meanwhile be counted once."""
+    words.feed(5)
+    until(lambda: words.stage["state"] == "running", PATIENCE_S)
+    words.feed(5)
+    until(words.is_exact, PATIENCE_S)
+
+
+def test_the_stage_reports_and_releases_its_epochs(words: Tables) -> None:
+    until(lambda: words.stage["state"] == "running" and (words.stage["live"] or {}).get("figures"), PATIENCE_S)
+    until(lambda: figures(words)["Last epoch"], PATIENCE_S)
+    assert figures(words)["Epoch duration"] > 0
+    until(lambda: figures(words)["Epochs waiting"] == 0, PATIENCE_S)
+    until(lambda: not list(words.log.output.glob("part-*")), PATIENCE_S)
+
+
+def figures(words: Tables) -> dict[str, Any]:
+    return {one["label"]: one["value"] for one in (words.stage["live"] or {}).get("figures", ())}
+
+
+def test_sigkill_of_the_stage_between_staging_and_commit(words: Tables) -> None:
+    kill_when(words, words.is_staged)
+    survive(words)
+
+
+def test_sigkill_of_the_stage_between_commit_and_release(words: Tables) -> None:
+    kill_when(words, lambda: words.recorded > words.delivered)
+    survive(words)
+
+
+def test_sigkill_of_its_worker_and_of_the_job_master_at_once(words: Tables) -> None:
+    owner, token = words.stage["lease_owner"], words.run["token"]
+    words.feed(3)
+    os.kill(int(owner.split(":")[1]), signal.SIGKILL)
+    os.kill(master_pid(words), signal.SIGKILL)
+    until(lambda: words.run["token"] > token and words.stage["lease_owner"] not in ("", owner), PATIENCE_S)
+    survive(words)
+
+
+@pytest.mark.parametrize("server", ["redis", "postgres"])
+def test_sigkill_of_a_server(words: Tables, server: str) -> None:
+    """Redis carries messages only. Postgres is the target, too: the stage waits, and delivers the epoch again."""
+    os.kill(words.checkout.row(server)["pid"], signal.SIGKILL)
+    words.feed(5)
+    until(lambda: comes_back(words), PATIENCE_S)
+    survive(words)
+
+
+def test_a_drain_ends_when_every_epoch_is_delivered(words: Tables) -> None:
+    words.feed(5)
+    words.api.operate(words.job, "stop", {}, PATIENCE_S)
+    savepoint = words.api.checkpoints(words.job)[-1]
+    words.feed(5)
+    words.api.operate(words.job, "restore", {"checkpoint": savepoint["id"], "parallelism": 1}, PATIENCE_S)
+    until(words.is_exact, PATIENCE_S)
+    words.api.operate(words.job, "drain", {}, PATIENCE_S)
+    assert words.run["state"] == "finished"
+    assert words.is_exact(), "at once: the run has waited for its stage"
+
+
+def test_a_missing_table_fails_the_run_by_name(words: Tables, tmp_path: Path) -> None:
+    table: dict[str, Any] = {"database_url": words.url, "table": f"{SCHEMA}.nothing"}
+    other = WordCount(words.checkout, tmp_path, name="no table", pipeline="word_table", **table)
+    until(lambda: other.run["state"] == "failed", PATIENCE_S)
+    failure = other.run["failure"]
+    assert (failure["code"], failure["operator"]) == ("missing-table", "tables")
+    assert "there is no table epoch_target.nothing" in failure["message"]
+    assert words.url.split(":")[2].split("@")[0] not in str(other.run), "the password of the target"

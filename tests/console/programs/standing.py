@@ -34,8 +34,11 @@ def stand(verb: str, arguments: Mapping[str, str]) -> int:
 
 
 def _say(line: object) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the supervisor is gone: stdin ends too, which ends this process
+        threading.Event().wait()
 
 
 def _end_with_stdin(note: Path) -> None:

@@ -109,7 +109,6 @@ WEIR_BATCH_COMMAND = [sys.executable, "-m", "spark_jobs.batch.master", "run"]
 #: The PySpark stages; the verb and its options are added.
 WEIR_STAGES_COMMAND = [sys.executable, "-m", "spark_jobs"]
 WEIR_COMPILE_TIMEOUT_S = 120
-WEIR_MATERIALISE_TIMEOUT_S = 1800
 WEIR_SUSPEND_TIMEOUT_S = 10
 WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a second
 WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second
@@ -285,7 +284,6 @@ CELERY_TASK_ROUTES = {
     "console.jobs.tasks.supervise_run": {"queue": "runs"},
     "console.jobs.tasks.attend_stage": {"queue": "standing"},
     "console.jobs.tasks.compile_version": {"queue": "stages"},
-    "console.jobs.tasks.prepare_run": {"queue": "stages"},
     "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
     "console.operations.tasks.reconcile": {"queue": "housekeeping"},
 }

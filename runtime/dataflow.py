@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from math import gcd
-from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -55,7 +54,6 @@ from runtime.ports import (
     BoundByUid,
     DescribesColumns,
     Operator,
-    ReadsRunInput,
     Sink,
     Source,
     StageFolders,
@@ -102,13 +100,6 @@ class Dataflow:
     def sinks(self) -> Mapping[OperatorId, Sink]:
         """Sinks by uid."""
         return dict(self._blueprint.sinks)
-
-    def bind_inputs(self, root: str) -> None:
-        """Gives each source that reads an input of the run its folder: below `root`, by uid."""
-        for number, step in enumerate(self._blueprint.steps):
-            if step.role is Role.SOURCE and isinstance(step.code, ReadsRunInput):
-                bound = step.code.in_folder(str(PurePosixPath(root) / step.uid))
-                self._blueprint.steps[number] = replace(step, code=bound)
 
     def compile(self, parallelism: int) -> CompiledJob:
         """Resolves the graph for a job parallelism (slots).

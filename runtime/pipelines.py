@@ -29,9 +29,9 @@ class PipelineContext:
     """What a pipeline may ask its surroundings: which paths it may use.
 
     Args:
-        input_root: the folder below which stages write what its sources read (`ports.ReadsRunInput`). Empty in BATCH.
+        input_root: the folder of what PySpark stages compute of bounded sources, for a run; "": none, as in BATCH.
         column_root: the folder of the columns that Spark was asked for, of the version.
-        stream_root: the folder below which standing stages write what its sources read. Empty: no run has begun.
+        stream_root: the folder of what standing PySpark stages have written; "": none yet, as at compilation.
     """
 
     input_root: str
@@ -82,13 +82,11 @@ class Pipeline(Generic[P]):
             JobRejected: naming the parameter or operator at fault, also a folder outside WEIR_DATA_ROOTS.
         """
         params = self.parse(raw)
-        shared = STAGE_FOLDERS.set(StageFolders(context.column_root, context.stream_root))
+        shared = STAGE_FOLDERS.set(StageFolders(context.column_root, context.stream_root, context.input_root))
         try:
             flow = self.build(params, context)
         finally:
             STAGE_FOLDERS.reset(shared)
-        if context.input_root:
-            flow.bind_inputs(context.input_root)
         for uid, source in flow.sources.items():
             folders = {name: path for name, path in _folders(source) if not context.is_input(path)}
             _check_folders(uid, folders, raw, context)

@@ -230,14 +230,6 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class ReadsRunInput(Protocol):
-    """A source of which a stage beside the job writes the rows, into a folder of the run."""
-
-    def in_folder(self, folder: str) -> Source:
-        """The source that reads `folder`."""
-
-
-@runtime_checkable
 class DescribesColumns(Protocol):
     """A source that knows its columns before it reads. Key columns are then checked when the job is compiled."""
 
@@ -373,10 +365,12 @@ class StageFolders:
     Args:
         columns: of the job version; where Spark was asked for the columns of a DataFrame, they are kept there.
         streams: of the run and of those whose checkpoints it continues; "": none yet, as when a version is compiled.
+        inputs: as `streams`, for bounded sources.
     """
 
     columns: str
     streams: str = ""
+    inputs: str = ""
 
 
 @runtime_checkable

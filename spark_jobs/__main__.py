@@ -1,4 +1,4 @@
-"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | materialise | batch | stand`.
+"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | batch | stand`.
 
 Parameters come as JSON on stdin, the answer goes as JSON to stdout and nothing else does. Exit codes: 0 done, 2 wrong
 usage, 3 refused (`{"error": {"code", "field", "detail"}}`), 1 something failed
@@ -14,12 +14,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
-
-import msgspec
 
 from runtime.connectors.data_roots import DataRoots
 from runtime.core.settings import ExecutionMode
@@ -28,8 +24,7 @@ from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling
-from spark_jobs.stages import deliver, epochs
-from spark_jobs.stages import materialise as materialising
+from spark_jobs.stages import deliver, epochs, tables
 from spark_jobs.standing import StageFailure, Standing, read_params, stop_on_sigterm
 
 FAILED: Final = 1
@@ -38,6 +33,7 @@ REFUSED: Final = 3
 STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {
     epochs.VERB: epochs.write_epochs,
     deliver.VERB: deliver.deliver_epochs,
+    tables.VERB: tables.write_tables,
 }
 
 
@@ -81,14 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     compiler.add_argument("--parallelism", required=True, type=int)
     compiler.add_argument("--max-parallelism", type=int)
     compiler.add_argument("--mode", type=ExecutionMode, choices=list(ExecutionMode), default=ExecutionMode.STREAMING)
-    compiler.add_argument("--inputs", required=True, help="folder below which a run's inputs lie")
     compiler.add_argument("--columns", default="", help="folder for the columns that Spark is asked for")
     compiler.set_defaults(command=_compile)
-    stage = commands.add_parser("materialise", help="parameters on stdin → the inputs of a run from Spark as splits")
-    stage.add_argument("--pipeline", required=True)
-    stage.add_argument("--inputs", required=True, type=Path, help="folder to write; what is complete there is kept")
-    stage.add_argument("--application", default="weir: inputs", help="what Spark is told to call it")
-    stage.set_defaults(command=_materialise)
     batch = commands.add_parser("batch", help="parameters on stdin → the whole job as a Spark plan, rows by sink")
     batch.add_argument("--pipeline", required=True)
     batch.add_argument("--parallelism", required=True, type=int)
@@ -100,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     standing.add_argument("--operator", required=True, help="uid of the source or sink that it belongs to")
     standing.add_argument("--run", required=True, type=int)
     standing.add_argument("--token", required=True, type=int, help="of this process, newer than all before")
+    standing.add_argument("--inputs", required=True, type=Path, help="folder of the tables that the run reads")
     standing.add_argument("--columns", required=True, type=Path, help="folder of the version's columns")
     standing.add_argument("--streams", required=True, type=Path, help="folder that the stages share with the run")
     standing.set_defaults(command=_stand)
@@ -112,25 +103,13 @@ def _pipelines(_: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    return compiling.compiled(
-        a.pipeline, _params(), _context(a.inputs, a.columns), a.parallelism, a.max_parallelism, a.mode
-    )
-
-
-def _materialise(arguments: argparse.Namespace) -> Any:
-    root = arguments.inputs.absolute()
-    flow = pipeline(arguments.pipeline).dataflow(_params(), _context(str(root)))
-    settings = SparkSettings.for_batch(arguments.application)
-    settings = replace(settings, extra={**settings.extra, **materialising.SETTINGS})
-    report = partial(materialising.write_progress, root)
-    with materialising.alone(root):
-        found = materialising.materialise(materialising.inputs_of(flow), lambda: spark_session(settings), report)
-    return msgspec.to_builtins(found)
+    context = PipelineContext("", DataRoots.of_environment(os.environ), a.columns)
+    return compiling.compiled(a.pipeline, _params(), context, a.parallelism, a.max_parallelism, a.mode)
 
 
 def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
     a = arguments
-    flow = pipeline(a.pipeline).dataflow(_params(), _context(""))
+    flow = pipeline(a.pipeline).dataflow(_params(), PipelineContext("", DataRoots.of_environment(os.environ)))
     job = flow.compile(a.parallelism)
     settings = SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)
     with running.planned(job, lambda: spark_session(settings)) as (plan, spark):
@@ -142,16 +121,13 @@ def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
     params = read_params(sys.stdin)
     standing = Standing(
         pipeline=pipeline(a.pipeline), params=params, operator=a.operator, run=a.run, token=a.token,
-        columns=a.columns.absolute(), streams=a.streams.absolute(), answers=a.answers,
+        inputs=a.inputs.absolute(), columns=a.columns.absolute(), streams=a.streams.absolute(), answers=a.answers,
     )  # fmt: skip
     stop_on_sigterm(standing.stopping)
     standing.write_reports()
     STANDING_STAGES[a.verb](standing)
-    return {}
-
-
-def _context(inputs: str, columns: str = "") -> PipelineContext:
-    return PipelineContext(inputs, DataRoots.of_environment(os.environ), columns)
+    standing.write_report()
+    return {"done": not standing.stopping.is_set()}
 
 
 def _params() -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 The supervisor's end of this is `console.jobs.stage_supervisor`; the two share a command line, stdin and stdout. What a
 stage does is a verb: a function of a `Standing`, which returns when `stopping` is set, between two of its steps.
 
-- Return: the stage has ended as asked.
+- Return: the stage has ended as asked, or has done all that there was to do.
 - `JobRejected`: the stage can never succeed; the run fails with this code.
 - `StageFailure`, or any other exception: the process dies and another one follows, by the job's restart strategy.
 """
@@ -63,6 +63,7 @@ class Standing:
         operator: uid of the source or sink that the stage belongs to.
         run: id of the run.
         token: of this process; no other process of any stage has it.
+        inputs: folder of the tables of the run and of those whose checkpoints it continues.
         columns: folder of the version's columns.
         streams: folder of the run and of those whose checkpoints it continues.
         stopping: set when the stage is to end. A verb ends its step and returns.
@@ -73,10 +74,12 @@ class Standing:
     operator: str
     run: int
     token: int
+    inputs: Path
     columns: Path
     streams: Path
     answers: TextIO
     stopping: threading.Event = field(default_factory=threading.Event)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
     _steps: int = 0
     _figures: Sequence[Figure] = ()
 
@@ -89,7 +92,7 @@ class Standing:
     def dataflow(self) -> Dataflow:
         """The job as its pipeline builds it, with every folder that it names checked. Raises JobRejected."""
         roots = DataRoots.of_environment(os.environ)
-        context = PipelineContext("", roots, str(self.columns), str(self.streams))
+        context = PipelineContext(str(self.inputs), roots, str(self.columns), str(self.streams))
         return self.pipeline.dataflow(self.params, context)
 
     def report(self, figures: Sequence[Figure], *, steps: int) -> None:
@@ -100,15 +103,21 @@ class Standing:
         """Writes the newest report each second, until the process ends: also a sign of life."""
         threading.Thread(target=self._write_reports, name="reports", daemon=True).start()
 
+    def write_report(self) -> bool:
+        """Writes the newest report now. False: the supervisor is gone, or the process is ending."""
+        figures = [{"label": one.label, "value": one.value, "kind": one.kind} for one in self._figures]
+        line = json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n"
+        try:
+            with self._writing:
+                self.answers.write(line)
+                self.answers.flush()
+        except (OSError, ValueError):
+            return False
+        return True
+
     def _write_reports(self) -> None:
         pause = threading.Event()
-        while True:
-            figures = [{"label": one.label, "value": one.value, "kind": one.kind} for one in self._figures]
-            try:
-                self.answers.write(json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n")
-                self.answers.flush()
-            except (OSError, ValueError):  # the supervisor is gone, or the process is ending
-                return
+        while self.write_report():
             pause.wait(REPORT_S)
 
 

@@ -101,8 +101,8 @@ class VersionSerializer(serializers.ModelSerializer[JobVersion]):
     class Meta:
         model = JobVersion
         fields = (
-            "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "state", "graph", "inputs",
-            "promise", "error", "created_at", "created_by", "prepared_at",
+            "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "state", "graph",
+            "promise", "error", "created_at", "created_by",
         )  # fmt: skip
 
 

@@ -49,8 +49,8 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 @admin.register(JobVersion)
 class JobVersionAdmin(ReadOnlyAdmin):
     fields = (
-        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "settings", "graph", "inputs",
-        "error", "created_at", "created_by", "prepared_at",
+        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "settings", "graph",
+        "error", "created_at", "created_by",
     )  # fmt: skip
     readonly_fields = ("parameters",)
     list_display = ("job", "number", "state", "parallelism", "max_parallelism", "created_at", "created_by")

@@ -16,7 +16,7 @@ def compile_version(version_id: int) -> None:
         return
     try:
         compiled = stages.run(_stage(version), lambda: _show_life(version))
-        graph, inputs = compiled["graph"], list(compiled["inputs"])
+        graph = compiled["graph"]
     except stages.StageCut:
         return
     except stages.StageFailed as failed:
@@ -24,7 +24,7 @@ def compile_version(version_id: int) -> None:
     except (KeyError, TypeError):
         services.record_rejected(version.pk, {"code": "stage-failed", "field": "", "detail": "compile gave no graph."})
     else:
-        services.record_compiled(version.pk, graph, inputs)
+        services.record_compiled(version.pk, graph)
 
 
 def _stage(version: JobVersion) -> stages.Stage:
@@ -34,7 +34,6 @@ def _stage(version: JobVersion) -> stages.Stage:
             *("--pipeline", version.job.pipeline),
             *("--parallelism", str(version.parallelism)),
             *("--max-parallelism", str(version.max_parallelism)),
-            *("--inputs", str(services.inputs_folder(version))),
             *("--columns", str(services.columns_folder(version))),
             *("--mode", job_settings.parse(version.settings).execution_mode.value),
         ],

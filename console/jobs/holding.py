@@ -1,6 +1,6 @@
 """Holding a run: a name for the holder, and its lease kept fresh.
 
-Used by whoever does something with a run for long: its supervisor, and the one who prepares its inputs.
+Used by whoever does something with a run for long: its supervisor.
 """
 
 import os

@@ -24,9 +24,9 @@ WAKE_AGAIN_S = 5
 COMPILE_AGAIN_S = 30
 
 _POSTGRES_BEGAN: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
-_HELD = Q(state__in=runs.LIVE) | (Q(state=RunState.PREPARING) & ~Q(lease_owner=""))
+_HELD = Q(state__in=runs.LIVE)
 _ATTENDED = ~Q(lease_owner="")
-_WAITING = Q(state=RunState.QUEUED) | Q(state=RunState.PREPARING, lease_owner="")
+_WAITING = Q(state=RunState.QUEUED)
 
 
 def observe() -> None:
@@ -48,16 +48,8 @@ def _observe(held: QuerySet[Any]) -> None:
 
 def release_lost() -> list[int]:
     """Give runs with a lost lease back to whoever claims them. Returns their ids."""
-    silent = Run.objects.filter(_HELD, _silent())
-    released = []
-    for run in silent.only("state", "observed_beat"):
-        if run.run_state is RunState.PREPARING:
-            lost = runs.leave_preparation(run.pk, beat=run.observed_beat)
-        else:
-            lost = runs.release_lost(run.pk, run.observed_beat) is not None
-        if lost:
-            released.append(run.pk)
-    return released
+    silent = Run.objects.filter(_HELD, _silent()).only("observed_beat")
+    return [run.pk for run in silent if runs.release_lost(run.pk, run.observed_beat) is not None]
 
 
 def release_lost_stages() -> list[int]:
@@ -72,8 +64,8 @@ def _silent() -> Q:
 
 def wake_waiting() -> None:
     """Send wake-ups again for what has waited too long: they may have been lost, or nobody had room."""
-    for run in _overdue(Run.objects.filter(_WAITING)).only("state"):
-        wake.send(wake.PREPARE if run.run_state is RunState.PREPARING else wake.SUPERVISE, run.pk)
+    for run in _overdue(Run.objects.filter(_WAITING)).only("pk"):
+        wake.send(wake.SUPERVISE, run.pk)
     for stage in _overdue(standing.waiting()).only("pk"):
         wake.send(wake.STAND, stage.pk)
     stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=_ago(COMPILE_AGAIN_S))

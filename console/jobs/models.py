@@ -81,12 +81,9 @@ class JobVersion(models.Model):
     settings = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     state = models.TextField(choices=VERSION_STATES, default=VersionState.COMPILING.value)
     graph = models.JSONField(null=True, blank=True)
-    inputs = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     error = models.JSONField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
-    #: when every input lay ready; null: a run of this version begins as `preparing`
-    prepared_at = models.DateTimeField(null=True, blank=True)
     #: when the compile stage was last asked for
     woken_at = models.DateTimeField(db_default=Now())
     #: by what its user's request is known again, should it come twice
@@ -111,11 +108,6 @@ class JobVersion(models.Model):
     def is_batch(self) -> bool:
         """Whether its runs are Spark plans in BATCH, as the compile stage decided."""
         return self.graph is not None and self.graph.get("mode") == ExecutionMode.BATCH
-
-    @property
-    def needs_preparation(self) -> bool:
-        """Whether bounded inputs must be materialised before a run of it can start."""
-        return bool(self.inputs) and self.prepared_at is None
 
 
 class Run(models.Model):
@@ -180,6 +172,7 @@ class StageState(StrEnum):
     STARTING = "starting"  #: its process has not reported yet
     RUNNING = "running"
     RESTARTING = "restarting"  #: its process died; another one follows
+    DONE = "done"  #: with all that there was to do
     ENDED = "ended"  #: with its run
     FAILED = "failed"  #: and the run with it
 

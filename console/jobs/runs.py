@@ -32,21 +32,20 @@ _UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_si
 
 
 def create(user: User | None, job: Job, version: JobVersion, parallelism: int, **restore: Any) -> Run:
-    """A new run, which waits for its inputs or for a worker. Call it inside a transaction.
+    """A new run, which waits for a worker, and its standing stages. Call it inside a transaction.
 
     `restore` are the columns of what it begins from: `restore_checkpoint`, `restore_path`, `allow_unmapped`.
 
     Raises:
         IntegrityError: the job has a run that has not ended.
     """
-    state = RunState.PREPARING if version.needs_preparation else RunState.QUEUED
     continued = restore.get("restore_checkpoint")
     run = Run.objects.create(
-        job=job, version=version, parallelism=parallelism, state=state.value, created_by=user,
+        job=job, version=version, parallelism=parallelism, state=RunState.QUEUED.value, created_by=user,
         lineage=lineage_of(continued.run) if continued else None, **restore,
     )  # fmt: skip
     standing.create(run)
-    wake.after_commit(wake.PREPARE if version.needs_preparation else wake.SUPERVISE, run.pk)
+    wake.after_commit(wake.SUPERVISE, run.pk)
     return run
 
 
@@ -77,32 +76,6 @@ def go_on_above(job: Job, number: int, token: int) -> None:
 
 def latest(job: Job) -> Run | None:
     return Run.objects.filter(job=job).order_by("-pk").first()
-
-
-def take_preparation(run_id: int, owner: str) -> bool:
-    """Become the one who prepares the inputs of a run. False: somebody does, or it needs none any more."""
-    free = Run.objects.filter(pk=run_id, state=RunState.PREPARING, lease_owner="")
-    return bool(free.update(**{**_UNOWNED, "lease_owner": owner}))
-
-
-def prepared(run_id: int, owner: str) -> bool:
-    """Its inputs lie ready: it may be claimed."""
-    with transaction.atomic():
-        moved = _move(run_id, RunEvent.PREPARED, _owned(owner), **_UNOWNED)
-        if moved is not None:
-            wake.after_commit(wake.SUPERVISE, run_id)
-            standing.wake_of_run(run_id)
-    return moved is not None
-
-
-def leave_preparation(run_id: int, *, owner: str | None = None, beat: int | None = None) -> bool:
-    """Let somebody else prepare: the `owner` leaves, or was silent since `beat`."""
-    only = Q(lease_beat=beat) if owner is None else _owned(owner)
-    with transaction.atomic():
-        left = Run.objects.filter(only, pk=run_id, state=RunState.PREPARING).update(**_UNOWNED)
-        if left:
-            wake.after_commit(wake.PREPARE, run_id)
-    return bool(left)
 
 
 def claim(run_id: int, owner: str) -> int | None:
@@ -165,9 +138,7 @@ def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunS
 def cancel_unclaimed(run_id: int) -> bool:
     """Cancel a run that no master has. False: one has it (or it has ended), and must be asked."""
     with transaction.atomic():
-        unclaimed = Run.objects.select_for_update(no_key=True).filter(
-            pk=run_id, state__in=[RunState.PREPARING, RunState.QUEUED]
-        )
+        unclaimed = Run.objects.select_for_update(no_key=True).filter(pk=run_id, state=RunState.QUEUED)
         return unclaimed.exists() and _move(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
 
 

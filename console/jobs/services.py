@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from django.conf import settings as django_settings
 from django.db import IntegrityError, transaction
-from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
@@ -93,10 +92,10 @@ def version_of_request(user: User, request_key: str | None) -> JobVersion | None
     return JobVersion.objects.select_related("job").filter(created_by=user, request_key=request_key).first()
 
 
-def record_compiled(version_id: int, graph: dict[str, Any], inputs: list[str]) -> bool:
+def record_compiled(version_id: int, graph: dict[str, Any]) -> bool:
     """The compile stage found a valid graph. False when the version was not compiling any more."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
-    return bool(compiling.update(state=VersionState.READY, graph=graph, inputs=inputs))
+    return bool(compiling.update(state=VersionState.READY, graph=graph))
 
 
 def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
@@ -111,11 +110,6 @@ def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
     return bool(compiling.update(state=VersionState.REJECTED, error=error))
 
 
-def mark_prepared(version_id: int) -> None:
-    """Every bounded input of the version lies ready."""
-    JobVersion.objects.filter(pk=version_id, prepared_at=None).update(prepared_at=Now())
-
-
 def newest_ready(job: Job) -> JobVersion | None:
     """The version that a start takes when none is named."""
     return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
@@ -127,9 +121,9 @@ def schema_of(version: JobVersion) -> dict[str, Any]:
     return found.schema if found else {}
 
 
-def inputs_folder(version: JobVersion) -> Path:
-    """Where the materialised inputs of a version lie, one folder each."""
-    return Path(django_settings.WEIR_INPUTS) / str(version.job_id) / str(version.pk)
+def inputs_folder(run: Run) -> Path:
+    """Where the tables lie that a run, and those whose checkpoints it continues, read from Spark: one folder each."""
+    return Path(django_settings.WEIR_INPUTS) / str(run.job_id) / str(runs.lineage_of(run))
 
 
 def columns_folder(version: JobVersion) -> Path:

@@ -56,10 +56,11 @@ class StageError(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line on stdout: a report, or the error that ends the process."""
+    """A line on stdout: a report, or why the process ends: an error, or because all is done."""
 
     report: StageReport | None = None
     error: StageError | None = None
+    done: bool = False
 
 
 class Parted(StrEnum):
@@ -141,6 +142,11 @@ class _Attendance:
         if isinstance(seen, Parted):
             self._part(seen)
             return None
+        if reader.done and code == 0:
+            if (last := reader.take()) is not None:
+                when_back(partial(standing.renew, self._stage.pk, self._owner, last), shutting_down)
+            self._end(StageState.DONE)
+            return None
         lived_s, error_said = time.monotonic() - began, reader.error
         reason = seen or (error_said.detail if error_said else f"Its process ended with {describe_exit(code)}.")
         return Died(code, self._shown(reason), error_said, lived_s, reader.report.steps, child.log_tail())
@@ -154,6 +160,7 @@ class _Attendance:
             *("--operator", stage.operator),
             *("--run", str(stage.run_id)),
             *("--token", str(token)),
+            *("--inputs", str(services.inputs_folder(stage.run))),
             *("--columns", str(services.columns_folder(version))),
             *("--streams", str(services.streams_folder(stage.run))),
         ]
@@ -296,6 +303,7 @@ class _Reader:
         self._descriptor = descriptor
         self.report = StageReport()
         self.error: StageError | None = None
+        self.done = False  #: there is nothing left to do
         self._fresh: StageReport | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="stage-reports", daemon=True)
@@ -325,3 +333,4 @@ class _Reader:
             if said.report is not None:
                 self.report = self._fresh = said.report
             self.error = said.error or self.error
+            self.done = self.done or said.done

@@ -16,9 +16,9 @@ from console.jobs.attempt_tokens import next_token
 from console.jobs.models import Run, StageState, StandingStage
 from runtime.core.lifecycle import TERMINAL, RunState
 
-OVER = (StageState.ENDED, StageState.FAILED)
+OVER = (StageState.DONE, StageState.ENDED, StageState.FAILED)
 #: States of a run whose stages need a process.
-_WANTED = tuple(state for state in RunState if state not in TERMINAL and state is not RunState.PREPARING)
+_WANTED = tuple(state for state in RunState if state not in TERMINAL)
 #: Nobody's, and not yet seen by the reconciler.
 _UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
@@ -38,14 +38,8 @@ def create(run: Run) -> None:
         wake.after_commit(wake.STAND, stage.pk)
 
 
-def wake_of_run(run_id: int) -> None:
-    """Its inputs lie ready: its stages may be claimed."""
-    for pk in StandingStage.objects.filter(run=run_id).values_list("pk", flat=True):
-        wake.after_commit(wake.STAND, pk)
-
-
 def claim(stage_id: int, owner: str) -> StandingStage | None:
-    """Take a stage that no task attends to. None: another task was first, or the run needs it no more or not yet."""
+    """Take a stage that no task attends to. None: another task was first, or the run needs it no more."""
     with transaction.atomic():
         locked = StandingStage.objects.select_for_update(no_key=True, of=("self",)).select_related("run")
         stage = locked.filter(pk=stage_id, lease_owner="", run__state__in=_WANTED).exclude(state__in=OVER).first()

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from console.jobs import compilation, pipelines, preparation, stage_supervisor, supervisor
+from console.jobs import compilation, pipelines, stage_supervisor, supervisor
 
 
 @shared_task
@@ -18,11 +18,6 @@ def attend_stage(stage_id: int) -> None:
 @shared_task
 def compile_version(version_id: int) -> None:
     compilation.compile_version(version_id)
-
-
-@shared_task
-def prepare_run(run_id: int) -> None:
-    preparation.prepare_run(run_id)
 
 
 @shared_task

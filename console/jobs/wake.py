@@ -15,7 +15,6 @@ log = structlog.get_logger(__name__)
 
 SUPERVISE = "console.jobs.tasks.supervise_run"
 COMPILE = "console.jobs.tasks.compile_version"
-PREPARE = "console.jobs.tasks.prepare_run"
 STAND = "console.jobs.tasks.attend_stage"
 
 #: A message that nobody took in this time is dropped: the reconciler has sent others since.

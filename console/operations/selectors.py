@@ -26,7 +26,7 @@ _DRAWN_OF_RUN = (
 )  # fmt: skip
 _DRAWN_OF_CHECKPOINT = ("job", "run", "kind", "number", "completed_at", "duration_ms")
 _SHOWN_OF_RUN = ("id", "state")
-_HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "version__inputs", "version__error")
+_HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "version__error")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ _GRACE_S = 5
 _BEGUN = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
 _BEFORE = (RunState.FAILED, RunState.CANCELED)
 _PHASES: Mapping[RunState, str] = {
-    RunState.PREPARING: "preparing inputs",
     RunState.QUEUED: "waiting for a worker",
     RunState.STARTING: "starting",
     RunState.WAITING: "waiting for slots",

@@ -39,7 +39,6 @@ def _status(shape: str, word: str, meaning: Meaning) -> Status:
 _R = RunState
 RUN: Mapping[str, Status] = MappingProxyType(
     {
-        _R.PREPARING: _status("half", "Preparing inputs", Meaning.BUSY),
         _R.QUEUED: _status("half", "Waiting for a worker", Meaning.BUSY),
         _R.STARTING: _status("half", "Starting", Meaning.BUSY),
         _R.WAITING: _status("triangle", "Waiting for slots", Meaning.ATTENTION),
@@ -110,6 +109,7 @@ STAGE: Mapping[str, Status] = MappingProxyType(
         StageState.STARTING: _status("half", "Starting", Meaning.BUSY),
         StageState.RUNNING: _status("disc", "Running", Meaning.OK),
         StageState.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
+        StageState.DONE: _status("tick", "Done", Meaning.OK),
         StageState.ENDED: _status("tick", "Ended", Meaning.NEUTRAL),
         StageState.FAILED: _status("square", "Failed", Meaning.FAILED),
     }

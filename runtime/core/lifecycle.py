@@ -12,7 +12,6 @@ from types import MappingProxyType
 class RunState(StrEnum):
     """Where a run stands, as last recorded."""
 
-    PREPARING = "preparing"  #: bounded inputs are being materialised by a stage
     QUEUED = "queued"  #: may be claimed by a worker
     STARTING = "starting"  #: claimed; slots and subtasks are being deployed
     WAITING = "waiting"  #: fewer slots are available than the run needs; it starts by itself
@@ -34,7 +33,6 @@ class RunState(StrEnum):
 class RunEvent(StrEnum):
     """What can happen to a run."""
 
-    PREPARED = "prepared"
     CLAIMED = "claimed"
     SLOTS_MISSING = "slots missing"
     SLOTS_AVAILABLE = "slots available"  #: after SLOTS_MISSING
@@ -56,9 +54,6 @@ _LIVE = (_S.STARTING, _S.WAITING, _S.RUNNING, _S.RESTARTING, _S.STOPPING, _S.DRA
 
 TRANSITIONS: Mapping[tuple[RunState, RunEvent], RunState] = MappingProxyType(
     {
-        (_S.PREPARING, _E.PREPARED): _S.QUEUED,
-        (_S.PREPARING, _E.CANCEL_REQUESTED): _S.CANCELED,
-        (_S.PREPARING, _E.GAVE_UP): _S.FAILED,
         (_S.QUEUED, _E.CLAIMED): _S.STARTING,
         (_S.QUEUED, _E.CANCEL_REQUESTED): _S.CANCELED,
         (_S.STARTING, _E.SLOTS_MISSING): _S.WAITING,

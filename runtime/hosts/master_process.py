@@ -95,7 +95,7 @@ def show_life() -> None:
 def job_of(row: RunRow) -> CompiledJob:
     """Raises JobRejected: also where a folder has become a link out of WEIR_DATA_ROOTS since the version was made."""
     offered = pipeline(row.pipeline)
-    inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.version_id))
+    inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.lineage))
     storage = Path(os.environ["WEIR_STORAGE"])
     context = PipelineContext(
         inputs,

@@ -1,7 +1,7 @@
-"""The columns of a DataFrame that feeds a source: checked, as an Arrow schema, and kept with the version.
+"""The DataFrame that feeds a source, and its columns: checked, and as an Arrow schema.
 
-Learned once, when a version is compiled, by calling the author's function with a Spark session. From then on the schema
-lies beside the version's inputs, so that neither the job master nor a slot asks Spark.
+Those of a streaming DataFrame are learned once, when a version is compiled, and kept with it: neither the job master
+nor a slot asks Spark. Those of a table are learned by its stage.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from runtime.connectors.sources.epochs import EpochSource, schema_file
 from runtime.errors import JobRejected
 from runtime.ports import Source
 from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.sources.table import SparkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,11 +48,11 @@ def learn_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool
         return False
     with spark_session(SparkSettings.from_environment(f"weir: {name}, columns")) as spark:
         for uid, source in unknown.items():
-            _keep(schema_file(folder, uid), checked_columns(call(source, spark, uid), uid))
+            _keep(schema_file(folder, uid), checked_columns(call(source, spark, uid), uid, streaming=True))
     return True
 
 
-def call(source: EpochSource, spark: SparkSession, uid: str) -> DataFrame:
+def call(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> DataFrame:
     """What the author's function returns. Raises JobRejected naming the operator: it raised (`input-failed`)."""
     assert source.make is not None, "only slots have a source without its function"
     try:
@@ -59,13 +60,21 @@ def call(source: EpochSource, spark: SparkSession, uid: str) -> DataFrame:
     except JobRejected:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or ["no message"]
-        raise JobRejected(FAILED, uid, f"its function raised {type(error).__name__}: {lines[0]}") from error
+        raise JobRejected(FAILED, uid, f"its function raised {described(error)}") from error
     return frame
 
 
-def checked_columns(frame: Any, uid: str) -> pa.Schema:
-    """The columns of a streaming DataFrame in Arrow's types, each nullable: Spark promises nothing else when it writes.
+def described(error: BaseException) -> str:
+    """Type and first line: Spark's messages carry a whole Java stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:
+    """The columns of a DataFrame in Arrow's types, each nullable: Spark promises nothing else when it writes.
+
+    Args:
+        streaming: whether the DataFrame must have no end, or must have one.
 
     Raises:
         JobRejected: naming the operator, and the column at fault.
@@ -75,8 +84,10 @@ def checked_columns(frame: Any, uid: str) -> pa.Schema:
 
     if not isinstance(frame, DataFrame):
         raise JobRejected("not-a-dataframe", uid, f"its function returned {type(frame).__name__}, not a DataFrame")
-    if not frame.isStreaming:
+    if streaming and not frame.isStreaming:
         raise JobRejected("not-streaming", uid, "its DataFrame has an end: use spark.readStream, or from_spark")
+    if frame.isStreaming and not streaming:
+        raise JobRejected("streaming-dataframe", uid, "its DataFrame has no end: use from_spark_stream")
     fields = frame.schema.toNullable().fields
     if not fields:
         raise JobRejected("no-columns", uid, "its DataFrame has no columns")

@@ -1,19 +1,18 @@
-"""The author's function → a DataFrame that can be read as a source, and its columns as Arrow has them."""
+"""The DataFrame of a source `from_spark`, with the columns that it has and those that the source gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected
+from spark_jobs.sources.columns import call, checked_columns
 from spark_jobs.sources.table import SparkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-FAILED: Final = "input-failed"
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class OpenedFrame:
-    """The DataFrame of a source, in BATCH."""
+    """The DataFrame of a source, checked."""
 
     frame: DataFrame
     shape: Shape
@@ -62,86 +61,19 @@ class OpenedFrame:
 
 
 def opened(uid: str, source: SparkTable, spark: SparkSession) -> OpenedFrame:
-    """Raises JobRejected: as `frame_of` and `columns_of`."""
-    frame = frame_of(uid, source, spark)
-    columns = columns_of(uid, source, frame)
-    return OpenedFrame(frame, Shape(uid, columns, source.schema or columns))
-
-
-def frame_of(uid: str, source: SparkTable, spark: SparkSession) -> DataFrame:
     """What the author's function returns. Nothing is computed.
 
     Raises:
-        JobRejected: the function raised (`input-failed`), or did not return a DataFrame of rows that a source can give.
+        JobRejected: the function raised, or did not return a DataFrame of rows that the source can give.
     """
-    from pyspark.sql import DataFrame
-
-    assert source.make is not None, "only slots have a source without its function"
-    try:
-        frame = source.make(spark)
-        streaming = isinstance(frame, DataFrame) and frame.isStreaming
-    except JobRejected:
-        raise
-    except Exception as error:
-        raise JobRejected(FAILED, uid, f"its function raised {describe(error)}") from error
-    if not isinstance(frame, DataFrame):
-        raise JobRejected("not-a-dataframe", uid, f"its function returned {type(frame).__name__}, not a DataFrame")
-    if streaming:
-        raise JobRejected("streaming-dataframe", uid, "its DataFrame has no end: use from_spark_stream")
-    return frame
-
-
-def columns_of(uid: str, source: SparkTable, frame: DataFrame) -> pa.Schema:
-    """All columns of the DataFrame, without those that `source.schema` leaves out.
-
-    Raises:
-        JobRejected: there are none, two have one name, or one has a type that a source cannot give; it is named.
-    """
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    names = frame.columns
-    if not names:
-        raise JobRejected("no-columns", uid, "its DataFrame has no columns")
-    for name in names:
-        if [other.casefold() for other in names].count(name.casefold()) > 1:
-            raise JobRejected("duplicate-column", uid, f"two columns of its DataFrame are called {name!r}")
-    for field in frame.schema:
-        if not _is_plain(field.dataType):
-            detail = f"column {field.name!r} is {field.dataType.simpleString()}, which a source cannot give"
-            raise JobRejected("type-from-spark", uid, f"{detail}: cast it in the DataFrame")
-    columns = pa.schema([(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in frame.schema])
+    frame = call(source, spark, uid)
+    columns = checked_columns(frame, uid, streaming=False)
     if source.schema is not None:
         _check_schema(uid, source.schema, columns)
-    if source.event_time is not None and source.event_time not in names:
-        detail = f"there is no column {source.event_time!r}; there are {', '.join(names)}"
+    if source.event_time is not None and source.event_time not in columns.names:
+        detail = f"there is no column {source.event_time!r}; there are {', '.join(columns.names)}"
         raise JobRejected("unknown-column", uid, f"event_time: {detail}")
-    return columns
-
-
-def describe(error: BaseException) -> str:
-    """Type and first line: Spark's messages carry a whole Java stack."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
-    return f"{type(error).__name__}: {lines[0].strip()}"
-
-
-def _is_plain(kind: Any) -> bool:
-    """Whether Parquet, Arrow and Spark hold the same values in this type."""
-    from pyspark.sql import types as t
-
-    match kind:
-        case t.ArrayType():
-            return _is_plain(kind.elementType)
-        case t.MapType():
-            return _is_plain(kind.keyType) and _is_plain(kind.valueType)
-        case t.StructType():
-            return bool(kind.fields) and all(_is_plain(field.dataType) for field in kind.fields)
-        case t.UserDefinedType():
-            return False
-    plain = (
-        t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType, t.DecimalType,
-        t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
-    )  # fmt: skip
-    return isinstance(kind, plain)
+    return OpenedFrame(frame, Shape(uid, columns, source.schema or columns))
 
 
 def _check_schema(uid: str, wanted: pa.Schema, columns: pa.Schema) -> None:

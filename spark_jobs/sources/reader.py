@@ -120,16 +120,13 @@ class SplitReader(SourceReader):
         """Looks what is there, when it is time.
 
         Raises:
-            JobRejected: the stage gave up, or this is another input than the one of the restored positions.
+            JobRejected: this is another input than the one of the restored positions.
         """
         now = self._context.now_ms()
         if self._looked_at is not None and 0 <= now - self._looked_at < LOOK_INTERVAL_MS:
             return
         self._looked_at = now
         self._checked.check()
-        failure = self._folder.failure()
-        if failure is not None:
-            raise JobRejected(failure.code, self._context.uid, failure.detail)
         manifest = self._folder.manifest()
         complete = self._folder.complete()  # before the splits, of which the last one is there by then
         if manifest is None or (complete is None and not self._early):

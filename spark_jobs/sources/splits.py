@@ -3,7 +3,6 @@
     input.json              an id and the columns; written before the first split, never changed
     split-000007.parquet    partition 7 of the DataFrame, as Spark wrote it, with Parquet's statistics
     complete.json           the numbers of all splits, and their rows; written last
-    failed.json             why the stage gave up; removed by a stage that goes on
 
 A split appears whole and durable, by a rename that replaces nothing; it never changes. So a job may read splits while
 later ones are written, and positions (split, row) in checkpoints stay true. A DataFrame that is computed again, after
@@ -33,7 +32,6 @@ from spark_jobs.sources.digest import digest_of
 CHANGED: Final = "input-changed"
 _MANIFEST: Final = "input.json"
 _COMPLETE: Final = "complete.json"
-_FAILED: Final = "failed.json"
 _SPLIT: Final = re.compile(r"split-(\d{6,})\.parquet")
 _ASIDE: Final = ".aside-"  #: hidden from Parquet readers
 
@@ -58,13 +56,6 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there are no further splits."""
-
-    code: str
-    detail: str
-
-
 @dataclass(frozen=True)
 class InputFolder:
     """The folder of one input; its name is the uid of the source."""
@@ -77,14 +68,14 @@ class InputFolder:
     def complete(self) -> Complete | None:
         return _read(self.path / _COMPLETE, Complete)
 
-    def failure(self) -> Failure | None:
-        return _read(self.path / _FAILED, Failure)
-
     def splits(self) -> set[int]:
         """Numbers of the splits that are there."""
         with contextlib.suppress(FileNotFoundError):
             return {int(found[1]) for entry in os.scandir(self.path) if (found := _SPLIT.fullmatch(entry.name))}
         return set()
+
+    def has(self, number: int) -> bool:
+        return (self.path / name_of(number)).exists()
 
     def rows(self, number: int) -> int:
         """Rows of a split that is there."""
@@ -105,7 +96,7 @@ class InputFolder:
         found = self.manifest()
         if found is None:
             strangers = sorted(entry.name for entry in os.scandir(self.path) if entry.name[0] != ".")
-            if strangers not in ([], [_FAILED]):
+            if strangers:
                 raise JobRejected(
                     "occupied", self.path.name, f"{self.path} holds {strangers[0]!r}, which no stage wrote"
                 )
@@ -120,7 +111,6 @@ class InputFolder:
             raise self.changed(f"its columns were {_listed(found.columns)} and are {_listed(columns)}")
         for left in self.path.glob(f"{_ASIDE}*"):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-        (self.path / _FAILED).unlink(missing_ok=True)
         return found
 
     def aside(self) -> Path:
@@ -156,12 +146,6 @@ class InputFolder:
         found = Complete(splits=sorted(splits), rows=sum(map(self.rows, splits)))
         self._write(_COMPLETE, found)
         return found
-
-    def fail(self, failure: Failure) -> None:
-        """Notes for the job why it would wait in vain."""
-        if self.path.is_dir() and self.complete() is None:
-            (self.path / _FAILED).unlink(missing_ok=True)
-            self._write(_FAILED, failure)
 
     def changed(self, detail: str) -> JobRejected:
         remedy = (

@@ -1,7 +1,7 @@
 """`from_spark`: any DataFrame as a bounded source of a job.
 
 In STREAMING a PySpark stage computes the DataFrame once per run and writes each partition as one split
-(`stages.materialise`). The job reads a split as soon as it is whole, in the order of the partitions. In BATCH the
+(`stages.tables`). The job reads a split as soon as it is whole, in the order of the partitions. In BATCH the
 DataFrame itself is the first step of the Spark plan.
 
 Columns are known to the compile stage only if `schema` is given, since compiling starts no Spark. Keys are then checked
@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
 from runtime.connectors.formats.base import check_schema
 from runtime.errors import JobRejected
 from runtime.operators.event_time import event_times_ms
+from runtime.ports import StageFolders
 from spark_jobs.sources.reader import SplitReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+STAGE: Final = "tables"  #: verb of the stage, one for all tables of a run
 MakeFrame = Callable[["SparkSession"], "DataFrame"]
 
 
@@ -54,10 +56,11 @@ def from_spark(
 
 @dataclass(frozen=True)
 class SparkTable:
-    """What `from_spark` returns. `path` is the folder of its splits, set by `in_folder`."""
+    """What `from_spark` returns. `path` is the folder of its splits; "": not known yet."""
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
+    stage: ClassVar[str] = STAGE
 
     make: MakeFrame | None
     schema: pa.Schema | None = None
@@ -66,7 +69,11 @@ class SparkTable:
     early: bool = True
     path: str = ""
 
+    def bound(self, uid: str, folders: StageFolders) -> SparkTable:
+        return self.in_folder(f"{folders.inputs}/{uid}" if folders.inputs else "")
+
     def in_folder(self, folder: str) -> SparkTable:
+        """The source that reads the splits in `folder`."""
         return replace(self, path=folder)
 
     def output_columns(self) -> pa.Schema | None:

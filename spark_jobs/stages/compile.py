@@ -14,8 +14,8 @@ from runtime.dataflow import Dataflow
 from runtime.pipelines import PipelineContext, parameter_schema, pipeline, registry
 from runtime.ports import HasStandingStage
 from spark_jobs.batch.refusals import check_batch
+from spark_jobs.sources import table as tables
 from spark_jobs.sources.columns import learn_columns
-from spark_jobs.stages.materialise import inputs_of
 
 
 def describe() -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def compiled(
     max_parallelism: int | None,
     mode: ExecutionMode = ExecutionMode.STREAMING,
 ) -> dict[str, Any]:
-    """The graph of pipeline `name`, with the mode that it runs in, and the sources that a PySpark stage writes for.
+    """The graph of pipeline `name`, with the mode that it runs in.
 
     Raises:
         JobRejected: naming the parameter or operator at fault, in BATCH also one that cannot run there.
@@ -48,12 +48,11 @@ def compiled(
         flow = one.dataflow(raw, context)  # again, with the columns
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
-    graph = _graph(flow, parallelism)
     resolved = resolved_mode(flow, mode)
+    graph = _graph(flow, parallelism, has_stages=resolved is ExecutionMode.STREAMING)
     if resolved is ExecutionMode.BATCH:
         check_batch(flow.compile(parallelism))
-    inputs = [] if resolved is ExecutionMode.BATCH else sorted(inputs_of(flow))
-    return {"graph": graph | {"mode": resolved}, "inputs": inputs}
+    return {"graph": graph | {"mode": resolved}}
 
 
 def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
@@ -64,17 +63,21 @@ def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
     return ExecutionMode.BATCH if bounded else ExecutionMode.STREAMING
 
 
-def _graph(flow: Dataflow, parallelism: int) -> dict[str, Any]:
+def _graph(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:
     """What each operator has at the greatest parallelism goes with it: from that follows what it has at any.
 
-    `stage` is the verb of the PySpark stage that stands beside an operator, for those that have one.
+    `stage` is the verb of the PySpark stage that stands beside an operator, for those that have one. All tables of a
+    run share a stage, which stands beside the first of them: one Spark is enough.
     """
     graph = flow.compile(parallelism).graph.to_json()
     widest = flow.compile(flow.max_parallelism).graph.by_uid
     ends = {**flow.sources, **flow.sinks}
+    has_tables = False
     for operator in graph["operators"]:
         operator["most"] = widest[operator["uid"]].parallelism
         end = ends.get(operator["uid"])
-        if isinstance(end, HasStandingStage):
-            operator["stage"] = end.stage
+        if not has_stages or not isinstance(end, HasStandingStage) or (has_tables and end.stage == tables.STAGE):
+            continue
+        operator["stage"] = end.stage
+        has_tables = has_tables or end.stage == tables.STAGE
     return graph

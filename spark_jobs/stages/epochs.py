@@ -59,7 +59,7 @@ def _run(standing: Standing, source: EpochSource, folder: EpochFolder, spark: Sp
         if error.code == FAILED:  # it did not when the version was compiled: what it reads may come back
             raise StageFailure(error.code, error.field, error.detail) from error
         raise
-    columns = checked_columns(frame, standing.operator)
+    columns = checked_columns(frame, standing.operator, streaming=True)
     _must_match(columns, read_columns(str(standing.columns), standing.operator), standing.operator)
     writer = EpochWriter(folder, standing)
     query = (

@@ -106,9 +106,9 @@ def job(pipeline: Pipeline, operator: User) -> Job:
 
 @pytest.fixture
 def version(job: Job) -> JobVersion:
-    """A version that is ready and needs no inputs."""
+    """A version that is ready."""
     return JobVersion.objects.create(
-        job=job, number=1, parallelism=2, params={"path": "in"}, state="ready", graph=GRAPH, inputs=[]
+        job=job, number=1, parallelism=2, params={"path": "in"}, state="ready", graph=GRAPH
     )
 
 

@@ -31,8 +31,8 @@ def batch_run(place: World, root: Path, lines: str = "lines") -> int:
         """
         WITH job AS (INSERT INTO weir_job (name, pipeline) VALUES (gen_random_uuid()::text, 'wordcount') RETURNING id),
         version AS (
-            INSERT INTO weir_job_version (job_id, number, parallelism, state, settings, inputs, params, graph)
-            SELECT id, 1, 2, 'ready', '{"execution_mode": "batch", "restart_strategy": "none"}'::jsonb, '[]'::jsonb,
+            INSERT INTO weir_job_version (job_id, number, parallelism, state, settings, params, graph)
+            SELECT id, 1, 2, 'ready', '{"execution_mode": "batch", "restart_strategy": "none"}'::jsonb,
                    %s::jsonb, '{"mode": "batch"}'::jsonb FROM job RETURNING id, job_id)
         INSERT INTO weir_run (job_id, version_id, parallelism, state)
         SELECT job_id, id, 2, 'queued' FROM version RETURNING id

@@ -114,16 +114,10 @@ def test_a_ready_version_cannot_change_even_by_sql(version: JobVersion, change: 
         cursor.execute(f"UPDATE weir_job_version SET {change} WHERE id = %s", [version.pk])
 
 
-def test_a_ready_version_may_be_marked_prepared(version: JobVersion) -> None:
-    services.mark_prepared(version.pk)
-    version.refresh_from_db()
-    assert version.prepared_at is not None
-
-
 def test_compiling_ends_once(job: Job) -> None:
     version = JobVersion.objects.create(job=job, number=1, parallelism=2)
     assert services.record_rejected(version.pk, {"code": "no-source", "field": "job", "detail": "has no source"})
-    assert not services.record_compiled(version.pk, GRAPH, [])
+    assert not services.record_compiled(version.pk, GRAPH)
     version.refresh_from_db()
     assert version.state == "rejected"
 

@@ -34,11 +34,14 @@ def test_a_start_makes_a_queued_run_of_the_newest_ready_version(operator: User, 
     assert operation.requested_by == operator
 
 
-def test_a_start_of_a_version_whose_inputs_are_missing_prepares_first(operator: User, job: Job) -> None:
-    JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph=GRAPH, inputs=["airlines"])
+def test_a_start_makes_the_standing_stages_that_the_graph_asks_for(operator: User, job: Job) -> None:
+    graph = {**GRAPH, "operators": [{"uid": "airlines", "stage": "tables"}, {"uid": "out"}]}
+    JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph=graph)
     operation = ask(operator, job, "start").operation
     assert operation.run is not None
-    assert operation.run.state == "preparing"
+    assert operation.run.state == "queued"
+    (stage,) = operation.run.standing_stages.all()
+    assert (stage.operator, stage.verb, stage.state) == ("airlines", "tables", "waiting")
 
 
 def test_a_start_takes_the_version_and_parallelism_it_is_given(operator: User, job: Job, version: JobVersion) -> None:
@@ -121,11 +124,8 @@ def test_acts_of_a_job_that_never_ran_say_so(operator: User, job: Job) -> None:
     assert {act.reason for act in acts(job, None, operator) if act.act in RUN_ACTS} == {"The job has never run."}
 
 
-@pytest.mark.parametrize("state", [RunState.PREPARING, RunState.QUEUED])
-def test_cancelling_what_no_master_has_is_done_at_once(
-    operator: User, job: Job, make_run: MakeRun, state: RunState
-) -> None:
-    run = make_run(state)
+def test_cancelling_what_no_master_has_is_done_at_once(operator: User, job: Job, make_run: MakeRun) -> None:
+    run = make_run(RunState.QUEUED)
     operation = ask(operator, job, "cancel").operation
     run.refresh_from_db()
     assert (run.state, operation.state) == ("canceled", "succeeded")

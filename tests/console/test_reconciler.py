@@ -14,7 +14,7 @@ from console.jobs.models import Job, JobVersion, Run
 from console.operations import reconciler, settlement
 from console.operations.models import Operation
 from runtime.core.lifecycle import RunState
-from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
+from tests.console.conftest import MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db
 
@@ -157,17 +157,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return messages
 
 
-@pytest.mark.parametrize(("state", "task"), [(RunState.QUEUED, "supervise_run"), (RunState.PREPARING, "prepare_run")])
-def test_what_waits_is_woken_again_after_a_while(
-    make_run: MakeRun, sent: list[tuple[str, int]], state: RunState, task: str
-) -> None:
-    run = make_run(state)
+def test_what_waits_is_woken_again_after_a_while(make_run: MakeRun, sent: list[tuple[str, int]]) -> None:
+    run = make_run(RunState.QUEUED)
     leases.wake_waiting()
     assert sent == [], "the first message is on its way"
     earlier(run, 6, "observed_at")
     leases.wake_waiting()
     leases.wake_waiting()
-    assert sent == [(task, run.pk)]
+    assert sent == [("supervise_run", run.pk)]
 
 
 def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tuple[str, int]]) -> None:
@@ -178,21 +175,6 @@ def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tupl
     leases.wake_waiting()
     leases.wake_waiting()
     assert sent == [("compile_version", version.pk)]
-
-
-def test_a_preparation_whose_worker_is_gone_is_free_again(
-    job: Job, monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, int]]
-) -> None:
-    version = JobVersion.objects.create(job=job, number=1, parallelism=1, state="ready", graph=GRAPH, inputs=["a"])
-    run = Run.objects.create(job=job, version=version, parallelism=1, state="preparing")
-    assert runs.take_preparation(run.pk, "worker-1")
-    assert not runs.take_preparation(run.pk, "worker-2")
-    seen_silent(run, monkeypatch)
-    leases.observe()
-    assert leases.release_lost() == [run.pk]
-    assert not runs.prepared(run.pk, "worker-1")
-    assert runs.take_preparation(run.pk, "worker-2")
-    assert runs.prepared(run.pk, "worker-2")
 
 
 # ---------------------------------------------------------------- operations
@@ -283,15 +265,12 @@ def test_a_master_has_a_moment_to_record_its_operations(make_run: MakeRun) -> No
     assert operation.state == "running"
 
 
-@pytest.mark.parametrize(
-    ("state", "phase"), [(RunState.PREPARING, "preparing inputs"), (RunState.STARTING, "starting")]
-)
-def test_a_start_follows_its_run(make_run: MakeRun, state: RunState, phase: str) -> None:
-    run = make_run(state)
+def test_a_start_follows_its_run(make_run: MakeRun) -> None:
+    run = make_run(RunState.STARTING)
     operation = Operation.objects.create(job=run.job, run=run, kind="start")
     settlement.settle_new_runs()
     operation.refresh_from_db()
-    assert (operation.state, operation.phase) == ("running", phase)
+    assert (operation.state, operation.phase) == ("running", "starting")
     assert operation.started_at is not None
 
 

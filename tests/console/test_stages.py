@@ -1,4 +1,4 @@
-"""Compiling and preparing, with a real worker on `stages` and a real child process for each stage."""
+"""Compiling, with a real worker on `stages` and a real child process for each stage."""
 
 import json
 import signal
@@ -38,19 +38,12 @@ def compiled(place: World, version_id: int) -> dict[str, Any]:
     return version(place, version_id)
 
 
-def inputs(place: World, run_id: int) -> Path:
-    row = place.run(run_id)
-    return place.var / "inputs" / str(row["job_id"]) / str(row["version_id"])
-
-
 def test_a_version_is_compiled_with_its_own_numbers(place: World, steady: Worker) -> None:
-    version_id = new_version(place, inputs=["airlines"])
+    version_id = new_version(place)
     row = compiled(place, version_id)
-    assert (row["state"], row["inputs"], row["error"]) == ("ready", ["airlines"], None)
-    folder = place.var / "inputs" / str(row["job_id"]) / str(version_id)
+    assert (row["state"], row["error"]) == ("ready", None)
     assert row["graph"]["asked"] == {
-        "--pipeline": "sums", "--parallelism": "2", "--max-parallelism": "128", "--inputs": str(folder),
-        "--mode": "streaming",
+        "--pipeline": "sums", "--parallelism": "2", "--max-parallelism": "128", "--mode": "streaming",
         "--columns": str(place.var / "storage" / str(row["job_id"]) / "columns" / str(version_id)),
     }  # fmt: skip
 
@@ -85,48 +78,16 @@ def test_a_repeated_message_compiles_nothing_again(place: World, steady: Worker)
     assert version(place, version_id) == first
 
 
-def test_inputs_are_prepared_once_then_the_run_waits_for_a_worker(place: World, steady: Worker) -> None:
-    run_id = place.new_run("preparing", inputs='["airlines", "airports"]')
-    for _ in range(3):
-        place.wake("prepare_run", run_id, "stages")
-    until(lambda: place.run(run_id)["state"] == "queued")
-    compiled(place, new_version(place))  # by then the repeated messages have been taken too
-    assert (inputs(place, run_id) / "calls").read_text() == "called\n"
-    assert version(place, place.run(run_id)["version_id"])["prepared_at"] is not None
-    assert place.run(run_id)["lease_owner"] == ""
-
-
-def test_inputs_that_cannot_be_prepared_fail_the_run(place: World, steady: Worker) -> None:
-    run_id = place.new_run("preparing", inputs='["airlines"]', params='{"reject": "no such folder"}')
-    place.wake("prepare_run", run_id, "stages")
-    until(lambda: place.run(run_id)["state"] == "failed")
-    failure = place.run(run_id)["failure"]
-    assert failure["code"] == "bad-path"
-    assert failure["message"] == "The inputs of version 1 could not be prepared: no such folder"
-
-
-def test_a_preparation_that_is_cancelled_ends_its_stage(place: World, steady: Worker) -> None:
-    run_id = place.new_run("preparing", inputs='["airlines"]', params='{"hang": true}')
-    place.wake("prepare_run", run_id, "stages")
+def test_a_worker_that_is_shut_down_ends_its_stage_and_leaves_the_version_to_another(
+    place: World, steady: Worker
+) -> None:
+    version_id = new_version(place, hang=True)
+    place.wake("compile_version", version_id, "stages")
     stage = until(lambda: children_of(steady))[0]
-    place.sql("UPDATE weir_run SET state = 'canceled', lease_owner = '', ended_at = now() WHERE id = %s", run_id)
-    until(lambda: not alive(stage))
-    assert place.run(run_id)["state"] == "canceled"
-
-
-def test_a_worker_that_is_shut_down_leaves_its_preparation_to_another(place: World, steady: Worker) -> None:
-    run_id = place.new_run("preparing", inputs='["airlines"]', params='{"hang": true}')
-    place.wake("prepare_run", run_id, "stages")
-    stage = until(lambda: children_of(steady))[0]
-    owner = place.run(run_id)["lease_owner"]
-    with place.worker("stages", "-c1") as other:
-        steady.process.send_signal(signal.SIGTERM)
-        assert steady.process.wait(30) == 0
-        assert not alive(stage)
-        until(lambda: children_of(other))
-        assert place.run(run_id)["lease_owner"] not in ("", owner)
-        place.sql("UPDATE weir_run SET state = 'canceled', lease_owner = '', ended_at = now() WHERE id = %s", run_id)
-        until(lambda: not children_of(other))
+    steady.process.send_signal(signal.SIGTERM)
+    assert steady.process.wait(30) == 0
+    assert not alive(stage)
+    assert version(place, version_id)["state"] == "compiling"
 
 
 def children_of(worker: Worker) -> list[int]:

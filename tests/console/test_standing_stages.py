@@ -68,6 +68,7 @@ def test_a_stage_reports_while_its_run_lasts_and_ends_with_it_between_two_steps(
     assert row(place, stage_id)["live"]["figures"][0]["label"] == "Steps"
     job = place.run(run_id)["job_id"]
     assert started["verb"] == "stream"
+    assert started["--inputs"] == str(place.var / "inputs" / str(job) / str(run_id))
     assert started["--streams"] == str(place.var / "storage" / str(job) / "streams" / str(run_id))
     end_run(place, run_id)
     until(lambda: row(place, stage_id)["state"] == "ended")
@@ -113,11 +114,16 @@ def test_a_stage_that_dies_again_and_again_fails_its_run_as_the_restart_strategy
     assert row(place, stage_id)["deaths"] == 2
 
 
-def test_a_stage_waits_while_the_inputs_of_its_run_are_prepared(place: World, steady: Worker) -> None:
-    run_id, stage_id = new_stage(place, state="preparing")
+def test_a_stage_that_has_done_everything_ends_before_its_run(place: World, steady: Worker) -> None:
+    run_id, stage_id = new_stage(place, done=3)
+    until(lambda: row(place, stage_id)["state"] == "done")
+    assert row(place, stage_id)["live"]["steps"] == 3, "its last report stays to be seen"
+    assert (row(place, stage_id)["lease_owner"], row(place, stage_id)["deaths"]) == ("", 0)
+    assert place.run(run_id)["state"] == "running"
+    for _ in range(2):
+        place.wake("attend_stage", stage_id, "standing")
     other_run, _ = new_stage(place)
-    process(place, other_run)  # by then the message about the first has been taken
-    assert row(place, stage_id)["state"] == "waiting"
-    assert not list((place.var / "seen").glob(f"stage-{run_id}-*"))
+    process(place, other_run)  # by then the repeated messages have been taken
+    assert len(list((place.var / "seen").glob(f"stage-{run_id}-*.json"))) == 1
     for ended in (run_id, other_run):
         end_run(place, ended)

@@ -146,18 +146,18 @@ class World:
             cursor = connection.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
-    def new_run(self, state: str = "queued", inputs: str = "[]", params: str = "{}", **settings: int) -> int:
+    def new_run(self, state: str = "queued", params: str = "{}", **settings: int) -> int:
         """A job with one ready version and one run. Returns the run's id."""
         rows = self.sql(
             """
             WITH job AS (INSERT INTO weir_job (name, pipeline) VALUES (gen_random_uuid()::text, 'sums') RETURNING id),
             version AS (
-                INSERT INTO weir_job_version (job_id, number, parallelism, state, settings, inputs, params)
-                SELECT id, 1, 2, 'ready', %s::jsonb, %s::jsonb, %s::jsonb FROM job RETURNING id, job_id)
+                INSERT INTO weir_job_version (job_id, number, parallelism, state, settings, params)
+                SELECT id, 1, 2, 'ready', %s::jsonb, %s::jsonb FROM job RETURNING id, job_id)
             INSERT INTO weir_run (job_id, version_id, parallelism, state)
             SELECT job_id, id, 2, %s FROM version RETURNING id
             """,
-            str(settings).replace("'", '"'), inputs, params, state,
+            str(settings).replace("'", '"'), params, state,
         )  # fmt: skip
         return int(rows[0]["id"])
 

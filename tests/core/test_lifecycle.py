@@ -21,7 +21,7 @@ def test_nothing_happens_to_a_run_that_has_ended(state: RunState, event: RunEven
 
 
 def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
-    reached = set(TRANSITIONS.values()) | {S.PREPARING}
+    reached = set(TRANSITIONS.values()) | {S.QUEUED}
     assert reached == set(RunState)
     for state in set(RunState) - TERMINAL:
         assert _terminal_within_reach(state)

@@ -41,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment_of(folder: Path) -> dict[str, str]:
     roots = os.pathsep.join([str(folder), "/in", "/out"])
     return {"WEIR_VAR": str(folder / "var"), "PYTHONPATH": str(ROOT), "WEIR_DATA_ROOTS": roots}
 
@@ -76,7 +76,7 @@ def command(command_server: subprocess.Popen[str], tmp_path: Path) -> Command:
         request = {
             "arguments": arguments,
             "cwd": str(tmp_path),
-            "env": os.environ | _environment(tmp_path) | env,
+            "env": os.environ | environment_of(tmp_path) | env,
             **{name: str(path) for name, path in files.items()},
         }
         command_server.stdin.write(json.dumps(request) + "\n")
@@ -98,7 +98,7 @@ def process(tmp_path: Path) -> Command:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env=os.environ | _environment(tmp_path) | env,
+            env=os.environ | environment_of(tmp_path) | env,
             timeout=120,
             check=False,
         )

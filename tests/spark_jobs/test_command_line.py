@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+
+from tests.spark_jobs.conftest import environment_of
 
 Command = Callable[..., Any]  # the fixture of conftest.py
 
@@ -15,7 +22,7 @@ PARAMS = {"flights_dir": "/in", "output_dir": "/out"}
 
 
 def compile_flights(command: Command, params: object, *more: str, parallelism: int = 2) -> Any:
-    where = ("--pipeline", "flights", "--inputs", "/inputs")
+    where = ("--pipeline", "flights")
     return command("compile", *where, "--parallelism", str(parallelism), *more, params=params)
 
 
@@ -55,7 +62,6 @@ def test_the_schema_and_the_compiler_agree(command: Command, params: dict[str, A
 def test_flights_compile_to_their_graph(command: Command) -> None:
     answer = compile_flights(command, PARAMS, "--max-parallelism", "64", parallelism=3)
     assert answer.code == 0
-    assert answer.json["inputs"] == ["airlines", "history", "weather"]
     graph = answer.json["graph"]
     assert graph["max_parallelism"] == 64
     found = {one["uid"]: (one["role"], one["parallelism"], one["bounded"]) for one in graph["operators"]}
@@ -106,14 +112,14 @@ def test_a_parallelism_above_the_key_groups_is_refused(command: Command) -> None
 
 
 def test_an_unknown_pipeline_is_refused_by_name(command: Command) -> None:
-    answer = command("compile", "--pipeline", "os.system", "--parallelism", "1", "--inputs", "/i")
+    answer = command("compile", "--pipeline", "os.system", "--parallelism", "1")
     assert (answer.code, answer.json["error"]["field"]) == (3, "pipeline")
     assert "flights" in answer.json["error"]["detail"]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"text"'])
 def test_parameters_that_are_not_an_object_are_refused(command: Command, text: str) -> None:
-    answer = command("compile", "--pipeline", "flights", "--parallelism", "1", "--inputs", "/i", text=text)
+    answer = command("compile", "--pipeline", "flights", "--parallelism", "1", text=text)
     assert (answer.code, answer.json["error"]["code"]) == (3, "bad-json")
 
 
@@ -123,31 +129,59 @@ def test_wrong_usage_answers_on_stderr(process: Command) -> None:
     assert "--parallelism" in answer.stderr
 
 
+@dataclass(frozen=True)
+class Stood:
+    """How a standing stage ended by itself, with the lines that it wrote."""
+
+    code: int
+    lines: list[Any]
+    stderr: str
+
+
+def stand(tmp_path: Path, params: object, **env: str) -> Stood:
+    """The stage of a run's tables, as its supervisor starts it: the end of its stdin would end it."""
+    folders = {name: str(tmp_path / name) for name in ("inputs", "columns", "streams")}
+    given = {"pipeline": "flights", "operator": "airlines", "run": "12", "token": "7", **folders}
+    command = ["stand", "tables", *(part for name, value in given.items() for part in (f"--{name}", value))]
+    with (tmp_path / "stderr").open("w") as stderr, subprocess.Popen(
+        [sys.executable, "-m", "spark_jobs", *command],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=tmp_path,
+        env=os.environ | environment_of(tmp_path) | env,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(params) + "\n")
+        process.stdin.flush()
+        lines = [json.loads(line) for line in process.stdout]
+        code = process.wait()
+    return Stood(code, lines, (tmp_path / "stderr").read_text())
+
+
 @pytest.mark.spark
-def test_materialise_writes_once_and_answers_the_same_again(process: Command, tmp_path: Path) -> None:
+def test_the_stage_of_the_tables_writes_once_and_ends(tmp_path: Path) -> None:
     """The three tables of the demo, each row of them; what is complete needs no Spark."""
-    call = ("materialise", "--pipeline", "flights", "--inputs", str(tmp_path / "1"))
-    first = process(*call, params=PARAMS)
-    assert first.code == 0, first.stderr
-    assert {uid: one["rows"] for uid, one in first.json["inputs"].items()} == {
-        "airlines": 16, "weather": 26_112, "history": 336_776,
-    }  # fmt: skip
-    again = process(*call, params=PARAMS, SPARK_MASTER="spark://nobody.invalid:7077")
-    rows = {uid: (one["state"], one["rows"]) for uid, one in again.json["inputs"].items()}
-    assert rows == {"airlines": ("complete", 16), "weather": ("complete", 26_112), "history": ("complete", 336_776)}
+    for master in ("", "spark://nobody.invalid:7077"):
+        answer = stand(tmp_path, PARAMS, SPARK_MASTER=master)
+        assert answer.code == 0, answer.stderr
+        *reports, end = answer.lines
+        assert end == {"done": True}
+        figures = {one["label"]: one["value"] for one in reports[-1]["report"]["figures"]}
+        assert {uid: text.split(" in ")[0] for uid, text in figures.items()} == {
+            "airlines": "complete, 16 rows", "weather": "complete, 26,112 rows", "history": "complete, 336,776 rows",
+        }  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_broken_input_answers_with_one_line(process: Command, tmp_path: Path) -> None:
+def test_a_broken_table_answers_with_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "airlines.csv"
     broken.write_text("code,label\nAA,American\n")
-    params = PARAMS | {"airlines_csv": str(broken)}
-    answer = process("materialise", "--pipeline", "flights", "--inputs", str(tmp_path / "to"), params=params)
+    answer = stand(tmp_path, PARAMS | {"airlines_csv": str(broken)})
     assert answer.code == 3
-    assert (answer.json["error"]["code"], answer.json["error"]["field"]) == ("input-failed", "airlines")
-    assert "\n" not in answer.json["error"]["detail"]
-    assert not list((tmp_path / "to").rglob("*.parquet"))
+    error = answer.lines[-1]["error"]
+    assert (error["code"], error["field"]) == ("input-failed", "airlines")
+    assert "\n" not in error["detail"]
+    assert not list((tmp_path / "inputs").rglob("*.parquet"))
 
 
 # ---------------------------------------------------------------- folders
@@ -181,10 +215,10 @@ def test_a_link_that_changes_after_the_version_was_compiled_is_refused_by_the_st
     assert compile_flights(command, params).code == 0
     (tmp_path / "list").unlink()
     link(tmp_path / "list", secret)
-    answer = command("materialise", "--pipeline", "flights", "--inputs", str(tmp_path / "to"), params=params)
-    assert (answer.code, answer.json["error"]["code"]) == (3, "path-not-allowed")
-    assert "swordfish" not in answer.stderr + str(answer.json)
-    assert not (tmp_path / "to").exists()
+    stood = stand(tmp_path, params)
+    assert (stood.code, stood.lines[-1]["error"]["code"]) == (3, "path-not-allowed")
+    assert "swordfish" not in stood.stderr + str(stood.lines)
+    assert not list((tmp_path / "inputs").rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,11 @@ def test_a_broken_entry_point_is_listed_with_its_error_and_the_rest_works(
     assert error in found["torn"]["error"]
     assert "acme-torn" in found["torn"]["error"], "the package is named"
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
-    where = ("--pipeline", "torn", "--inputs", "/inputs", "--parallelism", "1")
+    where = ("--pipeline", "torn", "--parallelism", "1")
     refused = process("compile", *where, **environment)
     assert refused.json["error"]["code"] == "broken-pipeline"
     assert error in refused.json["error"]["detail"]
-    whole = ("--pipeline", "wordcount", "--inputs", "/inputs", "--parallelism", "1")
+    whole = ("--pipeline", "wordcount", "--parallelism", "1")
     assert process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment).code == 0
 
 
@@ -102,7 +102,7 @@ print(json.dumps({one["name"]: one["error"] for one in describe()}))
 
 def test_a_lookup_loads_no_package_that_cannot_have_the_name(process: Command, site: Path) -> None:
     install(site, "acme-hangs", HANGS, "stuck")
-    whole = ("--pipeline", "wordcount", "--inputs", "/inputs", "--parallelism", "1")
+    whole = ("--pipeline", "wordcount", "--parallelism", "1")
     environment = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     answer = process("compile", *whole, params={"lines_dir": "/in", "output_dir": "/out"}, **environment)
     assert answer.code == 0, answer.stderr

@@ -51,7 +51,7 @@ def test_columns_are_those_of_arrow(spark: SparkSession) -> None:
         "value AS id", "timestamp AS at", "cast(value AS decimal(12, 2)) AS price", "cast(value AS string) AS name",
         "array(named_struct('n', cast(value AS int))) AS parts", "cast(timestamp AS date) AS day",
     )  # fmt: skip
-    found = columns.checked_columns(make(spark), "orders")
+    found = columns.checked_columns(make(spark), "orders", streaming=True)
     assert found == pa.schema(
         [
             ("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("price", pa.decimal128(12, 2)),
@@ -80,7 +80,7 @@ def test_what_cannot_feed_a_job_is_refused_by_operator_and_column(
     spark: SparkSession, make: Make, code: str, says: str
 ) -> None:
     with pytest.raises(JobRejected, match=says) as refused:
-        columns.checked_columns(columns.call(from_spark_stream(make), spark, "orders"), "orders")
+        columns.checked_columns(columns.call(from_spark_stream(make), spark, "orders"), "orders", streaming=True)
     assert (refused.value.code, refused.value.field) == (code, "orders")
 
 
@@ -128,7 +128,7 @@ class Query:
         self.source = found
         pipeline: Pipeline[Any] = spark_words.PIPELINE
         self.standing = Standing(
-            pipeline=pipeline, params={}, operator="orders", run=1, token=1, columns=root,
+            pipeline=pipeline, params={}, operator="orders", run=1, token=1, inputs=root, columns=root,
             streams=root / "streams" / "1", answers=io.StringIO(),
         )  # fmt: skip
         self.error: BaseException | None = None

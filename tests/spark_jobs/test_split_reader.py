@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,12 +15,17 @@ from pyspark import cloudpickle
 from runtime.dataflow import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory import ManualClock
+from runtime.pipelines import Pipeline, PipelineContext
 from spark_jobs.sources import SparkTable, from_spark
 from spark_jobs.sources.digest import digest_of
-from spark_jobs.sources.splits import Failure, InputFolder, name_of
+from spark_jobs.sources.splits import InputFolder, name_of
 from tests.contracts.files import Reading
 
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
+
+
+class Nothing(msgspec.Struct):
+    """No parameters."""
 
 
 def rows(ids: range) -> pa.Table:
@@ -123,18 +129,6 @@ def test_a_value_that_has_no_place_in_the_schema_is_named(folder: InputFolder) -
         Reading(source(folder, schema=pa.schema([("id", pa.int8())]))).rows()
 
 
-def test_what_ended_the_stage_ends_the_job(folder: InputFolder) -> None:
-    publish(folder, 0, range(3))
-    reading = Reading(source(folder))
-    assert ids(reading.rows()) == [0, 1, 2]
-    folder.fail(Failure(code="input-failed", detail="its function raised ValueError: no"))
-    with pytest.raises(JobRejected, match="its function raised ValueError: no") as refusal:
-        reading.rows()
-    assert (refusal.value.code, refusal.value.field) == ("input-failed", "files")
-    folder.begin(COLUMNS, keep=True)
-    assert Reading(source(folder)).rows() != []
-
-
 def test_positions_of_another_input_are_refused(folder: InputFolder) -> None:
     publish(folder, 0, range(3))
     first = Reading(source(folder))
@@ -228,12 +222,16 @@ def test_the_function_and_what_it_knows_stay_out_of_the_slots() -> None:
     assert cloudpickle.loads(pickled).path == "/in"
 
 
-def test_a_dataflow_gives_each_source_a_folder_of_its_own() -> None:
-    flow = Dataflow("joining")
-    flow.source("weather", from_spark(lambda spark: spark.range(1)))
-    flow.bind_inputs("/inputs/7/12")
-    (bound,) = flow.sources.values()
-    assert bound.folders() == {"path": "/inputs/7/12/weather"}  # type: ignore[attr-defined]
+def test_a_pipeline_gives_each_table_a_folder_of_its_own() -> None:
+    def build(_: Nothing, __: PipelineContext) -> Dataflow:
+        flow = Dataflow("joining")
+        flow.source("weather", from_spark(lambda spark: spark.range(1)))
+        return flow
+
+    offered = Pipeline(name="joining", description="", params=Nothing, build=build)
+    for root, folders in (("/inputs/7/12", {"path": "/inputs/7/12/weather"}), ("", {})):
+        (bound,) = offered.dataflow({}, PipelineContext(root)).sources.values()
+        assert bound.folders() == folders  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ What it does is chosen by the params: {"reject": …}, {"crash": …}, {"garble"
 import json
 import sys
 import time
-from pathlib import Path
 
 from tests.console.programs.standing import stand
 
@@ -16,16 +15,10 @@ ARGUMENTS = dict(zip(NAMED[::2], NAMED[1::2], strict=True))
 GRAPH = {"operators": [], "edges": [], "max_parallelism": 128, "parallelism": 1}
 
 
-def answer(params: dict[str, object]) -> object:
+def answer() -> object:
     if VERB == "pipelines":
         return [{"name": "sums", "description": "Sums", "schema": {"type": "object"}}]
-    if VERB == "compile":
-        return {"graph": {**GRAPH, "asked": ARGUMENTS}, "inputs": params.get("inputs", [])}
-    folder = Path(ARGUMENTS["--inputs"])
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "calls").open("a") as calls:
-        calls.write("called\n")
-    return {"ready": True, "inputs": {}}
+    return {"graph": {**GRAPH, "asked": ARGUMENTS}}
 
 
 def main() -> int:
@@ -44,7 +37,7 @@ def main() -> int:
             return 0
         sys.stdout.write(json.dumps({"error": {"code": "bad-path", "field": "path", "detail": wanted["reject"]}}))
         return 3
-    sys.stdout.write(json.dumps(answer(params)))
+    sys.stdout.write(json.dumps(answer()))
     return 0
 
 

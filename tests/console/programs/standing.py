@@ -1,6 +1,7 @@
 """A stand-in for `python -m spark_jobs stand`: reads params from the first line of stdin, reports, ends when asked.
 
-What it does is chosen by the params: {"refuse": …} is a refusal, {"die": …} a death with a code before any step.
+What it does is chosen by the params: {"refuse": …} is a refusal, {"die": …} a death with a code before any step,
+{"done": steps} an end by itself after so many steps.
 """
 
 import json
@@ -25,11 +26,12 @@ def stand(verb: str, arguments: Mapping[str, str]) -> int:
             _say({"error": {"code": code, "field": arguments["--operator"], "detail": params[word]}})
             return exit_code
     steps = 0
-    while not stopping.wait(0.1):
+    while steps != params.get("done") and not stopping.wait(0.1):
         steps += 1
         _say({"report": {"steps": steps, "figures": [{"label": "Steps", "value": steps, "kind": "count"}]}})
-    (seen / f"{name}.asked").touch()
-    _say({})
+    if stopping.is_set():
+        (seen / f"{name}.asked").touch()
+    _say({"done": not stopping.is_set()})
     return 0
 
 

@@ -110,7 +110,7 @@ def job(name: str = "flights-delays", version: dict[str, Any] | None = None) -> 
     pipeline()
     made = Job.objects.create(name=name, pipeline="flights", description="Delays of the year 2013.")
     JobVersion.objects.create(job=made, number=1, **{"parallelism": 2, "params": PARAMS, "settings": _settings(),
-                              "state": "ready", "graph": GRAPH, "inputs": ["airlines"], **(version or {})})  # fmt: skip
+                              "state": "ready", "graph": GRAPH, **(version or {})})  # fmt: skip
     return made
 
 

@@ -16,7 +16,7 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 17
+PAGE_QUERIES = 19
 
 
 # ---------------------------------------------------------------- who may
@@ -188,7 +188,7 @@ def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
 
 
 def test_a_job_whose_first_version_is_being_compiled_has_no_graph_yet(at_console: Client) -> None:
-    job = rows.job(version={"state": "compiling", "graph": None, "inputs": []})
+    job = rows.job(version={"state": "compiling", "graph": None})
     response = at_console.get(f"/jobs/{job.pk}/")
     said = blocks.text(response)
     assert "Version 1 is being compiled" in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import Dataflow, Stream
+from runtime.dataflow import STAGE_FOLDERS, Dataflow, Stream
 from runtime.errors import DataRejected, JobRejected
 from runtime.hosts.local import run_local
 from runtime.operators.aggregates import Count, Max
+from runtime.ports import StageFolders
 from spark_jobs.batch.run import plan_batch, run_batch
 from spark_jobs.sources import from_spark
-from spark_jobs.stages.materialise import inputs_of, materialise
+from spark_jobs.stages.tables import inputs_of, materialise
 from tests.spark_jobs.batch.flows import rows_in, schema_in
 
 if TYPE_CHECKING:
@@ -75,12 +76,22 @@ def flow_of(name: str, output: Path) -> Dataflow:
     return flow
 
 
+@contextlib.contextmanager
+def stage_folders(inputs: Path) -> Iterator[None]:
+    """As while a pipeline builds its dataflow."""
+    token = STAGE_FOLDERS.set(StageFolders("", "", str(inputs)))
+    try:
+        yield
+    finally:
+        STAGE_FOLDERS.reset(token)
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_both_modes_commit_the_same_rows(name: str, cluster: SparkSession, tmp_path: Path) -> None:
     """S0-10."""
     streaming, batch = tmp_path / "streaming", tmp_path / "batch"
-    flow = flow_of(name, streaming)
-    flow.bind_inputs(str(tmp_path / "inputs"))
+    with stage_folders(tmp_path / "inputs"):
+        flow = flow_of(name, streaming)
     materialise(inputs_of(flow), lambda: contextlib.nullcontext(cluster))
     run_local(flow, parallelism=2, storage=str(tmp_path / "s"))
     run_batch(flow_of(name, batch), parallelism=2, spark=cluster, storage=str(tmp_path / "b"))

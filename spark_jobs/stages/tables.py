@@ -1,0 +1,260 @@
+"""The stage of `from_spark`: each table of a run → ordered Parquet splits that its source reads by offset.
+
+Spark writes each partition as one file, aside. The output committer (version 2) renames the file of a task when the
+task commits; this module then makes it durable and publishes it as a split, while other tasks still run. A folder that
+is complete is kept. After a kill the DataFrame is computed again, and splits that are there must come again: see
+`sources.splits`. Adaptive execution is off, since it cuts partitions by sizes that differ between computations.
+
+All tables of a run share one Spark. Each has its columns checked before the first one is computed. The stage ends when
+all are complete; of a run that restores a checkpoint they are those of its predecessor, and nothing is computed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+from runtime.connectors.durable import make_folder
+from runtime.dataflow import Dataflow
+from runtime.errors import JobRejected
+from spark_jobs.batch.progress import tasks_of
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.sources.columns import FAILED, described
+from spark_jobs.sources.frames import opened
+from spark_jobs.sources.splits import InputFolder
+from spark_jobs.sources.table import STAGE, SparkTable
+from spark_jobs.standing import Figure, StageFailure, Standing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VERB: Final = STAGE
+COMPLETE: Final = "complete"
+LOOK_S: Final = 0.2
+SHOWN_TRIES: Final = 150  #: half a minute for a shared file system
+_GONE: Final = re.compile("ExecutorLostFailure|SparkContext was shut down|SparkContext has been shut down")
+_PART: Final = re.compile(r"part-(\d{5,})-.*\.parquet")
+_OPTIONS: Final = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # files appear with their task, not with the job
+    "maxRecordsPerFile": "0",
+    "compression": "zstd",
+}
+#: Settings of the session, for a DataFrame whose partitions are the same each time.
+SETTINGS: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+@dataclass
+class Progress:
+    """How far one table has come. `tasks` are those of the stages that Spark has begun."""
+
+    state: str = "waiting"  #: waiting, writing or complete
+    tasks: int = 0
+    tasks_done: int = 0
+    splits: int = 0
+    rows: int = 0
+
+    def __str__(self) -> str:
+        rows = f"{self.rows:,} rows in {self.splits} splits"
+        match self.state:
+            case "waiting":
+                return "waiting"
+            case "writing":
+                return f"{self.tasks_done} of {self.tasks} tasks done, {rows}"
+        return f"complete, {rows}"
+
+
+Tables = Mapping[str, Progress]  #: by uid
+Report = Callable[[Tables], None]
+Session = Callable[[], AbstractContextManager["SparkSession"]]
+
+
+def write_tables(standing: Standing) -> None:
+    """Writes what is missing of every table of the run.
+
+    Raises:
+        JobRejected: a table cannot be read; source and reason are named.
+        SparkUnavailable, StageFailure: Spark does not start, or has gone.
+    """
+    settings = SparkSettings.for_batch(f"weir: run {standing.run}, tables")
+    settings = replace(settings, extra={**settings.extra, **SETTINGS})
+
+    def report(found: Tables) -> None:
+        standing.report([Figure(uid, str(one), "text") for uid, one in found.items()], steps=_splits(found) - before)
+
+    with alone(standing.inputs):
+        before = _splits(progress_of(inputs_of(standing.dataflow)))
+        materialise(inputs_of(standing.dataflow), lambda: spark_session(settings), report, standing.stopping)
+
+
+def inputs_of(flow: Dataflow) -> dict[str, SparkTable]:
+    """The sources of `flow` that need a stage, by uid, in the order of their declaration."""
+    return {uid: source for uid, source in flow.sources.items() if isinstance(source, SparkTable)}
+
+
+def progress_of(inputs: Mapping[str, SparkTable]) -> dict[str, Progress]:
+    """What is there."""
+    return {uid: _seen(InputFolder(Path(source.path))) for uid, source in inputs.items()}
+
+
+def materialise(
+    inputs: Mapping[str, SparkTable],
+    session: Session,
+    report: Report = lambda _: None,
+    stopping: threading.Event | None = None,
+) -> dict[str, Progress]:
+    """Writes every table that is not complete. The sources have their folders.
+
+    Args:
+        session: starts Spark; entered only if there is something to write.
+        stopping: when it is set, the table under way is left as it is.
+
+    Raises:
+        JobRejected: a table cannot be read; source and reason are named.
+    """
+    found = progress_of(inputs)
+    report(found)
+    missing = {uid: source for uid, source in inputs.items() if found[uid].state != COMPLETE}
+    if missing:
+        with session() as spark:
+            _write_all(missing, spark, found, lambda: report(found), stopping or threading.Event())
+    return found
+
+
+def _write_all(
+    inputs: Mapping[str, SparkTable],
+    spark: SparkSession,
+    found: Tables,
+    report: Callable[[], None],
+    stopping: threading.Event,
+) -> None:
+    frames: dict[str, DataFrame] = {}
+    for uid, source in inputs.items():
+        found_frame = opened(uid, source, spark)
+        InputFolder(Path(source.path)).begin(found_frame.shape.columns, keep=source.early)
+        frames[uid] = found_frame.frame
+    for uid, frame in frames.items():
+        _Writing(uid, InputFolder(Path(inputs[uid].path)), frame, found[uid]).run(report, stopping)
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Holds a lock on the inputs of a run. It ends with the process, so what is seen aside then is a dead stage's."""
+    make_folder(root)
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _seen(folder: InputFolder) -> Progress:
+    complete = folder.complete()
+    if complete is not None:
+        return Progress(state=COMPLETE, splits=len(complete.splits), rows=complete.rows)
+    there = folder.splits()
+    return Progress(splits=len(there), rows=sum(map(folder.rows, there)))
+
+
+def _splits(found: Tables) -> int:
+    return sum(one.splits for one in found.values())
+
+
+class _Writing:
+    """One table: a thread that runs the Spark job, and this one, which publishes what its tasks have written."""
+
+    def __init__(self, uid: str, folder: InputFolder, frame: DataFrame, progress: Progress) -> None:
+        self._uid, self._folder, self._frame, self._progress = uid, folder, frame, progress
+        self._aside = folder.aside()
+        self._group = self._aside.name
+        self._context = frame.sparkSession.sparkContext
+        self._published: set[int] = set()
+        self._rows = 0  #: in splits that this computation has given
+        self._given = 0  #: rows of the DataFrame, as Spark has counted them
+        self._error: Exception | None = None
+
+    def run(self, report: Callable[[], None], stopping: threading.Event) -> None:
+        self._progress.state = "writing"
+        job = threading.Thread(target=self._write, name=f"table-{self._uid}", daemon=True)
+        job.start()
+        try:
+            while job.is_alive() and not stopping.is_set():
+                job.join(LOOK_S)
+                self._publish()
+                self._note_tasks()
+                report()
+        finally:
+            if job.is_alive():
+                self._context.cancelJobGroup(self._group)
+                job.join()
+        if stopping.is_set():
+            return
+        if self._error is not None:
+            raise self._failure(self._error)
+        self._publish_rest()
+        shutil.rmtree(self._aside, ignore_errors=True)  # what is left of it goes with the next stage
+        complete = self._folder.finish(self._published)
+        self._progress.state, self._progress.splits = COMPLETE, len(complete.splits)
+        self._progress.rows = complete.rows
+        report()
+
+    def _write(self) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        try:
+            self._context.setJobGroup(self._group, f"input {self._uid}", interruptOnCancel=True)
+            counted = Observation()
+            frame = self._frame.observe(counted, f.count(f.lit(1)).alias("rows"))
+            frame.write.options(**_OPTIONS).parquet(self._aside.absolute().as_uri())
+            self._given = int(counted.get["rows"])
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread
+            self._error = error
+
+    def _publish_rest(self) -> None:
+        """By Spark's own count of the rows: a shared file system may show files of other hosts late.
+
+        Raises:
+            StageFailure: splits are missing.
+        """
+        for _ in range(SHOWN_TRIES):
+            self._publish()
+            if self._rows == self._given:
+                return
+            threading.Event().wait(LOOK_S)
+        detail = f"Spark has written {self._given:,} rows, and {self._rows:,} are seen here: {self._folder.path}"
+        raise StageFailure("splits-missing", self._uid, detail)
+
+    def _failure(self, error: Exception) -> Exception:
+        """Of the data or the author's code, which fails again; or of Spark, which another process starts anew."""
+        detail = f"Spark could not compute it: {described(error)}"
+        if isinstance(error, OSError | Py4JNetworkError) or _GONE.search(str(error)):
+            return StageFailure("spark-unavailable", self._uid, detail)
+        return JobRejected(FAILED, self._uid, detail)
+
+    def _publish(self) -> None:
+        for file in sorted(self._aside.glob("part-*.parquet")):
+            found = _PART.fullmatch(file.name)
+            assert found is not None, "names of Spark's files begin with the number of the partition"
+            number = int(found[1])
+            is_new = not self._folder.has(number)
+            self._folder.publish(file, number)
+            rows = self._folder.rows(number)
+            if number not in self._published:  # else it is of a task that Spark took for lost and ran again
+                self._published.add(number)
+                self._rows += rows
+            if is_new:
+                self._progress.rows += rows
+                self._progress.splits += 1
+
+    def _note_tasks(self) -> None:
+        self._progress.tasks, self._progress.tasks_done = tasks_of(self._context, self._group)

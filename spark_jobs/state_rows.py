@@ -20,6 +20,7 @@ from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, Subtask
 from runtime.core.envelope import FILE_NAME, Keys, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
+from runtime.io.pins import PinnedCheckpoint
 from runtime.state.broadcast import EVERYWHERE
 from runtime.state.objects import Entry, ObjectTable
 from runtime.state.schema import TableSchema
@@ -51,14 +52,22 @@ class Opened:
 
     root: str
     manifest: Manifest
+    pin: PinnedCheckpoint | None = None  #: None: no retention deletes it
 
     @property
     def store(self) -> FileStore:
         return FileStore(self.root)
 
+    def keep(self) -> None:
+        """Makes sure that its files stay while they are read. To be called now and then."""
+        if self.pin is not None:
+            self.pin.renew()
+
 
 def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
     """Opens the checkpoint in the folder `path`, where a job wrote it, or the savepoint that was copied there.
+
+    A periodic checkpoint is pinned first: retention leaves it alone while it is read (`io.pins`).
 
     Args:
         keys: the manifest must be signed with one of them; none: signatures are not looked at.
@@ -69,12 +78,22 @@ def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
             moved and shares files with others.
     """
     folder = Path(path).absolute()
+    pin = _pin(folder)
     data = FileStore(str(folder)).get(FILE_NAME)
     manifest = opened(data, f"{folder}/{FILE_NAME}", keys, signed=bool(keys))
     if folder.name == home_of(manifest):
-        return Opened(str(folder.parent), manifest)
+        return Opened(str(folder.parent), manifest, pin)
     files = inside(manifest, path)
     return Opened(str(folder), manifest.with_segments(lambda s: msgspec.structs.replace(s, path=files[s.path])))
+
+
+def _pin(folder: Path) -> PinnedCheckpoint | None:
+    """Of a periodic checkpoint. It comes before its manifest is read. Savepoints stay until a person discards them."""
+    if not folder.name.startswith("chk-") or not (folder / FILE_NAME).is_file():
+        return None
+    pin = PinnedCheckpoint(str(folder.parent), folder.name)
+    pin.renew()
+    return pin
 
 
 # ---------------------------------------------------------------- what is in it
@@ -248,6 +267,7 @@ def read_table(opened: Opened, state: State, files: tuple[Segment, ...], groups:
         CorruptState: a file is missing, truncated or altered; it is named.
         JobRejected: the manifest does not tell keys from values.
     """
+    opened.keep()
     table = KeyedTable(TableSchema(state.name, state.key_schema, state.value_schema), opened.manifest.max_parallelism)
     for segment in files:
         if mine := _overlap(segment, groups):
@@ -261,6 +281,7 @@ def read_objects(opened: Opened, state: State, files: tuple[Segment, ...], group
     Raises:
         CorruptState: a file is missing, truncated or altered; it is named.
     """
+    opened.keep()
     table = ObjectTable(state.name)
     for segment in files:
         mine = _overlap(segment, groups)

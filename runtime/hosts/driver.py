@@ -7,7 +7,7 @@ launcher starts slots, records hold the truth.
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -47,6 +47,7 @@ from runtime.hosts.shared_folders import Marker, check_roots, leave_markers
 from runtime.hosts.slot_wait import SlotWait
 from runtime.hosts.terms import AttemptConfig, Launcher, Outcome, OutcomeKind
 from runtime.io.manifests import read_manifest
+from runtime.io.pins import pinned
 from runtime.io.savepoints import copy_home, manifest_at, note_committed, show_home
 from runtime.ports import Clock, ReleasesInput, SnapshotStore
 from runtime.records import RunRecords
@@ -115,6 +116,7 @@ class JobMaster:
         self._facts: dict[str, Any] = {}  #: for the live report
         self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
         self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
+        self._discarded: list[str] = []  #: folders of checkpoints given up whose files are still there
         self._owing: list[Manifest] = []  #: savepoints of this attempt, with output that may not be committed yet
 
     # ------------------------------------------------------------ from other threads
@@ -255,7 +257,7 @@ class JobMaster:
         if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
             self._clean([*retained, *([] if manifest is None else [manifest])])  # one given by its path has no record
             self._release([*retained, *([] if manifest is None else [manifest])])
-        retention.sweep(self._store, self._token, retained, unreadable)
+        self._sweep(retained, unreadable)
         self._patiently(partial(self._records.note_restored, None if manifest is None else home_of(manifest)))
         if manifest is None:
             return {subtask: Restored(subtask=subtask) for subtask in graph.subtasks}
@@ -529,10 +531,10 @@ class JobMaster:
             self._owing.append(manifest)
         else:
             self._note_committed(manifest)
-        discarded = self._records.discard_beyond(self._config.retained_checkpoints)
-        if discarded:
+        self._discarded += self._records.discard_beyond(self._config.retained_checkpoints)
+        if self._discarded:
             retained, unreadable = self._retained()
-            retention.discard(self._store, discarded, retained, unreadable)
+            self._discarded = retention.discard(self._store, self._discarded, retained, unreadable, self._pinned)
             if not unreadable:
                 self._release(retained)
 
@@ -546,6 +548,17 @@ class JobMaster:
                     log.warning("input that is read stays for now", operator=uid, error=str(error))
                 else:
                     log.debug("released input", operator=uid, pieces=released)
+
+    def _sweep(self, retained: Sequence[Manifest], unreadable: Collection[str]) -> None:
+        """Deletes leftovers. Checkpoints that are being read stay, and go with a later completion."""
+        kept = {home_of(manifest) for manifest in retained}
+        read = retention.readable(self._store, [folder for folder in self._pinned() if folder not in kept])
+        self._discarded = [home_of(manifest) for manifest in read if not manifest.kind.is_savepoint]
+        retention.sweep(self._store, self._token, [*retained, *read], unreadable)
+
+    def _pinned(self) -> frozenset[str]:
+        """The folders of checkpoints that other processes are reading."""
+        return pinned(self._store, self._clock.now_ms())
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """Waits for a database or storage that is away; a released master waits no longer."""

@@ -5,7 +5,7 @@ Leftovers of older attempts that no manifest names (aborted checkpoints, lost ac
 killed half way) go at the next start.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from runtime.core.checkpoint import Manifest, numbers_of
@@ -35,21 +35,54 @@ def lists_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, li
 
 
 def discard(
-    store: SnapshotStore, discarded: Iterable[str], retained: Iterable[Manifest], unreadable: Collection[str] = ()
-) -> int:
+    store: SnapshotStore,
+    discarded: Iterable[str],
+    retained: Iterable[Manifest],
+    unreadable: Collection[str] = (),
+    pinned: Callable[[], frozenset[str]] = frozenset,
+) -> list[str]:
     """Deletes the files of the checkpoints in folders `discarded` that no manifest in `retained` needs.
 
     `unreadable` are the folders of retained checkpoints whose manifest cannot be read; what they may need stays.
+    `pinned` gives the folders that are being read; they stay with all that they name, and are returned. Manifests go
+    first, then pins are looked for again: a reader pins before it opens the manifest (`io.pins`).
     """
-    kept = list(retained)
-    needed = {path for manifest in kept for path in files_of(manifest)}
+    folders = list(discarded)
+    held = pinned().intersection(folders)
+    kept = [*retained, *readable(store, held)]
     newest = max((manifest.token for manifest in kept), default=0)
-    doomed: set[str] = set()
-    for folder in discarded:
-        doomed.update(_known_files(store, folder, newest))
-    doomed = {path for path in doomed - needed if not _may_be_needed(path, unreadable)}
-    store.delete(sorted(doomed))
-    return len(doomed)
+    needed = {path for manifest in kept for path in files_of(manifest)}
+    doomed = {folder: _known_files(store, folder, newest) for folder in folders if folder not in held}
+    going = {path for files in doomed.values() for path in files} - needed
+    going = {path for path in going if not _may_be_needed(path, unreadable)}
+    manifests = {path: data for path in going if path.endswith(f"/{FILE_NAME}") for data in _content(store, path)}
+    store.delete(sorted(manifests))
+    late = pinned().intersection(doomed)
+    for folder in late:
+        going -= doomed[folder]
+        for path in manifests.keys() & doomed[folder]:
+            store.put(path, [manifests[path]])
+    store.delete(sorted(going))
+    return sorted(held | late)
+
+
+def readable(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
+    """The manifests in these folders, without those that cannot be read."""
+    found = []
+    for folder in folders:
+        try:
+            found.append(read_manifest(store, folder))
+        except (CorruptState, JobRejected):
+            continue
+    return found
+
+
+def _content(store: SnapshotStore, path: str) -> list[bytes]:
+    """None where there is no such file."""
+    try:
+        return [store.get(path)]
+    except CorruptState:
+        return []
 
 
 def _known_files(store: SnapshotStore, folder: str, token: int) -> set[str]:

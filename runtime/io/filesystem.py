@@ -68,13 +68,14 @@ class FileStore:
 
     def list(self, prefix: str) -> list[str]:
         """The paths that begin with `prefix`, sorted."""
-        return sorted(path for path in self._paths() if path.startswith(prefix) and not _is_temporary(path))
+        inside = self._paths(prefix.rpartition("/")[0])
+        return sorted(path for path in inside if path.startswith(prefix) and not _is_temporary(path))
 
     def unfinished(self) -> Sequence[str]:
         return sorted(path for path in self._paths() if _is_temporary(path))
 
-    def _paths(self) -> Iterator[str]:
-        for folder, _, names in os.walk(self._root):  # it minds no folder that goes away under it
+    def _paths(self, inside: str = "") -> Iterator[str]:
+        for folder, _, names in os.walk(self._root / inside):  # it minds no folder that goes away under it
             below = Path(folder).relative_to(self._root)
             yield from ((below / name).as_posix() for name in names)
 

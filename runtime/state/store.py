@@ -27,7 +27,8 @@ from runtime.state.schema import TableSchema
 from runtime.state.segments import read_segment
 from runtime.state.table import KeyedTable
 
-_KEYED, _LIST, _UNION, _BROADCAST = "keyed state", "a list", "a union list", "broadcast state"
+LIST, UNION_LIST = "a list", "a union list"  #: kinds of state
+_KEYED, _BROADCAST = "keyed state", "broadcast state"
 _OBJECT_KEYS: Final = 1  #: columns that make up the key of an object table
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -117,13 +118,13 @@ class SubtaskState:
 
     def list_state(self, name: str) -> OperatorList:
         """Declares a list state; it holds this subtask's share of what was restored."""
-        self._claim(name, _LIST)
+        self._claim(name, LIST)
         values = self._restored.lists.get(name, ()) if self._restored is not None else ()
         return self._lists.setdefault(name, OperatorList(name, values))
 
     def union_list_state(self, name: str) -> OperatorList:
         """Declares a list state that holds, when it was restored, what all subtasks had."""
-        self._claim(name, _UNION)
+        self._claim(name, UNION_LIST)
         values = self._restored.unions.get(name, ()) if self._restored is not None else ()
         return self._unions.setdefault(name, OperatorList(name, values))
 
@@ -158,9 +159,10 @@ class SubtaskState:
         """The kind of every declared state, by name."""
         return self._kinds
 
-    def table(self, name: str) -> KeyedTable | ObjectTable:
-        """A keyed state that was declared."""
-        return self._tables[name]
+    @property
+    def tables(self) -> Mapping[str, KeyedTable | ObjectTable]:
+        """The keyed states that were declared."""
+        return self._tables
 
     # ------------------------------------------------------------ restoring
 
@@ -268,8 +270,8 @@ class SubtaskState:
         copied = self._restored.broadcast
         found: list[tuple[str, Mapping[str, Sequence[Any]]]] = [
             *((_KEYED, snapshot.keyed) for snapshot in self._restored.snapshots),
-            (_LIST, self._restored.lists),
-            (_UNION, self._restored.unions),
+            (LIST, self._restored.lists),
+            (UNION_LIST, self._restored.unions),
             (_BROADCAST, {} if copied is None else copied.broadcast),
         ]
         return [(name, kind) for kind, states in found for name, content in states.items() if content]

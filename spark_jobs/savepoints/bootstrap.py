@@ -53,6 +53,10 @@ class Bootstrap:
         return _keyed_edge(self.job, self.uid)[1]
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        return self.edge.keys
+
+    @property
     def folding(self) -> Folding | None:
         return self.job.foldings.get(_keyed_edge(self.job, self.uid)[0])
 

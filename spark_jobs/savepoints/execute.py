@@ -5,7 +5,7 @@ Rows go from task to task and into files. The driver sees a row per subtask: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,11 +18,13 @@ from runtime.io.filesystem import FileStore
 from spark_jobs.batch.execute import failure_of
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Redeal
+from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tasks import (
     COPIED,
     PARTS,
     PLACE,
     STORED,
+    Maker,
     Rows,
     bootstrap_state,
     copy_files,
@@ -31,6 +33,7 @@ from spark_jobs.savepoints.tasks import (
     store_parts,
     units_of,
 )
+from spark_jobs.state_rows import Opened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,43 +45,65 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapRows:
-    """The rows that an operator processes. In `frame`, columns go by their numbers."""
+    """The rows that state is made of. In `frame`, columns go by their numbers."""
 
-    bootstrap: Bootstrap
+    maker: Maker
     rows: Rows
     frame: DataFrame
     order_by: tuple[str, ...]
 
 
-def bootstrap_rows(
+def rows_for_operator(
     bootstrap: Bootstrap, frame: DataFrame, columns: pa.Schema | None, order_by: Sequence[str]
 ) -> BootstrapRows:
-    """Checks what can be checked before a row is read; arguments as of `SavepointWriter.bootstrap_operator`.
+    """Rows for an operator to process; arguments as of `SavepointWriter.bootstrap_operator`.
 
     Raises:
         JobRejected: the operator cannot be bootstrapped, or a column is missing or there twice; it is named.
     """
     bootstrap.check()
-    uid, edge = bootstrap.uid, bootstrap.edge
+    edge, time = bootstrap.edge, bootstrap.time
+    known = dict(zip(edge.keys, map(_named_type, edge.key_types), strict=True)) if edge.key_types else {}
+    wanted = list(frame.columns) if columns is None else columns.names
+    order = list(order_by) or ([] if time is None else [time])
+    return _prepared(bootstrap, frame, wanted, columns, {name: kind for name, kind in known.items() if kind}, order)
+
+
+def rows_for_table(table: TableRows, frame: DataFrame, columns: pa.Schema | None) -> BootstrapRows:
+    """Rows of a state; arguments as of `SavepointWriter.write_state`.
+
+    Raises:
+        JobRejected: a column is missing or there twice; it is named.
+    """
+    fields = [*table.schema.keys, *table.schema.values]
+    known = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
+    return _prepared(table, frame, table.columns, columns, known, [])
+
+
+def _prepared(
+    maker: Maker,
+    frame: DataFrame,
+    wanted: Sequence[str],
+    columns: pa.Schema | None,
+    known: Mapping[str, Any],
+    order_by: Sequence[str],
+) -> BootstrapRows:
+    """Checks what can be checked before a row is read. `known`: types that the job gives to columns."""
+    uid = maker.uid
     for name in frame.columns:
         if frame.columns.count(name) > 1:
             raise JobRejected("duplicate-column", uid, f"two columns of its rows are called {name!r}")
-    wanted = list(frame.columns) if columns is None else columns.names
-    ordered = list(order_by) or ([bootstrap.time] if bootstrap.time is not None else [])
-    for name in (*edge.keys, *ordered, *wanted):
+    for name in (*maker.keys, *order_by, *wanted):
         if name not in frame.columns or name not in wanted:
-            known = ", ".join(frame.columns if name in wanted else wanted)
-            raise JobRejected("unknown-column", uid, f"its rows have no column {name!r}; there are {known}")
-    types = _arrow_types(uid, frame.select(*map(_quoted, wanted)))
-    key_types = dict(zip(edge.keys, edge.key_types, strict=True)) if edge.key_types else {}
-    fields = [
-        columns.field(name) if columns is not None else pa.field(name, _named_type(key_types.get(name)) or types[name])
-        for name in wanted
-    ]
+            there = ", ".join(frame.columns if name in wanted else wanted)
+            raise JobRejected("unknown-column", uid, f"its rows have no column {name!r}; there are {there}")
+    given = {} if columns is None else {field.name: field.type for field in columns}
+    types = _arrow_types(uid, frame.select(*map(_quoted, wanted))) | dict(known) | given
     numbered = frame.select(*(_column(frame, name).alias(f"c{number}") for number, name in enumerate(wanted)))
-    rows = Rows(operator=uid, columns=pa.schema(fields), keys=edge.keys)
-    order = tuple(f"c{wanted.index(name)}" for name in ordered)
-    return BootstrapRows(bootstrap=bootstrap, rows=rows, frame=numbered, order_by=order)
+    schema = pa.schema([pa.field(name, types[name]) for name in wanted])
+    rows = Rows(operator=uid, columns=schema, keys=maker.keys)
+    order = tuple(f"c{list(wanted).index(name)}" for name in order_by)
+    return BootstrapRows(maker=maker, rows=rows, frame=numbered, order_by=order)
 
 
 def _arrow_types(uid: str, frame: DataFrame) -> dict[str, Any]:
@@ -149,20 +174,20 @@ class Execution:
 
     spark: SparkSession
     folder: str
-    _bootstraps: dict[str, BootstrapRows] = field(default_factory=dict)
+    _bootstraps: list[BootstrapRows] = field(default_factory=list)
     _redeals: dict[str, Redeal] = field(default_factory=dict)
     _copies: list[tuple[Segment, str]] = field(default_factory=list)
-    _root: str = ""
+    _opened: Opened | None = None  #: where files are copied from
 
-    def bootstrap(self, uid: str, rows: BootstrapRows) -> None:
-        self._bootstraps[uid] = rows
+    def bootstrap(self, rows: BootstrapRows) -> None:
+        self._bootstraps.append(rows)
 
     def redeal(self, uid: str, redeal: Redeal) -> None:
         self._redeals[uid] = redeal
 
-    def copy(self, root: str, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
+    def copy(self, opened: Opened, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
         """The snapshot with its files where they will have been copied to."""
-        self._root = root
+        self._opened = opened
 
         def moved(segment: Segment) -> Segment:
             path = f"{uid}/copied/{len(self._copies):06d}-{segment.path.rpartition('/')[2]}"
@@ -178,8 +203,11 @@ class Execution:
             WeirError: a task failed for good; the operator is named.
         """
         found: dict[str, dict[int, SubtaskSnapshot]] = {}
-        for uid, rows in self._bootstraps.items():
-            found[uid] = _failing_clearly(lambda rows=rows: self._bootstrapped(rows))  # type: ignore[misc]
+        for rows in self._bootstraps:
+            made = _failing_clearly(lambda rows=rows: self._bootstrapped(rows))  # type: ignore[misc]
+            before = found.setdefault(rows.maker.uid, {})
+            for index, snapshot in made.items():
+                before[index] = _united(before.get(index, SubtaskSnapshot()), snapshot)
         found |= _failing_clearly(self._dealt)
         _failing_clearly(self._copied)
         return Made(snapshots=found, dealt=self._redeals)
@@ -196,10 +224,10 @@ class Execution:
         from pyspark.sql.types import IntegerType, StructField, StructType
 
         dealt = StructType([StructField(PLACE, IntegerType()), *wanted.frame.schema.fields])
-        frame = wanted.frame.mapInArrow(deal_rows(wanted.rows, wanted.bootstrap), dealt)
-        frame = frame.repartitionById(wanted.bootstrap.parallelism, PLACE)
+        frame = wanted.frame.mapInArrow(deal_rows(wanted.rows, wanted.maker), dealt)
+        frame = frame.repartitionById(wanted.maker.parallelism, PLACE)
         frame = frame.sortWithinPartitions(PLACE, *wanted.order_by)
-        return self._stored(frame, bootstrap_state(wanted.rows, wanted.bootstrap, self.folder))
+        return self._stored(frame, bootstrap_state(wanted.rows, wanted.maker, self.folder))
 
     def _dealt(self) -> dict[str, dict[int, SubtaskSnapshot]]:
         if not self._redeals:
@@ -222,15 +250,25 @@ class Execution:
         return found
 
     def _copied(self) -> None:
-        if not self._copies:
+        if self._opened is None or not self._copies:
             return
         tasks = min(len(self._copies), MAX_COPIERS)
         numbers = self.spark.range(0, len(self._copies), 1, tasks)
-        numbers.mapInArrow(copy_files(self._root, self._copies, self.folder), _spark_schema(COPIED)).collect()
+        numbers.mapInArrow(copy_files(self._opened, self._copies, self.folder), _spark_schema(COPIED)).collect()
 
     def _stored(self, frame: DataFrame, task: Any) -> dict[int, SubtaskSnapshot]:
         rows = frame.mapInArrow(task, _spark_schema(STORED)).collect()
         return {row["place"]: msgspec.json.decode(bytes(row["snapshot"]), type=SubtaskSnapshot) for row in rows}
+
+
+def _united(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
+    """Two states of one subtask."""
+    return msgspec.structs.replace(
+        one,
+        keyed=one.keyed | other.keyed,
+        value_types=one.value_types | other.value_types,
+        key_types=one.key_types | other.key_types,
+    )
 
 
 def _spark_schema(schema: pa.Schema) -> Any:

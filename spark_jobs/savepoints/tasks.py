@@ -6,10 +6,10 @@ Spark takes the rows of exactly one try, so exactly one try is named by the mani
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -19,12 +19,13 @@ from runtime.core.checkpoint import Segment, SubtaskSnapshot
 from runtime.core.keygroups import range_of
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from runtime.io.filesystem import FileStore
+from runtime.ports import SnapshotStore
 from runtime.state.chain import COPY_CHUNK_BYTES
 from runtime.state.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
-from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Assembly, Kind, Part, Redeal
+from spark_jobs.state_rows import Opened
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
@@ -56,7 +57,31 @@ def _refusing(run: Task) -> Task:
     return task
 
 
-# ---------------------------------------------------------------- bootstrap from rows
+# ---------------------------------------------------------------- state from rows
+
+
+class Maker(Protocol):
+    """Makes the state of one subtask at a time from rows."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def parallelism(self) -> int: ...
+    @property
+    def max_parallelism(self) -> int: ...
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that decide the key group."""
+
+    def snapshot(
+        self,
+        index: int,
+        batches: Iterable[pa.RecordBatch],
+        store: SnapshotStore,
+        prefix: str,
+        now_ms: Callable[[], int],
+        /,
+    ) -> SubtaskSnapshot: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +114,13 @@ class Rows:
         return batch
 
 
-def deal_rows(rows: Rows, bootstrap: Bootstrap) -> Task:
+def deal_rows(rows: Rows, maker: Maker) -> Task:
     """Puts the number of the owner in front of each row."""
 
     def run(batches: Batches) -> Batches:
         for spark_batch in batches:
-            groups = key_groups(rows.of(spark_batch, 0), rows.keys, bootstrap.max_parallelism)
-            owners = (groups * bootstrap.parallelism // bootstrap.max_parallelism).astype(np.int32)
+            groups = key_groups(rows.of(spark_batch, 0), rows.keys, maker.max_parallelism)
+            owners = (groups * maker.parallelism // maker.max_parallelism).astype(np.int32)
             yield pa.RecordBatch.from_arrays(
                 [pa.array(owners), *spark_batch.columns], names=[PLACE, *spark_batch.schema.names]
             )
@@ -103,14 +128,14 @@ def deal_rows(rows: Rows, bootstrap: Bootstrap) -> Task:
     return _refusing(run)
 
 
-def bootstrap_state(rows: Rows, bootstrap: Bootstrap, folder: str) -> Task:
+def bootstrap_state(rows: Rows, maker: Maker, folder: str) -> Task:
     """Has the operator process the rows of one owner after the other, in the order in which they come."""
 
     def run(batches: Batches) -> Batches:
         for owner, mine in _by_place(batches):
             typed = (rows.of(batch, 1) for batch in mine)
-            prefix = f"{bootstrap.uid}/{_try_of(owner)}"
-            yield _stored(owner, bootstrap.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
+            prefix = f"{maker.uid}/{_try_of(owner)}"
+            yield _stored(owner, maker.snapshot(owner, typed, FileStore(folder), prefix, wall_clock_ms))
 
     return _refusing(run)
 
@@ -164,14 +189,15 @@ def store_parts(places: Sequence[tuple[Redeal, int]], folder: str) -> Task:
     return _refusing(run)
 
 
-def copy_files(root: str, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
+def copy_files(opened: Opened, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
     """Copies state files as they are, and verifies their length."""
 
     def run(batches: Batches) -> Batches:
         for ids in batches:
             for number in ids.column(0).to_pylist():
                 segment, path = files[number]
-                FileStore(folder).put(path, _pieces(FileStore(root), segment))
+                opened.keep()
+                FileStore(folder).put(path, _pieces(opened.store, segment))
                 yield pa.RecordBatch.from_arrays([pa.array([number], pa.int32())], schema=COPIED)
 
     return _refusing(run)

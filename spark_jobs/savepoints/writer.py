@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 import pyarrow as pa
 
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.envelope import FILE_NAME, Keys, home_of, keys_of, sealed
 from runtime.core.graph import check_uid
 from runtime.core.keygroups import MAX_KEY_GROUPS
@@ -37,9 +37,13 @@ from runtime.dataflow import Dataflow
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
+from runtime.state.lists import OperatorList
+from runtime.state.store import LIST, UNION_LIST
 from spark_jobs.savepoints.bootstrap import Bootstrap, Function
-from spark_jobs.savepoints.execute import BootstrapRows, Execution, bootstrap_rows
+from spark_jobs.savepoints.declared import check_state, declared_state
+from spark_jobs.savepoints.execute import BootstrapRows, Execution, rows_for_operator, rows_for_table
 from spark_jobs.savepoints.redeal import Redeal, Rekey, check_rekey
+from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.state_rows import Opened, open_checkpoint
 
 if TYPE_CHECKING:
@@ -72,6 +76,27 @@ class _Kept:
 
 
 @dataclass(kw_only=True)
+class _Made:
+    """An operator that the savepoint is given: `rows` by state, or for all of it under ""."""
+
+    subtasks: int
+    rows: dict[str, BootstrapRows] = field(default_factory=dict)
+    lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def operator(self, made: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
+        """With a share of each list in every subtask, and union lists in the first."""
+        for index in range(self.subtasks) if self.lists or self.unions else ():
+            shares = {name: _share(values, index, self.subtasks) for name, values in self.lists.items()}
+            unions = {name: values if index == 0 else () for name, values in self.unions.items()}
+            before = made.get(index, SubtaskSnapshot())
+            made = {**made, index: msgspec.structs.replace(before, lists=shares, unions=unions)}
+        return OperatorSnapshot(
+            parallelism=self.subtasks, finished=FinishedState.RUNNING, subtasks=made, origin="bootstrapped from rows"
+        )
+
+
+@dataclass(kw_only=True)
 class SavepointWriter:
     """Collects changes; `write` makes the savepoint. Made by `new_savepoint` or `from_savepoint`."""
 
@@ -82,7 +107,7 @@ class SavepointWriter:
     _opened: Opened | None
     _keys: Keys
     _kept: dict[str, _Kept] = field(default_factory=dict)
-    _bootstraps: dict[str, BootstrapRows] = field(default_factory=dict)
+    _made: dict[str, _Made] = field(default_factory=dict)
 
     @classmethod
     def new_savepoint(cls, spark: SparkSession, flow: Dataflow, *, job: str | int | None = None) -> Self:
@@ -151,19 +176,65 @@ class SavepointWriter:
         Raises:
             JobRejected: there is no such operator, it has state already, or a column is missing; all are named.
         """
+        job, made = self._made_for(uid, "", subtasks)
+        bootstrap = Bootstrap(job=job, uid=uid, function=function, parallelism=made.subtasks)
+        made.rows[""] = rows_for_operator(bootstrap, rows, columns, order_by)
+        self._made[uid] = made
+        return self
+
+    def write_state(
+        self, uid: str, state: str, rows: DataFrame, *, columns: pa.Schema | None = None, subtasks: int = SUBTASKS
+    ) -> Self:
+        """Gives a state with typed columns its rows, one for each key: aggregates, windows, positions of a source.
+
+        Args:
+            uid: an operator or a source.
+            rows: the columns of the state, as `weir-state` reads them; others are ignored.
+            columns: Arrow types of columns where the job does not name them and Spark's differ.
+            subtasks: as above; the same for all states of an operator.
+
+        Raises:
+            JobRejected: there is no such operator or state, it has no columns, or the rows lack one; all are named.
+        """
+        job, made = self._made_for(uid, state, subtasks)
+        made.rows[state] = rows_for_table(TableRows.of(job, uid, state, made.subtasks), rows, columns)
+        self._made[uid] = made
+        return self
+
+    def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = SUBTASKS) -> Self:
+        """Gives a list or union list of an operator its values, which are JSON. A restore deals those of a list.
+
+        Raises:
+            JobRejected: there is no such operator or list, or a value is no JSON; all are named.
+        """
+        job, made = self._made_for(uid, name, subtasks)
+        declared = declared_state(job, uid)
+        check_state(declared, uid, name)
+        kind = declared.kinds[name]
+        if kind not in (LIST, UNION_LIST):
+            raise JobRejected("cannot-bootstrap", uid, f"state {name!r} is {kind}, and no list")
+        (made.lists if kind == LIST else made.unions)[name] = OperatorList(name, values).capture()
+        self._made[uid] = made
+        return self
+
+    def _made_for(self, uid: str, state: str, subtasks: int) -> tuple[CompiledJob, _Made]:
+        """The job at the savepoint's max parallelism, and what the operator has been given so far."""
         if self._compiled is None:
             detail = "give the job too, to bootstrap an operator: SavepointWriter.from_savepoint(…, flow=…)"
             raise JobRejected("no-job", uid, detail)
-        if uid in self._kept or uid in self._bootstraps:
-            raise JobRejected("operator-exists", uid, "the savepoint has this operator already: remove it first")
         if not 0 < subtasks <= MAX_KEY_GROUPS:
             raise JobRejected("bad-parallelism", "subtasks", f"must lie between 1 and {MAX_KEY_GROUPS}, not {subtasks}")
-        parallelism = min(subtasks, self._max_parallelism)
+        made = self._made.get(uid, _Made(subtasks=min(subtasks, self._max_parallelism)))
+        given = {*made.rows, *made.lists, *made.unions}
+        if uid in self._kept or "" in given or (state == "" and made.rows):
+            raise JobRejected("operator-exists", uid, "the savepoint has this operator already: remove it first")
+        if state in given:
+            raise JobRejected("duplicate-state", uid, f"state {state!r} is written twice")
+        if made.subtasks != min(subtasks, self._max_parallelism):
+            detail = f"its states are cut into {made.subtasks} subtasks, so all must be"
+            raise JobRejected("bad-parallelism", uid, detail)
         graph = replace(self._compiled.graph, max_parallelism=self._max_parallelism)
-        job = replace(self._compiled, graph=graph)
-        bootstrap = Bootstrap(job=job, uid=uid, function=function, parallelism=parallelism)
-        self._bootstraps[uid] = bootstrap_rows(bootstrap, rows, columns, order_by)
-        return self
+        return replace(self._compiled, graph=graph), made
 
     def remove_operator(self, uid: str) -> Self:
         """Drops an operator with all its state.
@@ -171,7 +242,7 @@ class SavepointWriter:
         Raises:
             JobRejected: there is no such operator, or it holds output that is not committed yet.
         """
-        if self._bootstraps.pop(uid, None) is None:
+        if self._made.pop(uid, None) is None:
             kept = self._find(uid)
             if any(snapshot.committables for snapshot in self._snapshot(kept).subtasks.values()):
                 detail = "it holds output that is not committed yet, which would be lost"
@@ -187,7 +258,7 @@ class SavepointWriter:
         """
         kept = self._find(uid)
         check_uid(new_uid)
-        if new_uid in self._kept or new_uid in self._bootstraps:
+        if new_uid in self._kept or new_uid in self._made:
             raise JobRejected("operator-exists", new_uid, "the savepoint has an operator of this uid already")
         origins = (*kept.origins, f"renamed from {uid!r}")
         self._kept = {
@@ -224,7 +295,7 @@ class SavepointWriter:
         if not most <= max_parallelism <= MAX_KEY_GROUPS:
             detail = f"must lie between the parallelism of the savepoint, {most}, and {MAX_KEY_GROUPS}"
             raise JobRejected("bad-max-parallelism", "max_parallelism", f"{detail}, not {max_parallelism}")
-        if self._bootstraps:
+        if self._made:
             detail = "change it before operators are bootstrapped"
             raise JobRejected("bad-max-parallelism", "max_parallelism", detail)
         self._max_parallelism = max_parallelism
@@ -255,16 +326,10 @@ class SavepointWriter:
         Path(staging).mkdir(mode=0o700, parents=True)
         execution = Execution(self._spark, staging)
         operators = {uid: self._keep(uid, kept, execution) for uid, kept in self._kept.items()}
-        for uid, rows in self._bootstraps.items():
-            execution.bootstrap(uid, rows)
+        for rows in (rows for given in self._made.values() for rows in given.rows.values()):
+            execution.bootstrap(rows)
         made = execution.run()
-        for uid, rows in self._bootstraps.items():
-            operators[uid] = OperatorSnapshot(
-                parallelism=rows.bootstrap.parallelism,
-                finished=FinishedState.RUNNING,
-                subtasks=made.snapshots[uid],
-                origin="bootstrapped from rows",
-            )
+        operators |= {uid: given.operator(made.snapshots.get(uid, {})) for uid, given in self._made.items()}
         for uid in made.dealt:
             operators[uid] = made.with_dealt(uid, operators[uid])
         manifest = self._manifest(operators)
@@ -292,7 +357,7 @@ class SavepointWriter:
                 held = msgspec.structs.replace(held, subtasks=subtasks)
                 if before != self._max_parallelism:
                     origins = (*origins, f"dealt to {self._max_parallelism} key groups, of {before} before")
-        subtasks = {index: execution.copy(self._opened.root, uid, one) for index, one in held.subtasks.items()}
+        subtasks = {index: execution.copy(self._opened, uid, one) for index, one in held.subtasks.items()}
         origin = "; ".join(filter(None, [held.origin, *origins]))
         return msgspec.structs.replace(held, subtasks=subtasks, origin=origin)
 
@@ -331,6 +396,11 @@ class SavepointWriter:
     def _snapshot(self, kept: _Kept) -> OperatorSnapshot:
         assert self._opened is not None, "what is kept was read"
         return self._opened.manifest.operators[kept.source]
+
+
+def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:
+    """One of `count` parts, in order."""
+    return values[index * len(values) // count : (index + 1) * len(values) // count]
 
 
 def _keys() -> Keys:

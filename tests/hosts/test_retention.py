@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.core.checkpoint import FORMAT_VERSION, SubtaskSnapshot
+from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
 from runtime.core.envelope import FILE_NAME
 from runtime.core.ids import Token
-from runtime.hosts.retention import discard, sweep
+from runtime.hosts.retention import discard, files_of, readable, sweep
+from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.manifests import write_manifest
+from runtime.io.manifests import read_manifest, write_manifest
+from runtime.io.pins import KEPT_MS, PIN_MS, PinnedCheckpoint, pinned
 from tests.core.builders import manifest, segment
 from tests.waiting import until
 
@@ -74,7 +76,7 @@ def test_a_discarded_checkpoint_of_newer_software_goes_as_far_as_its_own_folder(
     built_on = (segment(shared), segment(own))
     newer = manifest({"a": [SubtaskSnapshot(keyed={"k": built_on})]}, checkpoint=4, token=2)
     write_manifest(store, msgspec.structs.replace(newer, format=FORMAT_VERSION + 1))
-    assert discard(store, ["chk-4-2"], []) == 2
+    assert discard(store, ["chk-4-2"], []) == []
     assert store.list("") == [shared]
 
 
@@ -102,3 +104,61 @@ def test_what_an_unreadable_checkpoint_may_need_stays_and_the_rest_goes(tmp_path
     assert store.list("") == ["chk-1-1/file", "chk-2-1/file", "chk-3-1/file", "savepoint-2-1/file"]
     sweep(store, Token(2), [], ["savepoint-2-1"])
     assert store.list("") == ["savepoint-2-1/file"]
+
+
+# ---------------------------------------------------------------- what is being read
+
+
+def checkpoints(store: FileStore, count: int = 5) -> list[Manifest]:
+    """Each with a file of its own and that of the one before it."""
+    made = []
+    for number in range(1, count + 1):
+        files = [f"chk-{n}-1/a-0/{n}.arrow" for n in (number - 1, number) if n]
+        store.put(files[-1], [b"x"])
+        keyed = {"k": tuple(map(segment, files))}
+        made.append(manifest({"a": [SubtaskSnapshot(keyed=keyed)]}, checkpoint=number, token=1))
+        write_manifest(store, made[-1])
+    return made
+
+
+def test_what_is_being_read_stays_with_all_that_it_names_and_goes_later(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    made = checkpoints(store)
+    PinnedCheckpoint(str(tmp_path), "chk-2-1").renew()
+    now = SystemClock().now_ms()
+    left = discard(store, ["chk-1-1", "chk-2-1", "chk-3-1"], made[3:], (), lambda: pinned(store, now))
+    assert left == ["chk-2-1"]
+    assert files_of(made[1]) <= set(store.list("")), "it is whole, the file of an older checkpoint included"
+    assert not {f"chk-1-1/{FILE_NAME}", f"chk-3-1/{FILE_NAME}"} & set(store.list(""))
+    sweep(store, Token(2), [*made[3:], *readable(store, left)])
+    assert files_of(made[1]) <= set(store.list("")), "also for the next attempt"
+    later = now + PIN_MS + 1
+    assert discard(store, left, made[3:], (), lambda: pinned(store, later)) == [], "its reader has died"
+    kept = {path for one in made[3:] for path in files_of(one)}
+    assert {path for path in store.list("") if not path.startswith("pins/")} == kept
+    pinned(store, later + KEPT_MS)
+    assert set(store.list("")) == kept, "pins that ended long ago go too"
+
+
+def test_a_reader_that_comes_in_the_middle_finds_everything_or_no_manifest(tmp_path: Path) -> None:
+    """It pins and opens before retention has taken the manifest away, and after retention looked for pins."""
+    store = FileStore(tmp_path)
+    made = checkpoints(store)
+    looks: list[bool] = []
+
+    def pins() -> frozenset[str]:
+        if looks:
+            PinnedCheckpoint(str(tmp_path), "chk-1-1").renew()
+        looks.append(True)
+        return pinned(store, SystemClock().now_ms())
+
+    assert discard(store, ["chk-1-1", "chk-2-1"], made[2:], (), pins) == ["chk-1-1"]
+    assert read_manifest(store, "chk-1-1") == made[0], "it can be opened again"
+    assert files_of(made[0]) <= set(store.list(""))
+    assert f"chk-2-1/{FILE_NAME}" not in store.list("")
+
+
+def test_a_reader_that_may_not_write_reads_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "pins").write_text("no folder")
+    PinnedCheckpoint(str(tmp_path), "chk-1-1").renew()
+    assert pinned(FileStore(tmp_path), 0) == frozenset()

@@ -10,18 +10,29 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from pyspark_weir import SavepointWriter
+from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.ids import Token
 from runtime.core.keygroups import range_of
 from runtime.core.messages import CheckpointKind
+from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected, OperatorFailure
+from runtime.hosts.local import run_local
+from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
+from runtime.io.memory_records import MemoryRecords
+from runtime.operators.functions import RowCollector
+from runtime.operators.plain_process import ProcessFunction, SubtaskContext
 from runtime.state.hashing import key_groups
 from runtime.state.objects import ObjectTable
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Assembly, Redeal, Rekey
+from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
 from spark_jobs.savepoints.tasks import _by_place
 from spark_jobs.state_rows import Opened, contents, find_state, rows
+from tests.hosts.jobs import Numbers, committed
 from tests.spark_jobs.visits import Seen, flow, visits
 
 VISITS = visits(0, 400).combine_chunks().to_batches()[0]
@@ -213,3 +224,74 @@ def test_every_kind_of_state_can_be_read(savepoint: Opened) -> None:
     assert {(row["value"], row["expires_at"]) for row in timers} == {(None, None)}
     assert sorted(int(row["place"]) for row in timers) == [(10 * n + 3600) * 1000 for n in range(40)]
     assert len(read(savepoint, "hourly", "fired")) == 128
+
+
+# ---------------------------------------------------------------- rows and lists of a state
+
+
+@pytest.mark.parametrize(("uid", "state"), [("totals", "aggregates"), ("hourly", "windows"), ("sliding", "panes")])
+def test_rows_of_a_state_make_the_state_again(savepoint: Opened, uid: str, state: str) -> None:
+    root = Path(savepoint.root)
+    table = TableRows.of(flow(root).compile(1), uid, state, 2)
+    held = find_state(savepoint, uid, state)
+    batches = [batch.select(held.stored.names[2:]) for batch in rows(savepoint, held, range(128))]
+    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    owners = key_groups(whole, table.keys, 128) * 2 // 128
+    parts = [whole.filter(pa.array(owners == index)) for index in range(2)]
+    store = FileStore(root)
+    made = {i: table.snapshot(i, [part], store, f"again-{uid}/{i}", lambda: 0) for i, part in enumerate(parts)}
+    assert read(opened(root, {uid: made}, 2), uid, state) == read(savepoint, uid, state)
+    assert made[0].key_types == savepoint.manifest.operators[uid].subtasks[0].key_types
+    with pytest.raises(JobRejected, match=f"{uid}: state '{state}' would have two rows with the same key"):
+        table.snapshot(0, [parts[0], parts[0].slice(0, 1)], store, "twice/0", lambda: 0)
+
+
+def test_bad_rows_of_a_state_are_refused_by_name(tmp_path: Path) -> None:
+    job = flow(tmp_path).compile(1)
+    with pytest.raises(JobRejected, match="totals: it has no state 'sums'; there are: aggregates"):
+        TableRows.of(job, "totals", "sums", 1)
+    with pytest.raises(JobRejected, match="state 'last' is keyed state without columns: fill it by a function"):
+        TableRows.of(job, "seen", "last", 1)
+    with pytest.raises(JobRejected, match="a sink has no state"):
+        TableRows.of(job, "totals-out", "aggregates", 1)
+    table = TableRows.of(job, "hourly", "windows", 1)
+    start = pa.array([0], pa.int64())
+    nulls = pa.record_batch({"user": ["a"], "window_start": start, "n:count": pa.nulls(1, pa.int64())})
+    with pytest.raises(JobRejected, match="hourly: column 'n:count' has no value in some rows"):
+        table.snapshot(0, [nulls], FileStore(tmp_path), "nulls/0", lambda: 0)
+
+
+class Lists(ProcessFunction):
+    """Gives its lists out with each row."""
+
+    def open(self, context: SubtaskContext) -> None:
+        self.own, self.all = context.list_state("own"), context.union_list_state("all")
+
+    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+        out.emit({"own": self.own.get(), "all": self.all.get()})
+
+
+def test_lists_are_dealt_to_the_subtasks_and_union_lists_given_to_each(tmp_path: Path) -> None:
+    """Nothing but the manifest is written, so no Spark is needed."""
+    job = Dataflow("lists")
+    schema = pa.schema([("own", pa.list_(pa.int64())), ("all", pa.list_(pa.string()))])
+    numbers = job.source("numbers", Numbers(total=5, splits=16))
+    numbers.process("lists", Lists, schema).sink("out", ParquetSink(str(tmp_path / "out")))
+    no_spark: Any = None
+    writer = SavepointWriter.new_savepoint(no_spark, job)
+    writer.write_list("lists", "own", list(range(10)), subtasks=3).write_list("lists", "all", ["a", "b"], subtasks=3)
+    with pytest.raises(JobRejected, match="state 'own' is written twice"):
+        writer.write_list("lists", "own", [], subtasks=3)
+    with pytest.raises(JobRejected, match="its states are cut into 3 subtasks"):
+        writer.write_list("lists", "other", [])
+    with pytest.raises(JobRejected, match="list state holds JSON values only"):
+        SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "own", [b"bytes"])
+    with pytest.raises(JobRejected, match="lists: it has no state 'other'; there are: all, own"):
+        SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "other", [])
+    written = writer.write(str(tmp_path / "made"))
+    records = MemoryRecords(token=Token(SystemClock().now_ms()), restore_from=written.folder)
+    run_local(job, parallelism=2, storage=str(tmp_path / "storage"), records=records)
+    found = {(tuple(row["own"]), tuple(row["all"])) for row in committed(tmp_path / "out")}
+    assert sorted(number for own, _ in found for number in own) == list(range(10))
+    assert len(found) == 2
+    assert {everything for _, everything in found} == {("a", "b")}

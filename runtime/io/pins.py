@@ -1,0 +1,62 @@
+"""Pins as files in the storage of a job; see `core.pins`.
+
+A reader pins first and opens the manifest then. Retention deletes the manifest first, looks for pins again, and deletes
+the other files then. So either the reader finds no manifest, or retention finds the pin.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from runtime.core.pins import PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
+from runtime.errors import CorruptState, EnvironmentFailure
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.ports import SnapshotStore
+
+PIN_MS: Final = 600_000  #: for which a pin holds; a reader on another host may have a clock that is a little off
+RENEWED_AFTER_MS: Final = 60_000
+KEPT_MS: Final = 3_600_000  #: after which a pin that has ended is deleted: its reader may just be renewing it
+
+log = structlog.get_logger()
+
+
+@dataclass
+class PinnedCheckpoint:
+    """The pin of one reader. Survives pickle: each task of a reader renews the same pin.
+
+    Args:
+        root: the storage of the job.
+        folder: of the checkpoint, in it.
+    """
+
+    root: str
+    folder: str
+    _name: str = field(default_factory=lambda: f"{PINS_FOLDER}/{secrets.token_hex(8)}.json")
+    _written_ms: int = 0
+
+    def renew(self) -> None:
+        """Writes the pin, unless it was written a short while ago. Where the storage cannot be written, it warns."""
+        now = SystemClock().now_ms()
+        if now - self._written_ms < RENEWED_AFTER_MS:
+            return
+        self._written_ms = now
+        pin = Pin(folder=self.folder, until_ms=now + PIN_MS)
+        try:
+            FileStore(self.root).put(self._name, [encode_pin(pin)])
+        except EnvironmentFailure as error:
+            log.warning("retention may delete the checkpoint while it is read", folder=self.folder, error=str(error))
+
+
+def pinned(store: SnapshotStore, now_ms: int) -> frozenset[str]:
+    """The folders of checkpoints that are being read. Pins that ended long ago are deleted."""
+    found: dict[str, Pin | None] = {}
+    for path in store.list(f"{PINS_FOLDER}/"):
+        try:
+            found[path] = decode_pin(store.get(path))
+        except CorruptState:
+            continue  # another master has deleted it
+    store.delete([path for path, pin in found.items() if pin is not None and pin.until_ms + KEPT_MS < now_ms])
+    return pinned_folders(found.values(), now_ms)

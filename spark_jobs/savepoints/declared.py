@@ -1,0 +1,49 @@
+"""The states that an operator or source of a job declares, found by opening it without rows."""
+
+from __future__ import annotations
+
+from runtime.blueprint import CompiledJob
+from runtime.core.graph import Role
+from runtime.core.ids import OperatorId, Token
+from runtime.core.keygroups import range_of
+from runtime.errors import JobRejected, OperatorFailure, WeirError
+from runtime.ports import OperatorContext
+from runtime.state.store import SubtaskState
+
+
+def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
+    """The empty state of an only subtask of the operator.
+
+    Raises:
+        JobRejected: there is no such operator, or it is a sink.
+        OperatorFailure: it cannot be opened.
+    """
+    known = [operator.uid for operator in job.graph.operators]
+    if uid not in known:
+        raise JobRejected("unknown-operator", uid, f"the job has no operator {uid!r}, only {', '.join(known)}")
+    name, groups = OperatorId(uid), job.graph.max_parallelism
+    role = job.graph.by_uid[name].role
+    if role is Role.SINK:
+        raise JobRejected("cannot-bootstrap", uid, "a sink has no state that can be written")
+    state = SubtaskState(range_of(0, groups, 1), groups, None)
+    context = OperatorContext(
+        job=job.name, uid=uid, index=0, parallelism=1, max_parallelism=groups, token=Token(0), state=state,
+        now_ms=lambda: 0,
+    )  # fmt: skip
+    code = job.sources[name].reader() if role is Role.SOURCE else job.operators[name]()
+    try:
+        code.open(context)
+    except WeirError:
+        raise
+    except Exception as error:
+        raise OperatorFailure(uid, 0, "open", error) from error
+    finally:
+        code.close()
+    return state
+
+
+def check_state(state: SubtaskState, uid: str, name: str) -> None:
+    """Raises JobRejected: the operator has no such state; those that it has are named."""
+    if name not in state.kinds:
+        own = ", ".join(sorted(known for known in state.kinds if not known.startswith("_"))) or "none"
+        raise JobRejected("unknown-state", uid, f"it has no state {name!r}; there are: {own}")

@@ -1,0 +1,98 @@
+"""Typed keyed state from the rows that it is to hold: a row for each key, as `weir-state` reads them.
+
+The table is the one that the operator declares, so its columns, types and key groups are those of the job. It knows no
+Spark; one call makes the state of one subtask. State of Python functions has no columns: a function fills it
+(`bootstrap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from runtime.blueprint import CompiledJob
+from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.graph import Partitioning
+from runtime.core.keygroups import range_of
+from runtime.errors import JobRejected
+from runtime.ports import SnapshotStore
+from runtime.state.schema import TableSchema
+from runtime.state.table import KeyedTable
+from spark_jobs.savepoints.declared import check_state, declared_state
+from spark_jobs.savepoints.tables import add_rows, value_types, write_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """Rows of one state of one operator or source. Survives pickle.
+
+    Args:
+        schema: the table's columns; types are open where only the rows tell them.
+        parallelism: subtasks that the state is cut into.
+    """
+
+    uid: str
+    schema: TableSchema
+    is_keyed: bool  #: behind `key_by`: the operator's keys have types in the manifest
+    max_parallelism: int
+    parallelism: int
+
+    @classmethod
+    def of(cls, job: CompiledJob, uid: str, name: str, parallelism: int) -> TableRows:
+        """Opens the operator to find the state.
+
+        Raises:
+            JobRejected: there is no such operator or state, or the state has no columns; all are named.
+        """
+        state = declared_state(job, uid)
+        check_state(state, uid, name)
+        kind = state.kinds[name]
+        table = state.tables.get(name)
+        if not isinstance(table, KeyedTable):
+            detail = f"state {name!r} is {kind} without columns: fill it by a function, or as a list"
+            raise JobRejected("cannot-bootstrap", uid, detail)
+        keyed = any(edge.target == uid and edge.partitioning is Partitioning.HASH for edge in job.graph.edges)
+        return cls(
+            uid=uid, schema=table.schema, is_keyed=keyed, max_parallelism=job.graph.max_parallelism,
+            parallelism=parallelism,
+        )  # fmt: skip
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that decide the key group."""
+        return tuple(self.schema.keys.names[place] for place in self.schema.partition_columns)
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.schema.keys.names, *self.schema.values.names]
+
+    def snapshot(
+        self, index: int, batches: Iterable[pa.RecordBatch], store: SnapshotStore, prefix: str, _: Callable[[], int]
+    ) -> SubtaskSnapshot:
+        """The state of subtask `index`, stored under `prefix`.
+
+        Args:
+            batches: rows whose key groups the subtask owns.
+
+        Raises:
+            JobRejected: two rows have the same key, or a type does not fit; operator, state and keys are named.
+        """
+        table = KeyedTable(self.schema, self.max_parallelism)
+        for batch in batches:
+            self._check_nulls(batch)
+            keys = [batch.column(name) for name in self.schema.keys.names]
+            add_rows(table, keys, [batch.column(name) for name in self.schema.values.names], self.uid)
+        groups = range_of(index, self.max_parallelism, self.parallelism)
+        types = {field.name: str(field.type) for field in table.schema.keys if field.name in self.keys}
+        return SubtaskSnapshot(
+            keyed={self.schema.name: write_table(store, prefix, table, groups)},
+            value_types=value_types(table),
+            key_types=types if self.is_keyed else {},
+        )
+
+    def _check_nulls(self, batch: pa.RecordBatch) -> None:
+        for field in self.schema.values:
+            if not field.nullable and batch.column(field.name).null_count:
+                raise JobRejected("null-value", self.uid, f"column {field.name!r} has no value in some rows")

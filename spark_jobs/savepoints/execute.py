@@ -38,8 +38,7 @@ from spark_jobs.state_rows import Opened
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_READERS: Final = 32  #: tasks that read the old state of one operator
-MAX_COPIERS: Final = 32
+MAX_COPIERS: Final = 8
 T = TypeVar("T")
 
 
@@ -236,7 +235,7 @@ class Execution:
         places: list[tuple[Redeal, int]] = []
         names: list[tuple[str, int]] = []
         for uid, redeal in self._redeals.items():
-            units += [(redeal, len(places), groups) for groups in units_of(redeal, MAX_READERS)]
+            units += [(redeal, len(places), groups) for groups in units_of(redeal)]
             names += [(uid, index) for index in range(redeal.parallelism)]
             places += [(redeal, index) for index in range(redeal.parallelism)]
         numbers = self.spark.range(0, len(units), 1, len(units))

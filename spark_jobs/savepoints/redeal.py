@@ -112,6 +112,12 @@ class Redeal:
         subtasks = self.opened.manifest.operators[self.uid].subtasks.values()
         return sorted({name for snapshot in subtasks for name, segments in snapshot.keyed.items() if segments})
 
+    @property
+    def nbytes(self) -> int:
+        """Of the files of keyed state."""
+        subtasks = self.opened.manifest.operators[self.uid].subtasks.values()
+        return sum(s.nbytes for one in subtasks for segments in one.keyed.values() for s in segments)
+
     # ------------------------------------------------------------ typed columns
 
     def _column_parts(self, table: KeyedTable) -> Iterator[Part]:

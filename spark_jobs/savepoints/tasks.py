@@ -31,6 +31,8 @@ Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
 
 PLACE: Final = "place"  #: the number of the subtask that a row goes to, among all that are written
+UNIT_BYTES: Final = 1 << 24  #: of old state files, compressed, that one task reads
+MAX_UNITS: Final = 256
 STORED: Final = pa.schema([("place", pa.int32()), ("snapshot", pa.binary())])
 PARTS: Final = pa.schema(
     [
@@ -212,10 +214,10 @@ def _pieces(store: FileStore, segment: Segment) -> Iterator[bytes]:
         yield data
 
 
-def units_of(redeal: Redeal, count: int) -> list[range]:
-    """The old key groups in `count` ranges at most."""
+def units_of(redeal: Redeal) -> list[range]:
+    """The old key groups in ranges, about `UNIT_BYTES` of files each, `MAX_UNITS` at most."""
     groups = redeal.opened.manifest.max_parallelism
-    count = min(count, groups)
+    count = min(groups, MAX_UNITS, 1 + redeal.nbytes // UNIT_BYTES)
     return [range_of(index, groups, count) for index in range(count)]
 
 

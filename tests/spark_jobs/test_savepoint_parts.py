@@ -26,11 +26,12 @@ from runtime.operators.functions import RowCollector
 from runtime.operators.plain_process import ProcessFunction, SubtaskContext
 from runtime.state.hashing import key_groups
 from runtime.state.objects import ObjectTable
+from spark_jobs.savepoints import tasks
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Assembly, Redeal, Rekey
 from spark_jobs.savepoints.table_rows import TableRows
 from spark_jobs.savepoints.tables import encode_key, key_groups_of, write_table
-from spark_jobs.savepoints.tasks import _by_place
+from spark_jobs.savepoints.tasks import _by_place, units_of
 from spark_jobs.state_rows import Opened, contents, find_state, rows
 from tests.hosts.jobs import Numbers, committed
 from tests.spark_jobs.visits import Seen, flow, visits
@@ -214,6 +215,16 @@ def test_rows_are_taken_place_by_place() -> None:
 
     found = {place: [row for batch in mine for row in batch["row"].to_pylist()] for place, mine in _by_place(batches())}
     assert found == {0: [0, 0], 2: [2, 2, 2, 2], 3: [3], 5: [5]}
+
+
+def test_old_state_is_read_in_as_many_ranges_as_its_size_asks_for(
+    savepoint: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redeal = Redeal(opened=savepoint, uid="totals", parallelism=2, max_parallelism=64)
+    assert units_of(redeal) == [range(128)]
+    monkeypatch.setattr(tasks, "UNIT_BYTES", redeal.nbytes // 3)
+    assert 3 <= len(units_of(redeal)) <= 5
+    assert [group for unit in units_of(redeal) for group in unit] == list(range(128))
 
 
 def test_every_kind_of_state_can_be_read(savepoint: Opened) -> None:

@@ -206,23 +206,6 @@ def test_operators_are_removed_renamed_and_added(
     assert rows_in(tmp_path / "again", "seen", "last") == rows_in(stopped / "savepoint", "seen", "last")
 
 
-def test_the_rows_of_a_state_become_that_state(spark: SparkSession, stopped: Path, tmp_path: Path) -> None:
-    """What was read as a frame, such as the positions of a source, is written as one."""
-    place, writer = stopped / "savepoint", SavepointWriter.new_savepoint(spark, flow(tmp_path))
-    for uid, state in (("visits", "files"), ("totals", "aggregates")):
-        frame = spark.read.format("weir-state").option("operator", uid).option("state", state).load(str(place))
-        writer.write_state(uid, state, frame.where("state is not null"), subtasks=2)
-    written = writer.write(str(tmp_path / "made"))
-    for uid, state in (("visits", "files"), ("totals", "aggregates")):
-        assert rows_in(Path(written.folder), uid, state) == rows_in(place, uid, state)
-    twice = frame.unionByName(frame.limit(1))
-    again = SavepointWriter.new_savepoint(spark, flow(tmp_path)).write_state("totals", "aggregates", twice, subtasks=2)
-    with pytest.raises(JobRejected, match="totals: state 'aggregates' would have two rows with the same key: 'user-"):
-        again.write(str(tmp_path / "twice"))
-    with pytest.raises(JobRejected, match="its rows have no column 'n:count'"):
-        again.write_state("hourly", "windows", frame.drop("n:count"))
-
-
 def rows_in(savepoint: Path, operator: str, state: str) -> list[dict[str, Any]]:
     opened = open_checkpoint(str(savepoint))
     found = rows(opened, find_state(opened, operator, state), range(opened.manifest.max_parallelism))

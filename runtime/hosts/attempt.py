@@ -51,7 +51,7 @@ from runtime.core.events import (
 from runtime.core.ids import CheckpointId, OperatorId
 from runtime.core.lifecycle import RunEvent
 from runtime.core.messages import CheckpointKind
-from runtime.errors import EnvironmentFailure, WeirError
+from runtime.errors import EnvironmentFailure, JobRejected, WeirError
 from runtime.hosts.backlog import Backlog
 from runtime.hosts.completion import Timings, complete
 from runtime.hosts.epochs import EpochCommits
@@ -399,7 +399,8 @@ class Attempt:
             self._epochs.on_recorded(manifest)
         except (WeirError, OSError) as error:
             detail = f"checkpoint {manifest.checkpoint} cannot be committed: {error}"
-            failed = Outcome(OutcomeKind.FAILED, detail, outage=is_outage(error), intact=True)
+            final = isinstance(error, JobRejected)
+            failed = Outcome(OutcomeKind.FAILED, detail, final=final, outage=is_outage(error), intact=True)
             self._post(partial(self._end, failed))
             self._uncommitted = manifest.checkpoint
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from runtime.core.checkpoint import Manifest
 from runtime.core.commit import owed, permit_for_recorded
 from runtime.core.ids import OperatorId, Token
+from runtime.errors import JobRejected
 from runtime.ports import Sink, SinkCommitter
 
 
@@ -20,9 +21,13 @@ class EpochCommits:
 
         Raises:
             EnvironmentFailure: a target failed. Sinks before it have committed.
+            JobRejected: a sink refuses, for good; it is named.
         """
         permit = permit_for_recorded(manifest, self._token)
         for uid, committables in owed(manifest).items():
             if uid not in self._committers:
                 self._committers[uid] = self._sinks[uid].committer()
-            self._committers[uid].commit_epoch(permit, committables)
+            try:
+                self._committers[uid].commit_epoch(permit, committables)
+            except JobRejected as error:
+                raise JobRejected(error.code, f"{uid}.{error.field}", error.detail) from error

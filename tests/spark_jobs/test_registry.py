@@ -121,7 +121,7 @@ def test_an_import_that_hangs_is_listed_with_its_package_and_the_rest_works(tmp_
 
 def test_a_pipeline_under_an_entry_point_of_another_name_is_found(process: Command, site: Path) -> None:
     install(site, "acme", MODULE.format(name="sums", about="x"), "totals")
-    where = ("--pipeline", "sums", "--inputs", "/inputs", "--parallelism", "1")
+    where = ("--pipeline", "sums", "--parallelism", "1")
     answer = process("compile", *where, PYTHONPATH=os.pathsep.join([str(site), str(ROOT)]))
     assert answer.code == 1, "it is found, and makes no dataflow"
     assert answer.json["error"]["code"] == "stage-failed"

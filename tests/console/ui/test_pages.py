@@ -108,7 +108,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "finished" in blocks.live(response)["graph"]
     assert "213 checkpoint Completed" in said
     assert "48213" in said
-    assert "log: /spark/work/app-20261122121314-0000/4/stderr" in said
+    assert "log: /scratch/app-20261122121314-0000/4/stderr" in said
     assert "Late records 0" in said
     assert "slot 1 was lost: its control connection closed" in said
 

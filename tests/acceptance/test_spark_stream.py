@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def words(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> WordCount:
-    words = WordCount(checkout, tmp_path_factory.mktemp("words"), pipeline="spark_wordcount")
+    words = WordCount(checkout, tmp_path_factory.mktemp("words"), "spark-words", pipeline="spark_wordcount")
     until(words.is_exact, PATIENCE_S)
     return words
 
@@ -76,10 +76,11 @@ def survive(words: WordCount) -> None:
 
 
 def test_the_stage_stands_beside_the_run_and_reports(words: WordCount) -> None:
-    until(lambda: stage(words)["state"] == "running" and (stage(words)["live"] or {}).get("figures"), PATIENCE_S)
-    figures = {one["label"]: one["value"] for one in stage(words)["live"]["figures"]}
-    assert figures["Epochs written"] > 0
-    assert figures["Batch duration"] > 0
+    def figures() -> dict[str, float]:
+        return {one["label"]: one["value"] for one in (stage(words)["live"] or {}).get("figures", [])}
+
+    until(lambda: stage(words)["state"] == "running" and figures().get("Epochs written", 0) > 0, PATIENCE_S)
+    assert figures()["Batch duration"] > 0
     assert "next_epoch_lines" in words.run["live"]["counters"]
 
 

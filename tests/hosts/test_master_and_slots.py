@@ -316,7 +316,7 @@ def test_a_silent_slot_is_noticed_while_an_id_is_waited_for(tmp_path: Path, sile
     """S2-17: the other half; the heartbeats of the others are told apart from its silence."""
     records = Troubled()
     records.let_go = threading.Event()
-    with master(tmp_path, 2, records, heartbeat_timeout_ms=500) as stage:
+    with master(tmp_path, 2, records, heartbeat_timeout_ms=2_000) as stage:
         stage.deploy()
         until(lambda: _beat_until_over(stage, 1 - silent), PATIENCE_S)
         records.let_go.set()

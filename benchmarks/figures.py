@@ -25,6 +25,7 @@ MODULES: Final = {
     "W9": "benchmarks.state_size",
     "W11": "benchmarks.recovery.measure",
     "W14": "benchmarks.scaling",
+    "W15": "benchmarks.modes.measure",
 }
 
 

@@ -1,0 +1,130 @@
+"""W15: how fast a bounded job is in BATCH, beside the same program in STREAMING and beside Spark SQL written by hand.
+
+Two inputs: a year of flights in CSV files with three tables from Spark (336,776 rows, where fixed costs are most of
+it), and Parquet files as W7 has them, with a hundred million rows. The ways take turns, each in a process of its own.
+Their outputs are compared with that of SQL, row for row.
+"""
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from benchmarks import inputs
+from benchmarks.figures import Figure, Plan, Report
+from benchmarks.modes.one import SMALL, WAYS, WHOLE, Run
+from benchmarks.ratios import ratio
+from benchmarks.workloads import WORKLOADS
+from spark_jobs import nycflights
+from spark_jobs.feeder import Plan as Feed
+from spark_jobs.feeder import feed
+
+TITLE: Final = "a bounded job in BATCH, beside STREAMING and beside Spark SQL by hand"
+TIME_BOX_S: Final = 2_400.0
+STEP_S: Final = 45.0
+ROUNDS: Final = 3
+ROWS: Final = {"flights": 336_776, "windows": 100_000_000}
+SMALL_ROWS: Final = {"flights": 20_000, "windows": 4_000_000}
+COLUMNS: Final = {
+    "flights": "carrier, name, origin, window_start::timestamp, window_end::timestamp, flights, mean_delay, max_delay,"
+    " cancelled, wet, max_wind, mean_arrival_delay",
+    "windows": "key, window_start::timestamp, count, sum",
+}
+_APART: Final = """
+    with one as (select {columns} from read_parquet('{one}/*.parquet')),
+    other as (select {columns} from read_parquet('{other}/*.parquet')),
+    apart as ((from one except all from other) union all (from other except all from one))
+    select (select count(*) from apart), (select count(*) from other)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Seconds by way, of one job."""
+
+    job: str
+    seconds: dict[str, float]
+
+
+def steps(plan: Plan) -> int:
+    return len(ROWS) * len(WAYS) * (plan.rounds or ROUNDS)
+
+
+def run(plan: Plan) -> Report:
+    for job in ROWS:
+        _write_inputs(job, plan.folder / "inputs" / job)
+    found: list[Round] = []
+    wrong: list[str] = []
+    for turn in range(plan.rounds or ROUNDS):
+        for job in ROWS:
+            found.append(_round(plan, job, turn, wrong))
+            plan.tell(report(found, wrong))
+    return report(found, wrong)
+
+
+def _write_inputs(job: str, folder: Path) -> None:
+    for phase, rows in ((SMALL, SMALL_ROWS[job]), (WHOLE, ROWS[job])):
+        if job == "windows":
+            inputs.write(WORKLOADS["W7"], folder / phase, rows)
+            continue
+        (folder / phase).mkdir(parents=True)
+        for _ in feed(nycflights.read_flights().slice(0, rows), folder / phase, Feed(files=max(12, rows // 1_000)), 0):
+            pass
+
+
+def _round(plan: Plan, job: str, turn: int, wrong: list[str]) -> Round:
+    """Each way once; the next round begins with another, so that no one always comes first."""
+    names = list(WAYS)
+    runs = {
+        way: Run(way=way, job=job, inputs=str(plan.folder / "inputs" / job), folder=str(plan.folder / way))
+        for way in names[turn % len(names) :] + names[: turn % len(names)]
+    }
+    seconds = {}
+    for way, one in runs.items():
+        shutil.rmtree(one.folder, ignore_errors=True)
+        seconds[way] = took(one)
+        plan.step(f"round {turn + 1}, {job}, {way}")
+    for way, one in runs.items():
+        wrong += differences(job, way, one.output(WHOLE), runs["sql"].output(WHOLE))
+    for one in runs.values():
+        shutil.rmtree(one.folder)
+    return Round(job=job, seconds=seconds)
+
+
+def took(one: Run) -> float:
+    """Runs it in a process of its own, whose log goes to that of the measurement."""
+    command = [sys.executable, "-m", "benchmarks.modes.one", json.dumps(asdict(one))]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return float(printed.splitlines()[-1])
+
+
+def differences(job: str, way: str, output: str, answer: str) -> list[str]:
+    """What is wrong with the rows of one way, in words."""
+    with duckdb.connect(config={"threads": 2}) as database:
+        query = _APART.format(columns=COLUMNS[job], one=output.replace("'", "''"), other=answer.replace("'", "''"))
+        counted = database.execute(query).fetchone()
+    assert counted is not None, "a count has a row"
+    apart, rows = counted
+    return [f"{job}, {way}: {apart:,} rows differ of {rows:,}"] if apart or not rows else []
+
+
+def report(found: Sequence[Round], wrong: Sequence[str]) -> Report:
+    figures, lines = [], []
+    for job in dict.fromkeys(one.job for one in found):
+        rounds = [one.seconds for one in found if one.job == job]
+        for other in ("sql", "streaming"):
+            pairs = ratio([(seconds["batch"], seconds[other]) for seconds in rounds])
+            figure = Figure(name=f"{job}: time of BATCH to that of {other}", value=pairs.median, unit="x", digits=2)
+            figures.append(replace(figure, low=pairs.low, high=pairs.high, runs=pairs.runs))
+        medians = {way: statistics.median(seconds[way] for seconds in rounds) for way in WAYS}
+        told = "; ".join(f"{way} {seconds:.1f} s" for way, seconds in medians.items())
+        lines.append(f"{job}, {ROWS[job]:,} rows: {told} (medians of {len(rounds)})")
+    details = {"rounds": [asdict(one) for one in found]}
+    return Report(figures=tuple(figures), lines=tuple(lines), wrong=tuple(wrong), details=details)

@@ -1,0 +1,148 @@
+"""One way to run one bounded job, in a process of its own: `python -m benchmarks.modes.one '{"way": "batch", …}'`.
+
+The job runs twice in the same Spark: first on the small input, which loads classes and starts workers, then on the
+whole one, which is timed, from the call to the commit of its output. In STREAMING seconds go from "running" to the
+record of the last checkpoint, as in every other workload. It prints the seconds of the second run.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import slots
+from benchmarks.protocol import Task
+from benchmarks.systems import spark as structured
+from benchmarks.systems import weir
+from benchmarks.workloads import WORKLOADS
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.core.coordinator import CoordinatorSettings
+from runtime.dataflow import Dataflow
+from runtime.hosts.spark import SparkLauncher
+from runtime.pipelines import PipelineContext
+from spark_jobs import nycflights, oracle
+from spark_jobs.batch.run import run_batch
+from spark_jobs.pipelines.flights import PIPELINE as FLIGHTS
+from spark_jobs.pipelines.tables import history
+from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, WEATHER_FILE, read_csv
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.stages.tables import SETTINGS as TABLE_SETTINGS
+from spark_jobs.stages.tables import inputs_of, materialise
+
+CORES: Final = 2
+MEMORY: Final = "4g"  #: of the JVM, as the peers of other workloads have it
+SMALL, WHOLE = "small", "whole"
+CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
+
+#: Runs a job over an input of that name; gives the seconds.
+Timed = Callable[[str], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """`inputs` has a folder for each of small and whole; `folder` takes output and checkpoints."""
+
+    way: str
+    job: str
+    inputs: str
+    folder: str
+
+    def output(self, phase: str) -> str:
+        return str(Path(self.folder) / phase / "out")
+
+    def storage(self, phase: str) -> str:
+        return str(Path(self.folder) / phase / "storage")
+
+    @property
+    def task(self) -> Task:
+        """Of the windows: W7's, over all files."""
+        return replace(WORKLOADS["W7"].task(weir.__name__.rpartition(".")[2], self.folder), inputs=self.inputs)
+
+
+def flow_of(run: Run, phase: str) -> Dataflow:
+    if run.job == "flights":
+        parameters = {"flights_dir": f"{run.inputs}/{phase}", "output_dir": run.output(phase), "bounded": True}
+        return FLIGHTS.dataflow(parameters, PipelineContext(str(Path(run.folder) / phase / "tables")))
+    flow = Dataflow(f"windows-{phase}")
+    rows = flow.source("numbers", weir.source_of(run.task, phase, 0))
+    weir.window(rows).sink("out", ParquetSink(run.output(phase)))
+    return flow
+
+
+def query_of(run: Run, phase: str, spark: SparkSession) -> DataFrame:
+    """The same in SQL, written by hand."""
+    folder = f"{run.inputs}/{phase}"
+    if run.job == "flights":
+        airlines = read_csv(spark, nycflights.locate("airlines.csv"), AIRLINES)
+        weather = read_csv(spark, nycflights.locate("weather.csv"), WEATHER_FILE, nycflights.NULL)
+        flights = read_csv(spark, Path(folder), FLIGHT_FILES).drop("arr_delay")
+        arrived = flights.join(history(spark), ["time_hour", "carrier", "flight"], "left")
+        return oracle.answer(arrived, airlines, weather)
+    columns = structured.COLUMNS.format(key="bigint")
+    return structured.window(spark.read.schema(columns).parquet(folder), run.task)
+
+
+@contextmanager
+def streaming(run: Run) -> Iterator[Timed]:
+    """Tables from Spark are written before, and are not in the seconds."""
+    settings = SparkSettings.from_environment("bench tables", cores=CORES)
+    tables = {**settings.extra, **TABLE_SETTINGS}
+    for phase in (SMALL, WHOLE):
+        materialise(inputs_of(flow_of(run, phase)), lambda: spark_session(replace(settings, extra=tables)))
+    launcher = SparkLauncher("bench", f"local[{CORES}]")
+    try:
+        yield lambda phase: slots.run(flow_of(run, phase), CORES, launcher, run.storage(phase), CHECKPOINTS).seconds
+    finally:
+        launcher.close()
+
+
+@contextmanager
+def batch(run: Run) -> Iterator[Timed]:
+    with _session() as spark:
+
+        def timed(phase: str) -> float:
+            begun = time.monotonic()
+            run_batch(flow_of(run, phase), parallelism=CORES, spark=spark, storage=run.storage(phase))
+            return time.monotonic() - begun
+
+        yield timed
+
+
+@contextmanager
+def sql(run: Run) -> Iterator[Timed]:
+    with _session() as spark:
+
+        def timed(phase: str) -> float:
+            begun = time.monotonic()
+            query_of(run, phase, spark).write.parquet(run.output(phase))
+            return time.monotonic() - begun
+
+        yield timed
+
+
+WAYS: Final[Mapping[str, Any]] = {"streaming": streaming, "batch": batch, "sql": sql}
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    settings = replace(SparkSettings.for_batch("bench", cores=CORES), driver_memory=MEMORY, shuffle_partitions=CORES)
+    with spark_session(settings) as spark:
+        yield spark
+
+
+def main() -> None:
+    run = Run(**json.loads(sys.argv[1]))
+    with WAYS[run.way](run) as timed:
+        timed(SMALL)
+        seconds = timed(WHOLE)
+    sys.stdout.write(f"{seconds}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -351,7 +351,7 @@ def context(token: Token, index: int) -> OperatorContext:
     )
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(TwoPhaseCommit, 80), (TwoPhaseCommitWithLog, 30)])
+@pytest.mark.parametrize(("machine", "examples"), [(TwoPhaseCommit, 40), (TwoPhaseCommitWithLog, 30)])
 def test_the_parquet_sink_shows_what_a_model_of_two_phase_commit_says(
     machine: type[RuleBasedStateMachine], examples: int
 ) -> None:

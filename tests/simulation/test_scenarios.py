@@ -164,7 +164,7 @@ def test_at_least_once_loses_nothing_in_a_crash_but_brings_some_again() -> None:
     for mode in CheckpointMode:
         settings = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0, mode=mode)
         worlds = []
-        for seed in range(40):
+        for seed in SEEDS:
             crash = Incident(recorded(CheckpointKind.CHECKPOINT, 2), lambda s: s.crash_slot(0))
             worlds.append(live(plan(passing(), settings, crash, again=False), seed))
         surplus[mode] = sum(s.surplus.total() for s in worlds)

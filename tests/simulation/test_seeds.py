@@ -5,7 +5,7 @@ import pytest
 from runtime.testing.__main__ import main
 from runtime.testing.simulation import simulate
 
-SEEDS, BLOCK = 40, 10  # `make simulate` tries more
+SEEDS, BLOCK = 20, 10  # `make simulate` tries more
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))

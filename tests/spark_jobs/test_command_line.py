@@ -157,6 +157,7 @@ def stand(tmp_path: Path, params: object, **env: str) -> Stood:
     return Stood(code, lines, (tmp_path / "stderr").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_stage_of_the_tables_writes_once_and_ends(tmp_path: Path) -> None:
     """The three tables of the demo, each row of them; what is complete needs no Spark."""

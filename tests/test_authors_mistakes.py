@@ -139,6 +139,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         "path.*hdfs:/host/out.*folder",
     ),
     "a URL without slashes": (lambda: stream().sink("step", ParquetSink("s3:bucket")), "path.*s3:bucket.*folder"),
+    "a variable": (lambda: stream().sink("step", ParquetSink("$HOME/out")), "path.*variables are not expanded"),
+    "a blank before a folder": (lambda: stream().sink("step", ParquetSink(" /tmp/out")), "path.*white space"),
     "a home folder": (lambda: stream().sink("step", ParquetSink("~/out")), "path.*~/out.*not expanded"),
     "rows wait less than no time": (
         lambda: keyed().batches("step", lambda batch: batch, max_rows=0, max_wait_ms=1),

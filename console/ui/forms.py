@@ -22,7 +22,7 @@ _SETTINGS_HELP = {
     "checkpoint_mode": "At least once: no channel waits for a barrier, and a restart may handle records again.",
     "checkpoint_interval_ms": "From the start of one checkpoint to the start of the next.",
     "checkpoint_timeout_ms": "A checkpoint that takes longer is given up.",
-    "min_pause_ms": "Left between the end of one checkpoint and the start of the next.",
+    "min_pause_ms": "Left between a completed checkpoint and the next. A failed one is tried again at once, but once.",
     "max_concurrent_checkpoints": "So many may be under way at once.",
     "tolerable_failed_checkpoints": "More failures in a row restart the job. Empty: none ever does.",
     "retained_checkpoints": "Completed checkpoints that are kept; savepoints are always kept.",

@@ -68,6 +68,10 @@ def check_folder(uid: str, argument: str, path: object) -> None:
     """Raises JobRejected: as a path it would name a local folder that nobody means, such as "s3:" or "~"."""
     if str(path).startswith("~"):
         raise rejected(uid, argument, f"{path}: ~ is not expanded; write the path of the home folder")
+    if str(path).startswith("$"):
+        raise rejected(uid, argument, f"{path}: variables are not expanded; write the path that it stands for")
+    if str(path) != str(path).strip():
+        raise rejected(uid, argument, f"{str(path)!r} begins or ends with white space")
     if _URL.match(str(path)):
         problem = f"{path} is a URL: connectors read and write folders of a file system that every host mounts"
         raise rejected(uid, argument, problem)

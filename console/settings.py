@@ -286,6 +286,7 @@ CELERY_TASK_ROUTES = {
     "console.jobs.tasks.compile_version": {"queue": "stages"},
     "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
     "console.operations.tasks.reconcile": {"queue": "housekeeping"},
+    "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
 }
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next run's wake-up
@@ -301,6 +302,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "console.operations.tasks.reconcile",
         "schedule": schedule(WEIR_RECONCILE_S),
         "options": {"expires": 3},
+    },
+    "remove-lineage-folders": {
+        "task": "console.operations.tasks.remove_lineage_folders",
+        "schedule": schedule(60),
+        "options": {"expires": 60},
     },
     "sync-pipelines": {
         "task": "console.jobs.tasks.sync_pipelines",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import signal
 import threading
@@ -33,8 +34,8 @@ LOCK_POLL_S: Final = 0.25
 REPORT_S: Final = 1.0
 ORPHANED: Final = 7  #: exit code when the supervisor is gone
 
-#: How the console writes a figure. "lag": what is left after the operator's counter `next_epoch_<uid>`.
-FigureKind = Literal["count", "rate", "ms", "text", "lag"]
+#: How the console writes a figure.
+FigureKind = Literal["count", "rate", "bytes", "ms", "text"]
 
 
 class StageFailure(WeirError):
@@ -105,7 +106,7 @@ class Standing:
 
     def write_report(self) -> bool:
         """Writes the newest report now. False: the supervisor is gone, or the process is ending."""
-        figures = [{"label": one.label, "value": one.value, "kind": one.kind} for one in self._figures]
+        figures = [{"label": one.label, "value": _finite(one.value), "kind": one.kind} for one in self._figures]
         line = json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n"
         try:
             with self._writing:
@@ -162,6 +163,11 @@ def read_params(stdin: TextIO) -> Mapping[str, Any]:
 def stop_on_sigterm(stopping: threading.Event) -> None:
     """SIGTERM asks the stage to end between two steps."""
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+
+
+def _finite(value: float | str | None) -> float | str | None:
+    """JSON has no other numbers; Spark has NaN for a rate that it does not know."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _end_with(stdin: TextIO) -> None:

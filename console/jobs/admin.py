@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from console.accounts.read_only import ReadOnlyAdmin
-from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
+from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.services import DESCRIPTION_LENGTH_MAX, schema_of
 from runtime.redaction import masked
 
@@ -85,3 +85,20 @@ class RunAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "job__name", "failure__message")
     date_hierarchy = "created_at"
     inlines = (AttemptInline,)
+
+
+@admin.register(StandingStage)
+class StandingStageAdmin(ReadOnlyAdmin):
+    fields = (
+        "run", "operator", "verb", "state", "deaths", "reason", "token", "lease_owner", "live", "live_at", "created_at",
+    )  # fmt: skip
+    list_display = ("id", "job", "run", "operator", "verb", "state", "deaths", "live_at", "lease_owner", "created_at")
+    list_filter = ("state", "verb", "run__job__pipeline")
+    list_select_related = ("run__job",)
+    search_fields = ("operator", "reason", "run__job__name", "=run__id")
+    date_hierarchy = "created_at"
+    ordering = ("-id",)
+
+    @admin.display(ordering="run__job__name")
+    def job(self, stage: StandingStage) -> str:
+        return stage.run.job.name

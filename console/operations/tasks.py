@@ -2,9 +2,14 @@
 
 from celery import shared_task
 
-from console.operations import reconciler
+from console.operations import lineage_folders, reconciler
 
 
 @shared_task
 def reconcile() -> None:
     reconciler.reconcile()
+
+
+@shared_task
+def remove_lineage_folders() -> None:
+    lineage_folders.remove_unneeded()

@@ -3,10 +3,9 @@
 A stage reports figures with the way in which each is written; it decides which ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
 
 import msgspec
 import structlog
@@ -16,8 +15,6 @@ from console.ui import formats
 from console.ui.formats import Quantity
 
 log = structlog.get_logger(__name__)
-
-COUNTER: Final = "next_epoch_"  #: of a run's live numbers, before the uid: what its operator has come to
 
 
 class FigureLive(msgspec.Struct, frozen=True):
@@ -47,18 +44,17 @@ class StageView:
 
 
 def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[StageView, ...]:
-    counters = ((run.live or {}).get("counters") or {}) if run else {}
-    return tuple(_view(stage, counters) for stage in stages)
+    return tuple(_view(stage) for stage in stages)
 
 
-def _view(stage: StandingStage, counters: Mapping[str, Any]) -> StageView:
+def _view(stage: StandingStage) -> StageView:
     return StageView(
         operator=stage.operator,
         state=stage.state,
         deaths=stage.deaths,
         note=stage.reason if stage.state != StageState.ENDED else "",
         reported_at=stage.live_at,
-        figures=tuple((one.label, _written(one, stage.operator, counters)) for one in _report(stage).figures),
+        figures=tuple((one.label, _written(one)) for one in _report(stage).figures),
     )
 
 
@@ -71,7 +67,7 @@ def _report(stage: StandingStage) -> ReportLive:
         return ReportLive()
 
 
-def _written(figure: FigureLive, operator: str, counters: Mapping[str, Any]) -> Quantity:
+def _written(figure: FigureLive) -> Quantity:
     value = figure.value
     if isinstance(value, str) or value is None:
         return formats.MISSING if value is None else Quantity(value)
@@ -80,8 +76,7 @@ def _written(figure: FigureLive, operator: str, counters: Mapping[str, Any]) -> 
             return formats.rate(value)
         case "ms":
             return formats.duration(value)
-        case "lag":
-            reached = counters.get(f"{COUNTER}{operator}")
-            return formats.MISSING if reached is None else Quantity(formats.count(max(int(value) - int(reached), 0)))
+        case "bytes":
+            return formats.size(int(value))
         case _:
             return Quantity(formats.count(int(value)))

@@ -3,6 +3,7 @@
     epochs/000000000042/     an epoch: Parquet files, read in the order of their names, and `_weir.json`
     epochs/.000000000043-17  an epoch that the process with token 17 is writing aside
     released.json            how far epochs have been deleted: every one below `below`
+    read/17-2-41             subtask 2 of attempt 17 has read the epochs below 41: for back-pressure only
     spark/                   Spark's checkpoint of the query
 
 An epoch appears by one rename, whole and durable. It is never changed, and deleted only once no retained checkpoint
@@ -12,6 +13,7 @@ needs it. Epochs are numbered from 0, without a gap.
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from runtime.connectors.durable import make_folder, rename_without_replacing, sy
 
 CONTENTS: Final = "_weir.json"  #: hidden from readers of Parquet folders
 _DIGITS: Final = 12
+_READ: Final = "read"
+_NOTE: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,21 @@ class EpochFolder:
         """One more than the newest epoch that was ever written."""
         return max([self.released_below(), *(number + 1 for number in self._numbers())])
 
+    def read_below(self) -> int:
+        """The subtasks of the newest attempt have read all epochs below this number, as far as they have noted it."""
+        notes = self._read_notes()
+        newest = max((token for token, _, _ in notes), default=0)
+        read = min((below for token, _, below in notes if token == newest), default=0)
+        return max(read, self.released_below())
+
+    def size(self, number: int) -> int:
+        """Bytes of an epoch; 0: it is not there any more."""
+        try:
+            with os.scandir(self.epochs / _name(number)) as entries:
+                return sum(entry.stat().st_size for entry in entries)
+        except FileNotFoundError:
+            return 0
+
     # ------------------------------------------------------------ writing
 
     @contextlib.contextmanager
@@ -87,6 +106,30 @@ class EpochFolder:
         make_folder(self.epochs)
         for leftover in self.epochs.glob(".*"):
             shutil.rmtree(leftover, ignore_errors=True)
+
+    # ------------------------------------------------------------ positions of readers
+
+    def note_read(self, token: int, index: int, below: int) -> None:
+        """Replaces what the subtask, and its predecessors in older attempts, have noted.
+
+        The note bounds what is unread. No correctness rests on it, so it is not made durable. Raises OSError.
+        """
+        folder = self.path / _READ
+        folder.mkdir(parents=True, exist_ok=True)
+        note = folder / f"{token}-{index}-{below}"
+        note.touch()
+        for other, subtask, position in self._read_notes():
+            if other < token or ((other, subtask) == (token, index) and position != below):
+                (folder / f"{other}-{subtask}-{position}").unlink(missing_ok=True)
+
+    def _read_notes(self) -> list[tuple[int, int, int]]:
+        """Token, subtask and position of each."""
+        try:
+            with os.scandir(self.path / _READ) as entries:
+                found = [_NOTE.fullmatch(entry.name) for entry in entries]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [(int(one[1]), int(one[2]), int(one[3])) for one in found if one]
 
     # ------------------------------------------------------------ releasing
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.epochs import MAX_BACKLOG
 from runtime.dataflow import Dataflow
 from runtime.operators.aggregates import Count
 from runtime.pipelines import Pipeline, PipelineContext
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
 
 
 class SparkWordsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`lines_dir`: text files, read as they appear. `files_per_epoch`: most that one batch of Spark's takes."""
+    """`lines_dir`: text files, read as they appear.
+
+    `files_per_epoch`: most that one batch of Spark's takes. `max_backlog`: epochs that may wait for the job.
+    """
 
     lines_dir: str
     output_dir: str
     files_per_epoch: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_backlog: Annotated[int, Meta(ge=1)] = MAX_BACKLOG
 
 
 def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -38,7 +43,9 @@ def build(params: SparkWordsParams, context: PipelineContext) -> Dataflow:
         return spark.readStream.option("maxFilesPerTrigger", params.files_per_epoch).text(params.lines_dir)
 
     flow = Dataflow("spark_wordcount")
-    each = flow.source("lines", from_spark_stream(lines)).flat_map("words", words, pa.schema([("word", pa.string())]))
+    each = flow.source("lines", from_spark_stream(lines, max_backlog=params.max_backlog)).flat_map(
+        "words", words, pa.schema([("word", pa.string())])
+    )
     each.key_by("word").aggregate("counts", {"count": Count()}).sink("parquet", ParquetSink(params.output_dir))
     return flow
 

@@ -9,7 +9,10 @@ one of them is older than a crash explains, rows would be lost or repeated, and 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime.connectors.epochs import EpochFolder
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 VERB: Final = STAGE
 POLL_S: Final = 0.25
+IDLE_S: Final = 10.0  #: after a batch
+_PROCESSING: Final = "Processing new data"  #: of `StreamingQuery.status`
+_BATCH: Final = "addBatch"  #: of the durations of a batch
 CORES: Final = 2  #: of a cluster, or threads of a local Spark
 _CONF: Final = {
     "spark.cores.max": str(CORES),  # a query lasts: without it it would take all of a cluster
@@ -61,7 +67,7 @@ def _run(standing: Standing, source: EpochSource, folder: EpochFolder, spark: Sp
         raise
     columns = checked_columns(frame, standing.operator, streaming=True)
     _must_match(columns, read_columns(str(standing.columns), standing.operator), standing.operator)
-    writer = EpochWriter(folder, standing)
+    writer = EpochWriter(folder, standing, UnreadEpochs(folder, source.max_backlog, source.max_backlog_bytes))
     query = (
         frame.writeStream.foreachBatch(writer.write)
         .option("checkpointLocation", folder.spark_checkpoint.as_uri())
@@ -119,53 +125,128 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:1_000] if lines else type(error).__name__
 
 
-class EpochWriter:
-    """Makes epochs of batches. `write` is called from a thread of Spark's, one batch at a time."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What the job has not read. `bound`: which bound that reaches, as a sentence; "": none."""
 
-    def __init__(self, folder: EpochFolder, standing: Standing) -> None:
-        self._folder, self._standing = folder, standing
+    epochs: int
+    nbytes: int
+    bound: str
+
+
+class UnreadEpochs:
+    """How far the query may be ahead of the job. May be used by two threads."""
+
+    def __init__(self, folder: EpochFolder, max_epochs: int, max_bytes: int) -> None:
+        self._folder, self._max_epochs, self._max_bytes = folder, max_epochs, max_bytes
+        self._sizes: Mapping[int, int] = {}  #: by number; an epoch never changes
+
+    def measure(self, next_number: int) -> Unread:
+        known, numbers = self._sizes, range(self._folder.read_below(), next_number)
+        self._sizes = sizes = {number: known.get(number) or self._folder.size(number) for number in numbers}
+        epochs, nbytes = len(sizes), sum(sizes.values())
+        return Unread(epochs, nbytes, self._bound(epochs, nbytes))
+
+    def _bound(self, epochs: int, nbytes: int) -> str:
+        if epochs >= self._max_epochs:
+            return f"the query waits: the job has not read {epochs:,} epochs, and max_backlog is {self._max_epochs:,}"
+        if nbytes >= self._max_bytes:
+            limit = f"max_backlog_bytes is {self._max_bytes:,}"
+            return f"the query waits: the job has not read epochs of {nbytes:,} bytes, and {limit}"
+        return ""
+
+
+def _ran(progress: Mapping[str, Any]) -> bool:
+    """Whether it is of a batch. Spark also reports triggers that found nothing."""
+    return _BATCH in (progress.get("durationMs") or {})
+
+
+def _age_s(progress: Mapping[str, Any]) -> float:
+    """Seconds since the end of the batch."""
+    began = datetime.fromisoformat(progress["timestamp"])
+    return time.time() - began.timestamp() - (progress.get("batchDuration") or 0) / 1000
+
+
+class _Closing(Exception):
+    """The stage is ending; the batch comes again with the next process."""
+
+
+class EpochWriter:
+    """Makes epochs of batches. `write` is called from a thread of Spark's, one batch at a time.
+
+    Back-pressure: a batch waits in `write` while too much is unread, before any of its rows is read. Spark triggers no
+    other one meanwhile.
+    """
+
+    def __init__(self, folder: EpochFolder, standing: Standing, unread: UnreadEpochs) -> None:
+        self._folder, self._standing, self._unread = folder, standing, unread
         self._next = folder.next_number()
         self._is_first = True
-        self._is_closed = False
+        self._closing = threading.Event()
         self._turn = threading.Lock()
         self._written = 0
+        self._batch: Mapping[str, Any] = {}  #: Spark's progress of the last one
+        self._waits = ""  #: why the query is held back
         self.failure: Exception | None = None  #: that ended the query
 
     def write(self, frame: DataFrame, batch: int) -> None:
         """Writes `batch` as an epoch, unless that has been done. Spark wraps what it raises, so it is remembered."""
         with self._turn:
-            if self._is_closed:
-                raise RuntimeError("the stage is ending; the batch comes again with the next process")
             try:
                 self._write(frame, batch)
+            except _Closing:
+                raise
             except Exception as error:
                 self.failure = error
                 raise
             self._written += 1
 
     def _write(self, frame: DataFrame, batch: int) -> None:
+        if self._closing.is_set():
+            raise _Closing
         self._check_number(batch)
         if batch == self._next:
+            self._wait_for_room()
             with self._folder.writing(batch, self._standing.token) as aside:
                 frame.write.parquet(aside.as_uri())
             self._next = batch + 1
 
+    def _wait_for_room(self) -> None:
+        while bound := self._unread.measure(self._next).bound:
+            self._waits = bound
+            if self._closing.wait(POLL_S):
+                raise _Closing
+        self._waits = ""
+
     def close(self) -> None:
-        """Waits for the batch under way. Later ones are refused."""
+        """Waits for the batch under way, unless it waits itself. Later ones are refused."""
+        self._closing.set()
         with self._turn:
-            self._is_closed = True
+            pass
 
     def show(self, query: StreamingQuery) -> None:
         """Reports how far the query has come."""
-        progress: Any = query.lastProgress or {}
+        newest: Any = query.lastProgress or {}
+        self._batch = progress = newest if _ran(newest) else self._batch
+        is_idle = bool(self._waits) or (bool(newest) and self._is_idle(newest, query.status["message"]))
+        unread = self._unread.measure(self._next)
         figures = [
-            Figure("Input rate", progress.get("inputRowsPerSecond"), "rate"),
+            Figure("Input rate", 0.0 if is_idle else progress.get("inputRowsPerSecond"), "rate"),
+            Figure("Rows in the last batch", progress.get("numInputRows")),
             Figure("Batch duration", progress.get("batchDuration"), "ms"),
             Figure("Epochs written", self._next),
-            Figure("Epochs to read", self._next, "lag"),
+            Figure("Epochs to read", unread.epochs),
+            Figure("Size to read", unread.nbytes, "bytes"),
             Figure("Epochs kept", self._next - self._folder.released_below()),
         ]
+        if self._waits:
+            figures.append(Figure("Back-pressure", self._waits, "text"))
         self._standing.report(figures, steps=self._written)
+
+    @staticmethod
+    def _is_idle(newest: Mapping[str, Any], message: str) -> bool:
+        """Whether no rows come in. Spark's newest progress stays as it is while no trigger finds any."""
+        return not _ran(newest) or (message != _PROCESSING and _age_s(newest) > IDLE_S)
 
     def _check_number(self, batch: int) -> None:
         """A crash repeats the newest batch at most. Anything else is another stream than that of the epochs."""

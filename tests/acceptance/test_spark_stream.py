@@ -81,7 +81,7 @@ def test_the_stage_stands_beside_the_run_and_reports(words: WordCount) -> None:
 
     until(lambda: stage(words)["state"] == "running" and figures().get("Epochs written", 0) > 0, PATIENCE_S)
     assert figures()["Batch duration"] > 0
-    assert "next_epoch_lines" in words.run["live"]["counters"]
+    until(lambda: figures()["Epochs to read"] == 0, PATIENCE_S)
 
 
 def test_sigkill_of_the_stage_before_the_rename(words: WordCount) -> None:

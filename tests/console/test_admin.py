@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
-from console.jobs.models import Run
+from console.jobs.models import Run, StandingStage
 from console.operations.models import Operation
 from runtime.core.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
@@ -34,12 +34,13 @@ def numbers(page: Any) -> list[int]:
 @pytest.mark.parametrize(
     "path",
     [
-        "jobs/pipeline", "jobs/job", "jobs/jobversion", "jobs/run", "operations/operation", "checkpoints/checkpoint",
-        "accounts/user", "accounts/apitoken",
+        "jobs/pipeline", "jobs/job", "jobs/jobversion", "jobs/run", "jobs/standingstage", "operations/operation",
+        "checkpoints/checkpoint", "accounts/user", "accounts/apitoken",
     ],
 )  # fmt: skip
 def test_every_list_opens_and_can_be_searched(browser: Client, checkpoint: Checkpoint, path: str) -> None:
     Operation.objects.create(job=checkpoint.job, run=checkpoint.run, kind="savepoint")
+    StandingStage.objects.create(run=checkpoint.run, operator="orders", verb="stream")
     for query in ("", "?q=daily", "?q=7", "?q=not-an-id"):
         assert browser.get(f"/admin/{path}/{query}").status_code == 200
 
@@ -160,3 +161,15 @@ def test_the_admin_lives_under_the_content_security_policy(browser: Client, chec
     policy = page["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
+
+
+def test_a_stage_is_shown_and_not_changed(browser: Client, run: Run) -> None:
+    stage = StandingStage.objects.create(run=run, operator="orders", verb="stream", deaths=2, reason="signal SIGKILL")
+    path = f"/admin/jobs/standingstage/{stage.pk}/change/"
+    said = browser.get(path).content.decode()
+    assert "signal SIGKILL" in said
+    assert browser.post(path, {"deaths": 0}).status_code == 403
+    stage.refresh_from_db()
+    assert stage.deaths == 2
+    (found,) = browser.get("/admin/jobs/standingstage/", {"q": "SIGKILL"}).context["cl"].result_list
+    assert found == stage

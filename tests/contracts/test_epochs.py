@@ -106,7 +106,7 @@ def test_epochs_are_read_in_order_as_they_appear(tmp_path: Path) -> None:
     write(tmp_path, 3, range(200, 201))
     assert ids(reading) == [200]
     assert not reading.exhausted()
-    assert reading.context.counters == {"next_epoch_files": 4}
+    assert EpochFolder(tmp_path).read_below() == 4
 
 
 def test_subtasks_share_each_epoch(tmp_path: Path) -> None:
@@ -149,6 +149,42 @@ def test_watermark_and_idleness(tmp_path: Path) -> None:
     assert (reading.reader.idle, reading.reader.watermark()) == (False, 139)
 
 
+# ---------------------------------------------------------------- what is unread
+
+
+def test_what_is_unread_is_that_of_the_slowest_subtask_of_the_newest_attempt(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path, number, range(100))
+    epochs = EpochFolder(tmp_path)
+    assert epochs.read_below() == 0
+    store = MemorySnapshotStore()
+    first, second = (Reading(source(tmp_path), index=index, parallelism=2, store=store, token=4) for index in (0, 1))
+    snapshots = [one.snapshot("chk-1") for one in (first, second)]
+    ids(first)
+    assert epochs.read_below() == 0
+    ids(second)
+    assert epochs.read_below() == 3
+    assert len(list((tmp_path / "read").iterdir())) == 2, "a note replaces the one before"
+    Reading(source(tmp_path), store=store, snapshots=snapshots, token=5)
+    assert epochs.read_below() == 0, "the next attempt reads again from its checkpoint"
+
+
+def test_epochs_that_were_released_are_not_unread(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path, number, range(100))
+    epochs = EpochFolder(tmp_path)
+    epochs.release(2)
+    assert epochs.read_below() == 2
+    assert (epochs.size(1), epochs.size(2) > 100) == (0, True)
+
+
+def test_a_position_that_cannot_be_noted_stops_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 0, range(5))
+    (tmp_path / "read").touch()
+    assert ids(Reading(source(tmp_path))) == [*range(5)]
+    assert EpochFolder(tmp_path).read_below() == 0
+
+
 # ---------------------------------------------------------------- what checkpoints need
 
 
@@ -175,15 +211,14 @@ def test_epochs_that_a_retained_checkpoint_needs_are_kept(tmp_path: Path) -> Non
     assert ours.release([]) == 0
 
 
-def test_epochs_of_older_runs_go_with_the_last_checkpoint_that_needs_them(tmp_path: Path) -> None:
+def test_checkpoints_of_another_lineage_neither_keep_nor_release(tmp_path: Path) -> None:
     old, new = tmp_path / "5" / "orders", tmp_path / "7" / "orders"
     for stage in (old, new):
         write(stage, 0, range(10))
     reading = Reading(source(old, lineage="5"))
-    savepoint = lists(reading, "savepoint-1")
-    assert source(new).release([savepoint]) == 0
-    assert source(new).release([]) == 1
-    assert EpochFolder(old).find(0) is None
+    ids(reading)
+    assert source(new).release([lists(reading, "savepoint-1")]) == 0
+    assert EpochFolder(old).find(0) is not None
     assert EpochFolder(new).find(0) is not None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -114,13 +115,13 @@ def _kept(spark: SparkSession) -> Iterator[SparkSession]:
 class Query:
     """A stage in a thread: what it has written, and how it ended."""
 
-    def __init__(self, spark: SparkSession, root: Path, make: Make) -> None:
+    def __init__(self, spark: SparkSession, root: Path, make: Make, **settings: Any) -> None:
         self.folder = EpochFolder(root / "streams" / "1" / "orders")
         self.folder.prepare()
         given = STAGE_FOLDERS.set(StageFolders(str(root), str(root / "streams" / "1")))
         try:
             flow = Dataflow("orders")
-            flow.source("orders", from_spark_stream(make, trigger_ms=0))
+            flow.source("orders", from_spark_stream(make, trigger_ms=0, **settings))
         finally:
             STAGE_FOLDERS.reset(given)
         (found,) = flow.sources.values()
@@ -153,6 +154,12 @@ class Query:
     def wait_for(self, epoch: int) -> None:
         until(lambda: self.error or self.folder.find(epoch), 60)
         assert self.error is None
+
+    def figures(self) -> dict[str, Any]:
+        """As the console gets them."""
+        self.standing.answers = answers = io.StringIO()
+        self.standing.write_report()
+        return {one["label"]: one["value"] for one in json.loads(answers.getvalue())["report"]["figures"]}
 
     def lines(self) -> list[str]:
         return [row["value"] for row in Reading(self.source).rows()]
@@ -233,3 +240,50 @@ def test_a_function_that_raises_when_the_query_starts_may_be_tried_again(spark: 
     query.join()
     assert isinstance(query.error, StageFailure)
     assert query.error.code == "input-failed"
+
+
+@pytest.mark.slow
+def test_the_query_waits_while_too_much_is_unread_and_goes_on_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    feed(tmp_path / "in", *range(6))
+    query = Query(spark, tmp_path, lines_of(tmp_path / "in"), max_backlog=2)
+    until(lambda: query.figures().get("Back-pressure"), 60)
+    figures = query.figures()
+    assert figures["Back-pressure"] == "the query waits: the job has not read 2 epochs, and max_backlog is 2"
+    assert (figures["Epochs to read"], figures["Epochs written"], figures["Input rate"]) == (2, 2, 0)
+    assert figures["Size to read"] > 0
+    assert query.folder.find(2) is None
+    reading = Reading(query.source)
+    lines = [row["value"] for row in reading.rows()]
+    until(lambda: query.folder.next_number() == 4, 60)
+    assert query.folder.find(4) is None
+    query.stop()  # in the middle of a wait
+    assert query.folder.next_number() == 4
+    again = Query(spark, tmp_path, lines_of(tmp_path / "in"), max_backlog_bytes=1)
+    until(lambda: "max_backlog_bytes is 1" in (again.figures().get("Back-pressure") or ""), 60)
+
+    def all_lines() -> bool:
+        lines.extend(row["value"] for row in reading.rows())
+        return len(lines) >= 6
+
+    until(all_lines, 60)
+    again.stop()
+    assert sorted(lines) == [f"line {number}" for number in range(6)]
+
+
+@pytest.mark.slow
+def test_what_is_reported_is_what_spark_counts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the events of Spark's progress; a query to which nothing comes has a rate of 0."""
+    monkeypatch.setattr(epochs, "IDLE_S", 1.0)
+    feed(tmp_path / "in", 0, 1, 2)
+    query = Query(spark, tmp_path, lines_of(tmp_path / "in"))
+    query.wait_for(2)
+    (running,) = [one for one in spark.streams.active if one.name == "orders"]
+    until(lambda: query.figures().get("Input rate") == 0 and query.figures()["Epochs written"] == 3, 60)
+    events, figures = [one for one in running.recentProgress if one["numInputRows"]], query.figures()
+    assert [one["batchId"] for one in events] == [0, 1, 2]
+    assert sum(one["numInputRows"] for one in events) == len(query.lines()) == 3
+    assert figures["Rows in the last batch"] == events[-1]["numInputRows"] == 1
+    assert figures["Batch duration"] == events[-1]["batchDuration"]
+    query.stop()

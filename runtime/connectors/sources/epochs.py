@@ -7,6 +7,7 @@ contiguous chunks, and they lie in the manifest: the master knows which epochs a
 The stage is found by its verb (`spark_jobs.stages.epochs`); this module knows no Spark.
 """
 
+import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ LANES: Final = 64  #: at most so many subtasks read an epoch together
 POSITIONS: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
 SCHEMA_SUFFIX: Final = ".schema"
 STAGE: Final = "stream"  #: verb of the stage
+MAX_BACKLOG: Final = 1_000
+MAX_BACKLOG_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,8 @@ class EpochSource:
     max_disorder_ms: int = 0
     idle_after_ms: int | None = None
     trigger_ms: int = 1_000
+    max_backlog: int = MAX_BACKLOG
+    max_backlog_bytes: int = MAX_BACKLOG_BYTES
     folder: str = ""
     lineage: str = ""
     columns: pa.Schema | None = None
@@ -91,6 +96,9 @@ class EpochSource:
             raise JobRejected("bad-interval", "idle_after_ms", "must be at least 1 ms")
         if self.trigger_ms < 0:
             raise JobRejected("bad-interval", "trigger_ms", "must not be negative")
+        for name in ("max_backlog", "max_backlog_bytes"):
+            if getattr(self, name) < 1:
+                raise JobRejected("bad-backlog", name, "must be at least 1")
         if self.event_time is not None and self.columns is not None:
             try:
                 event_times_ms(pa.RecordBatch.from_pylist([], self.columns), self.event_time)
@@ -100,7 +108,8 @@ class EpochSource:
     def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
         """Deletes the epochs that no retained checkpoint needs; see `ports.ReleasesInput`."""
         entries = [entry for lists in retained for entry in lists.get(POSITIONS, ())]
-        return _release_others(self, {str(entry[0]) for entry in entries}) + _release_own(self, entries)
+        needed = [int(epoch) for lineage, _, epoch, _ in entries if str(lineage) == self.lineage]
+        return EpochFolder(self.folder).release(min(needed)) if needed else 0
 
 
 def schema_file(columns: str, uid: str) -> Path:
@@ -114,23 +123,6 @@ def read_columns(columns: str, uid: str) -> pa.Schema | None:
         return pa.ipc.read_schema(pa.py_buffer(schema_file(columns, uid).read_bytes()))
     except FileNotFoundError:
         return None
-
-
-def _release_own(source: EpochSource, entries: Sequence[Any]) -> int:
-    needed = [int(epoch) for lineage, _, epoch, _ in entries if str(lineage) == source.lineage]
-    return EpochFolder(source.folder).release(min(needed)) if needed else 0
-
-
-def _release_others(source: EpochSource, needed: set[str]) -> int:
-    """Epochs of older lineages, which no run writes any more, unless a checkpoint of one is still retained."""
-    own = Path(source.folder)
-    count = 0
-    for lineage in sorted(own.parent.parent.glob("*")):
-        is_older = lineage.name.isdigit() and source.lineage.isdigit() and int(lineage.name) < int(source.lineage)
-        if is_older and lineage.name not in needed and (lineage / own.name).is_dir():
-            folder = EpochFolder(lineage / own.name)
-            count += folder.release(folder.next_number())
-    return count
 
 
 @dataclass(slots=True)
@@ -156,6 +148,7 @@ class EpochReader(SourceReader):
         self._epoch: Epoch | None = None
         self._largest_time: int | None = None
         self._idle_since: int | None = None
+        self._noted: int | None = None
         self._has_read = False
 
     def open(self, context: OperatorContext) -> None:
@@ -168,7 +161,7 @@ class EpochReader(SourceReader):
             own = range_of(context.index, LANES, min(context.parallelism, LANES)) if context.index < LANES else range(0)
             self._lanes = [_Lane(number, 0) for number in own]
         self._check_kept()
-        self._show_position()
+        self._note_position()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         batch = self._next(max_rows) if self._lanes else None
@@ -269,10 +262,13 @@ class EpochReader(SourceReader):
             raise EnvironmentFailure(f"epoch {number} of {self._folder.path} is gone, and newer ones are there")
         return found
 
-    def _show_position(self) -> None:
-        """The subtask that has the first lane shows how far it has come: the job page makes a lag of it."""
-        if self._lanes and self._lanes[0].number == 0:
-            self._context.counters[f"next_epoch_{self._context.uid}"] = self._lanes[0].epoch
+    def _note_position(self) -> None:
+        """Where this subtask is: the stage holds its query back while too much is unread."""
+        below = min((lane.epoch for lane in self._lanes), default=None)
+        if below is not None and below != self._noted:
+            with contextlib.suppress(OSError):  # the query is held back too early then, and no row is lost
+                self._folder.note_read(self._context.token, self._context.index, below)
+                self._noted = below
 
     def _read(self) -> tuple[pa.RecordBatch, int] | None:
         assert self._batches is not None, "a share has been begun"
@@ -322,7 +318,7 @@ class EpochReader(SourceReader):
             if lane.epoch == self._epoch.number:
                 lane.epoch, lane.row = lane.epoch + 1, 0
         self._batches = None
-        self._show_position()
+        self._note_position()
 
     def _start(self, lane: _Lane) -> int:
         assert self._epoch is not None, "a share has been begun"

@@ -169,7 +169,7 @@ class StageState(StrEnum):
     """Where a standing stage is."""
 
     WAITING = "waiting"  #: for a place at a worker of its queue
-    STARTING = "starting"  #: its process has not reported yet
+    STARTING = "starting"  #: its process has reported no figures yet
     RUNNING = "running"
     RESTARTING = "restarting"  #: its process died; another one follows
     DONE = "done"  #: with all that there was to do

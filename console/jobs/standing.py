@@ -57,10 +57,15 @@ def begin(stage_id: int, owner: str) -> int | None:
 
 
 def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
-    """Show that the owner lives, and what its process has reported since. False: the lease is another's."""
+    """Show that the owner lives, and what its process has reported since. False: the lease is another's.
+
+    A report without figures is a sign of life only: Spark is starting.
+    """
     shown: dict[str, Any] = {}
     if report is not None:
-        shown = {"live": msgspec.to_builtins(report), "live_at": Now(), "state": StageState.RUNNING.value}
+        shown = {"live": msgspec.to_builtins(report), "live_at": Now()}
+    if report is not None and (report.figures or report.steps):
+        shown["state"] = StageState.RUNNING.value
     return bool(_mine(stage_id, owner).update(lease_beat=F("lease_beat") + 1, **shown))
 
 

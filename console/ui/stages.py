@@ -33,14 +33,14 @@ class ReportLive(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageView:
-    """A standing stage. `note` says why it does not run, where it does not."""
+    """A standing stage. `note` says why its last process died."""
 
     operator: str
     state: str
     deaths: int
     note: str
     reported_at: datetime | None
-    figures: tuple[tuple[str, Quantity], ...]
+    figures: tuple[tuple[str, Quantity, bool], ...]  #: each with whether it is words
 
 
 def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[StageView, ...]:
@@ -48,14 +48,25 @@ def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[Stage
 
 
 def _view(stage: StandingStage) -> StageView:
+    """The figures stay when it has ended; but nothing flows any more."""
+    is_running = stage.state == StageState.RUNNING
+    shown = [one for one in _report(stage).figures if is_running or one.kind != "rate"]
     return StageView(
         operator=stage.operator,
         state=stage.state,
         deaths=stage.deaths,
-        note=stage.reason if stage.state != StageState.ENDED else "",
+        note=_note(stage),
         reported_at=stage.live_at,
-        figures=tuple((one.label, _written(one)) for one in _report(stage).figures),
+        figures=tuple((one.label, _written(one), one.kind == "text") for one in shown),
     )
+
+
+def _note(stage: StandingStage) -> str:
+    """Why its process died; it says so where another one is there again."""
+    if not stage.reason or stage.state in (StageState.ENDED, StageState.DONE):
+        return ""
+    is_over = stage.state in (StageState.RESTARTING, StageState.FAILED)
+    return stage.reason if is_over else f"The process before: {stage.reason}"
 
 
 def _report(stage: StandingStage) -> ReportLive:

@@ -37,7 +37,10 @@ class FunctionFailed(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage has come. `ms`, `rows`: of the last epoch; `away`: why the target cannot be reached."""
+    """How far a stage has come. `ms`, `rows`: of the last epoch; `away`: why the target cannot be reached.
+
+    `under_way`: the epoch that the function has now, None between two.
+    """
 
     delivered: int = 0
     last: int | None = None
@@ -45,6 +48,7 @@ class Progress:
     ms: float | None = None
     rows: int | None = None
     away: str = ""
+    under_way: int | None = None
 
 
 class Delivery:
@@ -63,6 +67,7 @@ class Delivery:
             FunctionFailed: the function raised.
         """
         self.release_delivered()
+        self._show()
         while not stopping.is_set():
             if not self.deliver_next(stopping):
                 stopping.wait(POLL_S)
@@ -79,12 +84,13 @@ class Delivery:
 
     def _deliver(self, epoch: Epoch, backlog: int, stopping: threading.Event) -> bool:
         started = time.monotonic()
+        self._show(under_way=epoch.number)
         if not self._call(epoch, stopping):
             return False
         self._log.release(epoch.job, epoch.sink, epoch.number)
         ms = (time.monotonic() - started) * 1000
         delivered = self._progress.delivered + 1
-        self._show(delivered=delivered, last=epoch.number, backlog=backlog - 1, ms=ms, rows=epoch.rows)
+        self._show(delivered=delivered, last=epoch.number, backlog=backlog - 1, ms=ms, rows=epoch.rows, under_way=None)
         log.info("delivered an epoch", epoch=epoch.number, rows=epoch.rows, ms=round(ms))
         return True
 

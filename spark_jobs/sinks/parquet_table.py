@@ -1,6 +1,6 @@
 """A folder of Parquet files that takes each epoch once, whatever DataFrame is made of it.
 
-    .weir-<source>-<number>/        an epoch that Spark is writing aside
+    .weir-<source>-<number>.<try>/  an epoch that Spark is writing aside
     .weir-<source>-<number>.ready/  whole and durable, with the names of its files; only renames are left
     part-<job>-0-<sink>.<source>-<i>-<checkpoint>-<number>.parquet
     .commit-log/<job>-<sink>.<source>-<number>.json
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
 
 import msgspec
 import pyarrow.parquet as pq
@@ -59,9 +60,14 @@ class ParquetTable:
         """Writes the rows, unless this epoch is in the table. Returns whether it did.
 
         Raises:
-            JobRejected: the folder lies outside the data roots, or the table has other columns.
+            JobRejected: the folder lies outside the data roots, the table has other columns, or the function has
+                written into it before.
             EnvironmentFailure: a file cannot be written.
         """
+        with epoch.written_once(self.path):
+            return self._write(frame, epoch)
+
+    def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
         folder = Path(self.path).absolute()
         CheckedFolder.of("path", folder).check()
         log, entry = CommitLog(folder), self._entry(epoch)
@@ -79,8 +85,9 @@ class ParquetTable:
 
     def _stage(self, frame: DataFrame, epoch: DeliveredEpoch, ready: Path, log: CommitLog) -> None:
         """Writes the rows aside, then makes them durable and ready."""
-        aside = ready.with_suffix("")
-        shutil.rmtree(aside, ignore_errors=True)
+        aside = ready.with_name(f"{ready.stem}.{uuid4().hex}")  # no other try, even of a JVM that outlives its process
+        for left in ready.parent.glob(f"{ready.stem}.*"):
+            shutil.rmtree(left, ignore_errors=True)
         frame.write.option("compression", "zstd").parquet(f"file://{aside}")
         with writing(aside):
             written = [path for path in sorted(aside.glob("part-*.parquet")) if pq.read_metadata(path).num_rows]

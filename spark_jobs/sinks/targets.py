@@ -1,8 +1,10 @@
 """What the function of an `EpochStage` gets beside the rows, and what a target raises."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from runtime.errors import EnvironmentFailure
+from runtime.errors import EnvironmentFailure, JobRejected
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,20 @@ class DeliveredEpoch:
     sink: str
     checkpoint: int
     rows: int
+    _written: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    @contextmanager
+    def written_once(self, target: str) -> Iterator[None]:
+        """Around the write into `target`. A second write of the same epoch would be taken for a repeat, and skipped.
+
+        Raises:
+            JobRejected: this call of the function has written into `target` before.
+        """
+        if target in self._written:
+            detail = f"the function writes into {target} twice in an epoch: unite its DataFrames, and write them once"
+            raise JobRejected("written-twice", "function", detail)
+        yield
+        self._written.add(target)
 
 
 class TargetAway(EnvironmentFailure):

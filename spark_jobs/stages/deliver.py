@@ -37,21 +37,25 @@ def deliver_epochs(standing: Standing) -> None:
     with alone(standing.folder):
         settings = SparkSettings.from_environment(f"weir: run {standing.run}, {standing.operator}", cores=CORES)
         with spark_session(replace(settings, extra={**_CONF, **settings.extra})) as spark:
-            delivery = Delivery(sink, spark, _reporter(standing))
+            delivery = Delivery(sink, spark, _reporter(standing, sink.max_backlog))
             try:
                 delivery.run(standing.stopping)
             except FunctionFailed as error:
                 raise StageFailure("function-failed", standing.operator, str(error)) from error
 
 
-def _reporter(standing: Standing) -> Callable[[Progress], None]:
+def _reporter(standing: Standing, max_backlog: int) -> Callable[[Progress], None]:
     def report(progress: Progress) -> None:
         figures = [
+            Figure("Epoch under way", progress.under_way),
             Figure("Last epoch", progress.last),
             Figure("Epochs waiting", progress.backlog),
             Figure("Epoch duration", progress.ms, "ms"),
             Figure("Rows in the last epoch", progress.rows),
         ]
+        if progress.backlog > max_backlog:
+            why = f"sources are not read: {progress.backlog:,} epochs wait, and max_backlog is {max_backlog:,}"
+            figures.append(Figure("Back-pressure", why, "text"))
         if progress.away:
             figures.append(Figure("Waits for the target", progress.away, "text"))
         standing.report(figures, steps=progress.delivered)

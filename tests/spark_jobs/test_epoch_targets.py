@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +28,7 @@ from runtime.errors import JobRejected
 from spark_jobs.sinks import DeliveredEpoch, ParquetTable, PostgresTable, TargetAway
 from spark_jobs.sinks.delivery import Delivery, FunctionFailed, Progress
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns
+from spark_jobs.stages.deliver import _reporter
 from tests.contracts.test_sinks import context
 from tests.spark_jobs.conftest import ROOT
 from tests.spark_jobs.deliver_program import STEPS
@@ -93,6 +96,41 @@ def test_a_slot_gets_neither_the_function_nor_its_password() -> None:
     assert cloudpickle.loads(data).guarantee == "exactly-once"
     assert "hidden" not in repr(stage)
     assert EpochStage(print).guarantee == "at-least-once"
+
+
+@pytest.mark.parametrize("target", [ParquetTable("/data/words")])
+def test_a_second_write_of_an_epoch_is_refused_instead_of_skipped(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows would be lost without a word: to the target it looks like a repeat after a crash."""
+    monkeypatch.setattr(type(target), "_write", lambda *_: True)
+    epoch = DeliveredEpoch("a", 1, "7", "out", 1, 4)
+    assert target.write(None, epoch)
+    with pytest.raises(JobRejected, match=r"writes into .*words twice in an epoch") as refused:
+        target.write(None, epoch)
+    assert refused.value.code == "written-twice"
+    assert target.write(None, replace(epoch)), "another call of the function"
+
+
+def test_a_write_that_failed_may_be_tried_again() -> None:
+    epoch = DeliveredEpoch("a", 1, "7", "out", 1, 4)
+
+    def fail() -> None:
+        with epoch.written_once("words"):
+            raise TargetAway("gone")
+
+    with pytest.raises(TargetAway):
+        fail()
+    with epoch.written_once("words"):
+        pass
+
+
+def test_the_page_tells_the_epoch_under_way_and_why_sources_wait() -> None:
+    standing: Any = SimpleNamespace(report=lambda figures, *, steps: shown.append({f.label: f.value for f in figures}))
+    shown: list[dict[str, Any]] = []
+    report = _reporter(standing, 3)
+    report(Progress(backlog=3, under_way=7))
+    report(Progress(backlog=4, last=7))
+    assert (shown[0]["Epoch under way"], shown[0].get("Back-pressure")) == (7, None)
+    assert shown[1]["Back-pressure"] == "sources are not read: 4 epochs wait, and max_backlog is 3"
 
 
 # ---------------------------------------------------------------- on Spark and Postgres
@@ -206,7 +244,7 @@ def test_postgres_gets_every_type_and_each_epoch_once(
 
     def twice(session: Any, frame: Any, epoch: DeliveredEpoch) -> None:
         epochs.append(epoch)
-        assert [target.write(frame, epoch), target.write(frame, epoch)] == [True, False]
+        assert [target.write(frame, epoch), target.write(frame, replace(epoch))] == [True, False]
 
     run(tmp_path / "epochs", spark, twice)
     first, second = database(f"SELECT * FROM {table} ORDER BY i8 NULLS LAST")
@@ -260,7 +298,7 @@ def test_a_parquet_table_takes_each_epoch_once_and_only_its_own_columns(spark: S
     epochs = [DeliveredEpoch(source, number, "7", "out", number, 4) for source in ("a", "b") for number in (1, 2)]
     for epoch in epochs:
         frame = spark.range(4)
-        assert [table.write(frame, epoch), table.write(frame, epoch)] == [True, False]
+        assert [table.write(frame, epoch), table.write(frame, replace(epoch))] == [True, False]
     assert spark.read.format("weir-output").load(str(path)).count() == 16, "another source has epochs of its own"
     assert spark.read.parquet(str(path)).count() == 16
     chosen = spark.read.format("weir-output").option("sink", "out.b").option("from_epoch", 2).load(str(path))

@@ -1,20 +1,22 @@
 """Standing stages on the page of a job: what they report, and why one does not run."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db.models.functions import Now
 from django.test import Client
 from pytest_django.fixtures import Settings
 
-from console.jobs import runs
+from console.jobs import runs, standing
 from console.jobs.models import Run, StandingStage
+from console.jobs.standing import StageReport
 from console.operations import reconciler
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
 
-FIGURES = [
+FIGURES: list[dict[str, Any]] = [
     {"label": "Input rate", "value": 84_000.0, "kind": "rate"},
     {"label": "Batch duration", "value": 310.0, "kind": "ms"},
     {"label": "Epochs written", "value": 57, "kind": "count"},
@@ -42,6 +44,38 @@ def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
         ("Size to read", "1.9 MiB"), ("Last message", "–"),
     ]:  # fmt: skip
         assert f"{label} {value}" in said
+
+
+def test_the_death_of_the_process_before_is_not_that_of_the_one_that_runs(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    stage_of(run, state="running", lease_owner="w", deaths=1, reason="Its process ended with signal SIGKILL.")
+    assert "The process before: Its process ended with signal SIGKILL." in page(at_console, run)
+
+
+def test_a_sentence_is_no_large_number(at_console: Client) -> None:
+    run = rows.run(rows.job())
+    figures = [{"label": "Back-pressure", "value": "the query waits", "kind": "text"}]
+    stage_of(run, state="running", live={"figures": figures})
+    assert '<dd class="words">the query waits</dd>' in at_console.get(f"/jobs/{run.job_id}/").content.decode()
+
+
+def test_a_sign_of_life_without_figures_is_no_running_query(at_console: Client) -> None:
+    """Spark takes its time to start; until then nothing is read or delivered."""
+    stage = stage_of(rows.run(rows.job()), state="starting", lease_owner="w")
+    standing.renew(stage.pk, "w", StageReport())
+    stage.refresh_from_db()
+    assert (stage.state, stage.live_at is not None) == ("starting", True)
+    standing.renew(stage.pk, "w", StageReport(figures=FIGURES))
+    stage.refresh_from_db()
+    assert stage.state == "running"
+
+
+def test_a_stage_that_has_ended_has_no_rate(at_console: Client) -> None:
+    run = rows.run(rows.job(), "stopped")
+    stage_of(run, state="ended", live={"steps": 3, "figures": FIGURES}, live_at=Now())
+    said = page(at_console, run)
+    assert "Epochs written 57" in said
+    assert "84 k/s" not in said
 
 
 def test_a_job_without_stages_has_no_such_panel(at_console: Client) -> None:

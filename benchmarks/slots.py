@@ -82,7 +82,7 @@ def _cpu_seconds() -> dict[int, float]:
 def run(
     flow: Dataflow, parallelism: int, launcher: StandingLauncher, storage: str, settings: CoordinatorSettings
 ) -> Run:
-    """Runs the job to its end. Its sink is named "out".
+    """Runs the job to its end. What a sink named "out" has discarded is counted.
 
     Raises:
         WeirError: it did not come to its end.
@@ -115,7 +115,8 @@ def _counted(every: Sequence[Completed]) -> dict[str, int]:
     """What the sink discarded in all, from the manifests."""
     last: dict[int, SubtaskSnapshot] = {}
     for completed in every:
-        last |= completed.manifest.operators[OperatorId("out")].subtasks
+        out = completed.manifest.operators.get(OperatorId("out"))
+        last |= {} if out is None else out.subtasks
     entries = [entry for snapshot in last.values() for entry in snapshot.lists.get(STATE, ())]
     rows, sums = totals(entries)
     return {"rows_out": rows, **{f"sum_of_{name}": value for name, value in sums.items()}} if entries else {}

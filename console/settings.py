@@ -108,7 +108,7 @@ WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]
 WEIR_BATCH_COMMAND = [sys.executable, "-m", "spark_jobs.batch.master", "run"]
 #: The PySpark stages; the verb and its options are added.
 WEIR_STAGES_COMMAND = [sys.executable, "-m", "spark_jobs"]
-WEIR_COMPILE_TIMEOUT_S = 120
+WEIR_COMPILE_TIMEOUT_S = 600  # Spark may be asked for columns, on a busy machine or a cluster that is full
 WEIR_SUSPEND_TIMEOUT_S = 10
 WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a second
 WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second

@@ -8,12 +8,12 @@
         .option("since", "/storage/7/chk-11-3").load("/storage/7/savepoint-12-3")       what has changed since then
 
 A state is read in parallel, by ranges of key groups. Comparisons of `key_group` with constants choose which are read,
-where the session has `spark.sql.python.filterPushdown.enabled`; other sessions read all and filter themselves.
+where the session has `spark.sql.python.filterPushdown.enabled`; other sessions read all, and Spark filters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -108,6 +108,21 @@ class Groups(InputPartition):
     stop: int
 
 
+@dataclass(frozen=True)
+class Pushed:
+    """A `pushFilters` that a session without filter pushdown accepts, and never calls.
+
+    Spark refuses a reader that overrides the method while the setting is off, which is its default; a reader cannot ask
+    for the setting. It compares `__func__` to see whether the method is overridden.
+    """
+
+    take: Callable[[list[Filter]], Iterator[Filter]]
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __call__(self, filters: list[Filter]) -> Iterator[Filter]:
+        return self.take(filters)
+
+
 class StateReader(DataSourceReader):
     """Reads the rows of one state, or their changes, by ranges of key groups."""
 
@@ -115,8 +130,12 @@ class StateReader(DataSourceReader):
         self._rows, self._count = rows, count
         self._wanted = range(rows.key_groups)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  (a hook of PySpark)
-        """Narrows the key groups; broadcast rows have none. Spark still checks every filter."""
+    @property
+    def pushFilters(self) -> Pushed:  # noqa: N802  (a hook of PySpark)
+        return Pushed(self.narrow)
+
+    def narrow(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Of the key groups; broadcast rows have none. Spark still checks every filter."""
         for each in filters:
             if not self._rows.is_broadcast and getattr(each, "attribute", None) == ("key_group",):
                 self._wanted = _narrowed(self._wanted, each)

@@ -11,17 +11,29 @@ from typing import Final
 from runtime.errors import OperatorFailure
 
 KINDS: Final = (KeyError, TypeError, AttributeError)
-_LIBRARIES: Final = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], "<")
+_RUNTIME: Final = str(Path(__file__).parents[1])
+_PYTHON: Final = (sysconfig.get_paths()["stdlib"], "<")
 
 
 def place_of(error: BaseException) -> str:
-    """The line of the job's code and, in row-wise functions, the row. Empty for errors that no such code raised."""
+    """The line of the job's code and, in row-wise functions, the row. Empty for errors that no such code raised.
+
+    The job's code is the package that was called: a line of a library that it calls says less.
+    """
     cause = error.__cause__
     if not isinstance(error, OperatorFailure) or cause is None:
         return ""
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not _is_library(frame.filename)]
-    lines = [f"in {Path(frame.filename).name}, line {frame.lineno}" for frame in frames[-1:]]
+    inside = traceback.extract_tb(cause.__traceback__)[1:]  # the first frame is the one that has called the hook
+    frames = [frame for frame in inside if not _is_library(frame.filename)]
+    own = [frame for frame in frames if _package(frame.filename) == _package(frames[0].filename)]
+    lines = [f"in {Path(frame.filename).name}, line {frame.lineno}" for frame in own[-1:]]
     return ", ".join([*lines, *getattr(cause, "__notes__", ())])
+
+
+def described(error: Exception) -> str:
+    """The error with the place in the job's code, if there is one."""
+    text, place = str(error) or type(error).__name__, place_of(error)
+    return f"{text} ({place})" if place else text
 
 
 def fingerprint(error: BaseException) -> str:
@@ -33,4 +45,12 @@ def fingerprint(error: BaseException) -> str:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith(_LIBRARIES) or file.endswith((".pyx", ".pxi")) or "site-packages" in file
+    if file.startswith(_RUNTIME) or file.endswith((".pyx", ".pxi")):
+        return True
+    return not _package(file) and file.startswith(_PYTHON)
+
+
+def _package(file: str) -> str:
+    """The installed package that `file` belongs to; empty for code that is not installed, such as a program."""
+    _, installed, inside = file.rpartition("/site-packages/")
+    return inside.partition("/")[0] if installed else ""

@@ -35,7 +35,7 @@ from runtime.hosts.feedback import replayed
 from runtime.hosts.logs import executor_number, log_path, trace
 from runtime.hosts.outages import is_outage
 from runtime.hosts.outputs import Outputs
-from runtime.hosts.programming_errors import fingerprint, place_of
+from runtime.hosts.programming_errors import described, fingerprint
 from runtime.hosts.protocol import (
     Aborted,
     Completed,
@@ -379,7 +379,7 @@ class Slot:
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
-        said, traced = _sendable(_described(error))[:MAX_DETAIL_CHARACTERS], trace(error)
+        said, traced = _sendable(described(error))[:MAX_DETAIL_CHARACTERS], trace(error)
         self._tell_metrics()
         self._control.send(
             Failed(
@@ -400,11 +400,6 @@ class Slot:
 def _note_untidy(future: "Future[None]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
-
-
-def _described(error: Exception) -> str:
-    text, place = str(error) or type(error).__name__, place_of(error)
-    return f"{text} ({place})" if place else text
 
 
 def _look_again() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _REFUSED: Final = re.compile(r"TaskRefused: (\[.*\])")
+_FAILED: Final = re.compile(r"TaskRaised: (\[.*\])")
 _RAISED: Final = re.compile(r"^(?:runtime\.errors\.(\w+)): (.*)$", re.MULTILINE)
 _ERRORS: Final[dict[str, Callable[[str], WeirError]]] = {
     "DataRejected": DataRejected,
@@ -34,6 +35,14 @@ _ERRORS: Final[dict[str, Callable[[str], WeirError]]] = {
 }
 
 log = structlog.get_logger()
+
+
+class TaskFailure(WeirError):
+    """Code of the job raised in a task, at every try. The message names its place in the code."""
+
+    def __init__(self, operator: str, message: str) -> None:
+        super().__init__(message)
+        self.operator = operator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +177,9 @@ def failure_of(error: Exception) -> WeirError:
     refused = _REFUSED.findall(text)
     if refused:
         return JobRejected(*msgspec.json.decode(refused[-1], type=tuple[str, str, str]))
+    failed = _FAILED.findall(text)
+    if failed:
+        return TaskFailure(*msgspec.json.decode(failed[-1], type=tuple[str, str]))
     raised = _RAISED.findall(text)
     if raised:
         name, message = raised[-1]

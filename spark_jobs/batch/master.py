@@ -23,7 +23,7 @@ import structlog
 from runtime.blueprint import CompiledJob
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunEvent
-from runtime.errors import EnvironmentFailure, JobRejected, OperatorFailure
+from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit
 from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life
@@ -32,6 +32,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.postgres import RunRow
 from runtime.ports import SnapshotStore
 from runtime.records import RunRecords
+from spark_jobs.batch.execute import TaskFailure
 from spark_jobs.batch.plan import Stage
 from spark_jobs.batch.progress import progress
 from spark_jobs.batch.run import BatchRun, Superseded, planned
@@ -193,7 +194,7 @@ class BatchMaster:
         if self._is_spark_gone():
             return Exit.BROKEN
         code = error.code if isinstance(error, JobRejected) else "batch-failed"
-        operator = error.operator if isinstance(error, OperatorFailure) else ""
+        operator = error.operator if isinstance(error, TaskFailure) else ""
         return self._record("failed", RunEvent.GAVE_UP, {"code": code, "message": str(error), "operator": operator})
 
     def _record(self, outcome: str, event: RunEvent, failure: dict[str, Any] | None = None) -> Exit:

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.errors import DataRejected, JobRejected
+from runtime.errors import DataRejected, JobRejected, OperatorFailure
+from runtime.hosts.programming_errors import described
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import by_function
 from runtime.ports import Collector
@@ -47,6 +48,13 @@ class TaskRefused(Exception):
         super().__init__(msgspec.json.encode([error.code, error.field, error.detail]).decode())
 
 
+class TaskRaised(Exception):
+    """An `OperatorFailure` in a task, in the same form: the operator, and the error with its place in the code."""
+
+    def __init__(self, error: OperatorFailure) -> None:
+        super().__init__(msgspec.json.encode([error.operator, described(error)]).decode())
+
+
 def task_of(stage: Stage, job: Job, builds: Builds, chunk_rows: int = CHUNK_ROWS) -> Callable[[Batches], Batches]:
     """The function for `mapInArrow`."""
 
@@ -55,6 +63,8 @@ def task_of(stage: Stage, job: Job, builds: Builds, chunk_rows: int = CHUNK_ROWS
             yield from _Task(stage, job, builds, chunk_rows).run(batches)
         except JobRejected as error:
             raise TaskRefused(error) from error
+        except OperatorFailure as error:
+            raise TaskRaised(error) from error
 
     return run
 

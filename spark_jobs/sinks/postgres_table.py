@@ -99,7 +99,8 @@ class PostgresTable:
             [target.as_string(connection)],
         ).fetchone()
         if found is None:
-            raise JobRejected("missing-table", "table", f"there is no table {self.table}: create it, then start again")
+            advice = "create it, then restore from the last checkpoint, which keeps this epoch"
+            raise JobRejected("missing-table", "table", f"there is no table {self.table}: {advice}")
         names = _Names(int(found[0]), str(found[1]), target, epoch.source)
         connection.execute(
             sql.SQL(

@@ -1,5 +1,6 @@
 """A programming error in a job's code: two attempts, and the record's place; other errors are tried on."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ def run(step: Any, tmp_path: Path, attempts: int) -> MemoryRecords:
         job.join()
     assert records.failure is not None
     return records
+
+
+def test_the_line_is_that_of_an_installed_package_not_of_a_library_that_it_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "lib" / "site-packages"
+    for package, code in (("acme", "import acmelib\ndef split(row):\n    return acmelib.cut(row)\n"),
+                          ("acmelib", "\n\n\n\n\ndef cut(row):\n    return row['a'] / 0\n")):  # fmt: skip
+        (site / package).mkdir(parents=True)
+        (site / package / "__init__.py").write_text(code)
+    monkeypatch.syspath_prepend(str(site))
+    split = importlib.import_module("acme").split
+    records = run(lambda rows: rows.flat_map("step", split, SCHEMA), tmp_path, attempts=1)
+    assert records.failure is not None
+    assert "(in __init__.py, line 3, at the row " in records.failure["message"]
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -177,6 +177,20 @@ def test_filters_on_key_groups_choose_what_is_read(spark: SparkSession, savepoin
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+def test_a_session_that_pushes_no_filters_reads_all_and_filters_itself(spark: SparkSession, savepoint: Path) -> None:
+    """As sessions are that are not Weir's: the setting is off by default, and Spark refuses a plain `pushFilters`."""
+    plain = spark.newSession()
+    plain.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    whole = on_spark(plain, savepoint, operator="seen", state="last", partitions="8")
+    some = whole.where("key_group >= 32 and key_group < 48")
+    assert some.rdd.getNumPartitions() == 8
+    expected = [row["key"] for row in read(savepoint, "seen", "last") if 32 <= row["key_group"] < 48]
+    assert sorted(row.key for row in some.collect()) == sorted(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_errors_name_the_option(spark: SparkSession, savepoint: Path) -> None:
     with pytest.raises(Exception, match="no state 'lst', only"):
         on_spark(spark, savepoint, operator="seen", state="lst")

@@ -14,12 +14,12 @@ import pytest
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.ids import Token
 from runtime.dataflow import Dataflow
-from runtime.errors import EnvironmentFailure, WeirError
+from runtime.errors import EnvironmentFailure
 from runtime.io.filesystem import FileStore
 from runtime.io.memory_records import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
 from spark_jobs.batch import run as running
-from spark_jobs.batch.execute import execute
+from spark_jobs.batch.execute import TaskFailure, execute
 from spark_jobs.batch.run import BatchRun, plan_batch, run_batch
 from tests.spark_jobs.batch.flows import FILES, KEYS, ROWS_PER_FILE, events, rows_in
 
@@ -122,8 +122,10 @@ def test_a_run_that_fails_leaves_nothing_visible_and_names_the_operator(
     rows.sink("first", ParquetSink(str(tmp_path / "first")))
     broken = rows.map_batches("broken", always_raises())
     broken.sink("second", ParquetSink(str(tmp_path / "second")))
-    with pytest.raises(WeirError, match=r"operator 'broken', subtask \d, in process: KeyError: 'no such airport'"):
+    raised = r"operator 'broken', subtask \d, in process: KeyError: 'no such airport' \(in test_failures.py, line \d+\)"
+    with pytest.raises(TaskFailure, match=raised) as failure:
         run_batch(flow, parallelism=2, spark=cluster, storage=str(tmp_path / "end"))
+    assert failure.value.operator == "broken"
     assert list((tmp_path / "first").iterdir()) == []
     assert list((tmp_path / "second").iterdir()) == []
     assert not list((tmp_path / "end").glob("savepoint-*"))

@@ -114,6 +114,7 @@ WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a
 WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second
 WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
+WEIR_STATE_QUERY_TIMEOUT_S = 600
 
 #: Requests that are handled at a time, and so the connections to Postgres that they can hold. Masters need the rest.
 WEIR_WEB_CONNECTIONS = 48
@@ -285,6 +286,7 @@ CELERY_TASK_ROUTES = {
     "console.jobs.tasks.attend_stage": {"queue": "standing"},
     "console.jobs.tasks.compile_version": {"queue": "stages"},
     "console.jobs.tasks.sync_pipelines": {"queue": "stages"},
+    "console.checkpoints.tasks.answer_state_query": {"queue": "stages"},
     "console.operations.tasks.reconcile": {"queue": "housekeeping"},
     "console.operations.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -19,6 +20,8 @@ from runtime.errors import JobRejected
 from runtime.ports import Sink, Source, StageFolders, UsesFolders
 
 ENTRY_POINT_GROUP: Final = "weir.pipelines"
+QUERY_NAME_LENGTH_MAX: Final = 100
+QUERY_LENGTH_MAX: Final = 20_000  #: characters of its SQL
 IMPORT_LIMIT_S: Final = 20.0  #: for one entry point
 
 P = TypeVar("P", bound=msgspec.Struct)
@@ -59,12 +62,22 @@ class Pipeline(Generic[P]):
     Args:
         params: a msgspec Struct; its JSON schema is what the console checks and draws a form from.
         build: makes the dataflow; touches nothing outside.
+        queries: SQL by name, which the console runs against any checkpoint of a job. Each state is a view called
+            `operator_state`, with other characters than letters and digits as `_`; `contents` lists what there is.
+
+    Raises:
+        JobRejected: a query has no name or no SQL, or is no SELECT; it is named.
     """
 
     name: str
     description: str
     params: type[P]
     build: Callable[[P, PipelineContext], Dataflow]
+    queries: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, sql in self.queries.items():
+            _check_query(name, sql)
 
     def parse(self, raw: Mapping[str, Any]) -> P:
         """Raises JobRejected naming the parameter."""
@@ -93,6 +106,23 @@ class Pipeline(Generic[P]):
         for uid, sink in flow.sinks.items():
             _check_folders(uid, dict(_folders(sink)), raw, context)
         return flow
+
+
+_SELECT: Final = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:select|with|from|values|table)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+def _check_query(name: object, sql: object) -> None:
+    """What can be told without Spark."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > QUERY_NAME_LENGTH_MAX:
+        detail = f"a query needs a name: one line of 1 to {QUERY_NAME_LENGTH_MAX} printable characters, not {name!r}"
+        raise JobRejected("bad-query", "queries", detail)
+    if not isinstance(sql, str) or not sql.strip() or len(sql) > QUERY_LENGTH_MAX or "\0" in sql:
+        detail = f"a query needs SQL: 1 to {QUERY_LENGTH_MAX} characters"
+        raise JobRejected("bad-query", f"queries[{name!r}]", detail)
+    if _SELECT.match(sql) is None:
+        raise JobRejected("bad-query", f"queries[{name!r}]", "a query reads only: it begins with SELECT or WITH")
 
 
 def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:

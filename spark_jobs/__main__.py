@@ -1,9 +1,10 @@
-"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | batch | stand`.
+"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | batch | state | stand`.
 
 Parameters come as JSON on stdin, the answer goes as JSON to stdout and nothing else does. Exit codes: 0 done, 2 wrong
 usage, 3 refused (`{"error": {"code", "field", "detail"}}`), 1 something failed
-(the same form, and a traceback on stderr). `stand` reads one line of stdin, lasts until SIGTERM or the end of stdin,
-and writes its reports, one a line, before its answer (`spark_jobs.standing`).
+(the same form, and a traceback on stderr). `state` writes its progress before its answer, a line each second. `stand`
+reads one line of stdin, lasts until SIGTERM or the end of stdin, and writes its reports, one a line, before its answer
+(`spark_jobs.standing`).
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     batch.add_argument("--parallelism", required=True, type=int)
     batch.add_argument("--storage", required=True, help="folder for the record of the end, one per job")
     batch.set_defaults(command=_batch)
+    reading = commands.add_parser("state", help="a request on stdin → a table of the state of a checkpoint")
+    reading.add_argument("--checkpoint", required=True, help="its folder")
+    reading.set_defaults(command=_state, pipeline="state")
     standing = commands.add_parser("stand", help="a stage beside a running job, until it is asked to end")
     standing.add_argument("verb", choices=sorted(STANDING_STAGES))
     standing.add_argument("--pipeline", required=True)
@@ -114,6 +118,12 @@ def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = SparkSettings.for_batch(f"weir: {a.pipeline}", cores=a.parallelism)
     with running.planned(job, lambda: spark_session(settings)) as (plan, spark):
         return {"rows": running.run_planned(job, plan, spark=spark, storage=a.storage).rows}
+
+
+def _state(arguments: argparse.Namespace) -> dict[str, Any]:
+    from spark_jobs.stages import state  # imports PySpark, which the other commands are quicker without
+
+    return state.answer(arguments.checkpoint, _params(), arguments.answers)
 
 
 def _stand(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from console.operations.models import Operation
 
 WAIT_MAX_S = 60
 _POLL_S = 0.25
-_RETRY_AFTER_S = 1
+RETRY_AFTER_S = 1
+WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for its end, {WAIT_MAX_S} at most")
 
 
 class Runs(OfJob, generics.ListAPIView[Run]):
@@ -110,25 +111,28 @@ class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
     serializer_class = serializers.OperationSerializer
     query = frozenset({"wait"})
 
-    @extend_schema(
-        parameters=[OpenApiParameter("wait", int, description=f"Seconds to wait for its end, {WAIT_MAX_S} at most")]
-    )
+    @extend_schema(parameters=[WAIT])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        wait_s = whole_number("wait", request.query_params.get("wait", "0"), WAIT_MAX_S)
-        deadline = time.monotonic() + wait_s
-        operation: Operation = self.get_object()
-        while operation.is_active and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            operation = self.get_object()
-        response = Response(self.get_serializer(operation).data)
-        if operation.is_active:
-            response["Retry-After"] = str(_RETRY_AFTER_S)
-        return response
+        return waited_for(self, request)
+
+
+def waited_for(view: generics.GenericAPIView[Any], request: Request) -> Response:
+    """The row of `view` as soon as it is not active any more, or when the query's `wait` has passed."""
+    wait_s = whole_number("wait", request.query_params.get("wait", "0"), WAIT_MAX_S)
+    deadline = time.monotonic() + wait_s
+    row = view.get_object()
+    while row.is_active and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        row = view.get_object()
+    response = Response(view.get_serializer(row).data)
+    if row.is_active:
+        response["Retry-After"] = str(RETRY_AFTER_S)
+    return response
 
 
 def _accepted(accepted: services.Accepted) -> Response:
     operation = accepted.operation
-    headers = {"Location": reverse("api:operation", args=(operation.pk,)), "Retry-After": str(_RETRY_AFTER_S)}
+    headers = {"Location": reverse("api:operation", args=(operation.pk,)), "Retry-After": str(RETRY_AFTER_S)}
     if accepted.replayed:
         headers["Idempotent-Replay"] = "true"
     body = serializers.OperationSerializer(operation).data

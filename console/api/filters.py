@@ -3,7 +3,7 @@
 from django import forms
 from django_filters import rest_framework as filters
 
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 
@@ -60,6 +60,16 @@ class CheckpointFilter(filters.FilterSet):
     class Meta:
         model = Checkpoint
         fields = ("run",)
+
+
+class StateQueryFilter(filters.FilterSet):
+    """Queries of a checkpoint's state, by how far they have come."""
+
+    state = filters.ChoiceFilter(choices=StateQuery._meta.get_field("state").choices)
+
+    class Meta:
+        model = StateQuery
+        fields: tuple[str, ...] = ()
 
 
 class OperationFilter(filters.FilterSet):

@@ -38,7 +38,7 @@ class LoginResponse(serializers.Serializer[Any]):
 class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
     class Meta:
         model = Pipeline
-        fields = ("name", "description", "schema", "error", "updated_at")
+        fields = ("name", "description", "schema", "queries", "error", "updated_at")
 
 
 class JobRequest(StrictSerializer):

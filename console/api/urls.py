@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView
 
-from console.api import activity, definitions, documents, mapping, statistics
+from console.api import activity, definitions, documents, mapping, state, statistics
 
 app_name = "api"
 urlpatterns = [
@@ -21,6 +21,10 @@ urlpatterns = [
     path("runs/<int:run>/checkpoints/", activity.RunCheckpoints.as_view(), name="run-checkpoints"),
     path("checkpoints/<int:pk>/", activity.CheckpointDetail.as_view(), name="checkpoint"),
     path("checkpoints/<int:pk>/mapping/", mapping.CheckpointMapping.as_view(), name="checkpoint-mapping"),
+    path("checkpoints/<int:pk>/state/", state.CheckpointState.as_view(), name="checkpoint-state"),
+    path("checkpoints/<int:checkpoint>/state-queries/", state.StateQueries.as_view(), name="state-queries"),
+    path("state-queries/<int:pk>/", state.StateQueryDetail.as_view(), name="state-query"),
+    path("state-queries/<int:pk>/csv/", state.StateQueryCsv.as_view(), name="state-query-csv"),
     path("jobs/<int:job>/mapping/", mapping.SavepointMapping.as_view(), name="savepoint-mapping"),
     path("operations/<uuid:pk>/", activity.OperationDetail.as_view(), name="operation"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),

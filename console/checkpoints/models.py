@@ -42,6 +42,20 @@ ABORT_REASON = FailureReason.SUSPENDED
 ABORTED = "aborted"
 
 
+class QueryState(StrEnum):
+    """How far a query of a checkpoint's state has come."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+QUERY_STATES = choices(QueryState)
+ACTIVE_QUERIES = (QueryState.QUEUED, QueryState.RUNNING)
+
+
 class ReviewState(StrEnum):
     """What a person has said about it."""
 
@@ -136,3 +150,51 @@ class Checkpoint(models.Model):
     def is_restorable(self) -> bool:
         """Whether its files are complete and still there."""
         return self.status == Status.COMPLETED and self.discarded_at is None
+
+
+class StateQuery(models.Model):
+    """A question about the state of a checkpoint: a page of the rows of one state, or SQL saved with the pipeline.
+
+    A task of the queue `stages` claims it, runs a PySpark stage, and renews `beat_at` each second. `request` is what
+    the stage gets, `result` its table; both are those of `spark_jobs.state_query`.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    checkpoint = models.ForeignKey(Checkpoint, models.CASCADE, related_name="state_queries")
+    request = models.JSONField()
+    state = models.TextField(choices=QUERY_STATES, default=QueryState.QUEUED.value, db_default="queued")
+    owner = models.TextField(default="", db_default="", blank=True)
+    beat_at = models.DateTimeField(db_default=Now())
+    losses = models.IntegerField(default=0, db_default=0)  #: of tasks that had claimed it
+    progress = models.JSONField(null=True)
+    result = models.JSONField(null=True)
+    error = models.JSONField(null=True)
+    requested_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
+    created_at = models.DateTimeField(db_default=Now())
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "weir_state_query"
+        ordering = ("-id",)
+        indexes = [
+            models.Index(
+                fields=("id",),
+                condition=Q(state__in=[state.value for state in ACTIVE_QUERIES]),
+                name="weir_state_query_active",
+            ),
+            models.Index(fields=("ended_at",), name="weir_state_query_ended"),
+        ]
+
+    def __str__(self) -> str:
+        return f"query {self.pk}"
+
+    @property
+    def title(self) -> str:
+        """The name of the saved SQL, or operator and state."""
+        asked = self.request
+        return str(asked["name"]) if asked["kind"] == "sql" else f"{asked['operator']} / {asked['state']}"
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE_QUERIES

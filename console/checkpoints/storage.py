@@ -1,24 +1,32 @@
 """What lies in checkpoint storage: a checkpoint's manifest, and whether its files are there.
 
 One small file is read and sizes are looked at, so that a request is refused before anything starts; contents are
-verified when state is read. Folders elsewhere are read below `WEIR_SAVEPOINT_ROOTS` only. It decides nothing about
-operators.
+verified when state is read. A checkpoint that people look into is pinned. Folders elsewhere are read below
+`WEIR_SAVEPOINT_ROOTS` only. It decides nothing about operators.
 """
 
 import shutil
+import time
 from collections.abc import Iterable
 from errno import ENAMETOOLONG
 from http import HTTPStatus
 from pathlib import Path
+from typing import Final
+from uuid import uuid4
 
+import structlog
 from django.conf import settings
 
 from console.accounts.refusals import Refused
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import Checkpoint, Kind
 from runtime.core.checkpoint import Manifest, Segment, numbers_of
 from runtime.core.envelope import FILE_NAME, home_of, inside, opened
+from runtime.core.pins import PINS_FOLDER, Pin, encode_pin
 from runtime.errors import CorruptState, JobRejected
 
+log = structlog.get_logger(__name__)
+
+_PIN_MS: Final = 600_000
 ROW, PATH = "params.checkpoint", "params.path"
 
 
@@ -41,6 +49,24 @@ def recorded(checkpoint: Checkpoint) -> Manifest:
         raise _corrupt(f"{file}: {detail}", ROW)
     _check_sizes(((root / segment.path, segment) for segment in manifest.segments()), ROW)
     return manifest
+
+
+def pin(checkpoint: Checkpoint) -> None:
+    """Retention leaves a periodic checkpoint alone for ten minutes; a savepoint stays anyway (`core.pins`).
+
+    Call it before the manifest is read. Where the storage cannot be written, it only warns.
+    """
+    if checkpoint.kind != Kind.CHECKPOINT:
+        return
+    held = Pin(folder=checkpoint.path, until_ms=int(time.time() * 1000) + _PIN_MS)
+    file = root_of(checkpoint.job_id) / PINS_FOLDER / f"console-{checkpoint.pk}.json"
+    aside = file.with_name(f".tmp-{uuid4().hex}")
+    try:
+        file.parent.mkdir(exist_ok=True)
+        aside.write_bytes(encode_pin(held))
+        aside.replace(file)
+    except OSError as error:
+        log.warning("retention may delete the checkpoint while it is read", checkpoint=checkpoint.pk, error=str(error))
 
 
 def needs(checkpoint: Checkpoint, folder: str) -> bool | None:

@@ -15,7 +15,7 @@ def compile_version(version_id: int) -> None:
     if version is None:
         return
     try:
-        compiled = stages.run(_stage(version), lambda: _show_life(version))
+        compiled = stages.run(_stage(version), lambda _: _show_life(version))
         graph = compiled["graph"]
     except stages.StageCut:
         return

@@ -22,11 +22,15 @@ def choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
 
 
 class Pipeline(models.Model):
-    """A pipeline that `spark_jobs` offers, with the JSON schema of its parameters. Refreshed, never typed in."""
+    """A pipeline that `spark_jobs` offers, with the JSON schema of its parameters. Refreshed, never typed in.
+
+    `queries` are SQL by name, for the state of any checkpoint of its jobs.
+    """
 
     name = models.TextField(primary_key=True)
     description = models.TextField(default="", db_default="")
     schema = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    queries = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     error = models.TextField(default="", db_default="")  #: why it cannot be used
     updated_at = models.DateTimeField(db_default=Now())
 

@@ -20,6 +20,7 @@ class Offered(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     schema: dict[str, Any] = {}
+    queries: dict[str, str] = {}
     error: str = ""  #: why it cannot be used
 
 
@@ -48,6 +49,7 @@ def replace(offered: list[Offered]) -> None:
                 defaults={
                     "description": pipeline.description,
                     "schema": _in_order(pipeline.schema),
+                    "queries": pipeline.queries,
                     "error": pipeline.error,
                     "updated_at": Now(),
                 },

@@ -1,13 +1,14 @@
-"""PySpark stages as child processes: compiling a version, materialising its inputs, listing the pipelines.
+"""PySpark stages as child processes: compiling a version, listing the pipelines, reading the state of a checkpoint.
 
 The console never imports `spark_jobs`; the two share command lines, JSON on stdin and stdout, and exit codes. It does
 not know what a stage does. A stage that is cut short leaves nothing half done, so doing it again is always right.
 """
 
+import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from console.jobs.child_environment import of_stage
 BEAT_S = 1.0
 REJECTED = 3  #: exit code: the author's input cannot be accepted, see the error on stdout
 _STDOUT_BYTES_MAX = 32 * 1024 * 1024
+_PROGRESS_BYTES = 4096  #: of the end of what was printed, in which the newest line is looked for
 
 
 class StageCut(Exception):
@@ -43,10 +45,13 @@ class Stage:
     log: Path
     timeout_s: float
     stdin: Any = None
+    environment: Mapping[str, str] = field(default_factory=dict)  #: beside that of all stages
 
 
-def run(stage: Stage, still_wanted: Callable[[], bool] = lambda: True) -> Any:
-    """The JSON that the stage printed. `still_wanted` is asked each second.
+def run(stage: Stage, still_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
+    """The JSON that the stage printed as its last line.
+
+    `still_wanted` is asked each second, with the newest `progress` that the stage has printed; None before the first.
 
     Raises:
         StageFailed: it rejected its input, failed, or took too long.
@@ -56,11 +61,24 @@ def run(stage: Stage, still_wanted: Callable[[], bool] = lambda: True) -> Any:
         stdin.write(msgspec.json.encode(stage.stdin))
         stdin.seek(0)
         command = [*settings.WEIR_STAGES_COMMAND, *stage.arguments]
-        with Child(command, stage.log, stdin=stdin, stdout=stdout, environment=of_stage()) as child:
-            _watch(child, stage, still_wanted)
+        environment = of_stage() | dict(stage.environment)
+        with Child(command, stage.log, stdin=stdin, stdout=stdout, environment=environment) as child:
+            _watch(child, stage, lambda: still_wanted(_progress(stdout.fileno())))
             code = child.end()
         stdout.seek(0)
         return _outcome(stage, code, stdout.read(_STDOUT_BYTES_MAX), child)
+
+
+def _progress(printed: int) -> Any:
+    """Of the last whole line so far. The position in the file is the child's, so it must not be moved."""
+    size = os.fstat(printed).st_size
+    start = max(0, size - _PROGRESS_BYTES)
+    lines = os.pread(printed, size - start, start).splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith(b"\n")]
+    try:
+        return msgspec.json.decode(whole[-1]).get("progress") if whole else None
+    except (msgspec.DecodeError, AttributeError):
+        return None
 
 
 def _watch(child: Child, stage: Stage, still_wanted: Callable[[], bool]) -> None:
@@ -78,7 +96,7 @@ def _outcome(stage: Stage, code: int, printed: bytes, child: Child) -> Any:
         detail = f"{stage.arguments[0]} ended with {describe_exit(code)}."
         raise StageFailed("stage-failed", detail, log=_tail(child))
     try:
-        said = msgspec.json.decode(printed)
+        said = msgspec.json.decode(printed.rstrip().rpartition(b"\n")[2])
         if code == 0:
             return said
         error = said["error"]

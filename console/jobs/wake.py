@@ -16,6 +16,7 @@ log = structlog.get_logger(__name__)
 SUPERVISE = "console.jobs.tasks.supervise_run"
 COMPILE = "console.jobs.tasks.compile_version"
 STAND = "console.jobs.tasks.attend_stage"
+READ_STATE = "console.checkpoints.tasks.answer_state_query"
 
 #: A message that nobody took in this time is dropped: the reconciler has sent others since.
 EXPIRES_S = 300

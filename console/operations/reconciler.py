@@ -3,6 +3,7 @@
 import structlog
 
 from console.checkpoints import services as checkpoints
+from console.checkpoints import state_queries
 from console.jobs import leases, standing
 from console.operations import discard, settlement
 
@@ -21,3 +22,4 @@ def reconcile() -> None:
     settlement.settle_orphans()
     discard.remove_files()
     checkpoints.give_up_orphans()
+    state_queries.reconcile()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from console.checkpoints.models import QueryState
 from console.jobs.models import StageState
 from runtime.core.graph import Guarantee
 from runtime.core.lifecycle import RunState
@@ -115,6 +116,16 @@ STAGE: Mapping[str, Status] = MappingProxyType(
     }
 )
 
+QUERY: Mapping[str, Status] = MappingProxyType(
+    {
+        QueryState.QUEUED: _status("half", "Waiting for a worker", Meaning.BUSY),
+        QueryState.RUNNING: _status("half", "Reading", Meaning.BUSY),
+        QueryState.SUCCEEDED: _status("disc", "Succeeded", Meaning.OK),
+        QueryState.FAILED: _status("square", "Failed", Meaning.FAILED),
+        QueryState.CANCELED: _status("cross", "Canceled", Meaning.NEUTRAL),
+    }
+)
+
 GUARANTEE: Mapping[str, Status] = MappingProxyType(
     {
         Guarantee.EXACTLY_ONCE: _status("disc", "Exactly once", Meaning.OK),
@@ -150,6 +161,10 @@ def attempt(outcome: str) -> Status:
 
 def stage(state: str) -> Status:
     return _look_up(STAGE, state)
+
+
+def query(state: str) -> Status:
+    return _look_up(QUERY, state)
 
 
 def guarantee(name: str) -> Status:

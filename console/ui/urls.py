@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.generic import RedirectView
 
-from console.ui.views import acts, checkpoints, jobs, operations, restore, session
+from console.ui.views import acts, checkpoints, jobs, operations, restore, session, state
 
 app_name = "ui"
 
@@ -25,6 +25,11 @@ urlpatterns = [
     path("jobs/<int:pk>/checkpoints/", checkpoints.history, name="checkpoints"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),
     path("checkpoints/<int:pk>/discard/", checkpoints.discard, name="discard"),
+    path("checkpoints/<int:pk>/state/", state.contents, name="state"),
+    path("checkpoints/<int:pk>/state/ask/", state.ask, name="ask_state"),
+    path("state-queries/<int:pk>/", state.query, name="state_query"),
+    path("state-queries/<int:pk>/cancel/", state.cancel, name="cancel_state_query"),
+    path("state-queries/<int:pk>/csv/", state.csv, name="state_query_csv"),
     path("operations/", operations.operation_list, name="operations"),
     path("operations/<uuid:pk>/", operations.operation, name="operation"),
 ]

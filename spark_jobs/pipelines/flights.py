@@ -125,9 +125,21 @@ def _check(params: FlightsParams) -> None:
             raise JobRejected("same-folder", name, "the job would read its own output: choose another folder")
 
 
+OPEN_BY_AIRLINE = """
+SELECT name AS airline, count(*) AS open_windows, sum(`flights:count`) AS flights, sum(`cancelled:count`) AS cancelled,
+       timestamp_millis(min(window_start)) AS oldest_day
+FROM daily_windows GROUP BY name ORDER BY flights DESC
+"""
+OPEN_BY_DAY = """
+SELECT timestamp_millis(window_start) AS day, count(*) AS open_windows, sum(`flights:count`) AS flights,
+       round(sum(`mean_delay:sum`) / sum(`mean_delay:count`), 1) AS mean_delay
+FROM daily_windows GROUP BY window_start ORDER BY window_start
+"""
+
 PIPELINE = Pipeline(
     name="flights",
     description="New York flights by airline, airport and day: how many, how late, in which weather.",
     params=FlightsParams,
     build=build,
+    queries={"open windows by airline": OPEN_BY_AIRLINE, "open windows by day": OPEN_BY_DAY},
 )

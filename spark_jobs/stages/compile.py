@@ -19,13 +19,23 @@ from spark_jobs.sources.columns import learn_columns
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every installed pipeline with the JSON schema of its parameters, by name; a broken one has an error instead."""
+    """Every installed pipeline with the JSON schema of its parameters and its queries, by name.
+
+    A broken one has an error instead.
+    """
     found = registry()
     whole = [
-        {"name": name, "description": one.description, "schema": parameter_schema(one), "error": ""}
+        {
+            "name": name,
+            "description": one.description,
+            "schema": parameter_schema(one),
+            "queries": dict(one.queries),
+            "error": "",
+        }
         for name, one in found.pipelines.items()
     ]
-    broken = [{"name": name, "description": "", "schema": {}, "error": why} for name, why in found.broken.items()]
+    nothing = {"description": "", "schema": {}, "queries": {}}
+    broken = [{"name": name, **nothing, "error": why} for name, why in found.broken.items()]
     return sorted(whole + broken, key=lambda one: str(one["name"]))
 
 

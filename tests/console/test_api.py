@@ -12,6 +12,7 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts.models import ApiToken, User
+from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import settlement
@@ -91,6 +92,9 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
     run = make_run(RunState.RUNNING)
     checkpoint = make_checkpoint(run, 1, "savepoint")
     operation = Operation.objects.create(job=run.job, run=run, kind="savepoint")
+    request = {"kind": "sql", "name": "all", "sql": "SELECT 1"}
+    table = {"columns": [{"name": "1", "type": "int"}], "rows": [[1]]}
+    query = StateQuery.objects.create(checkpoint=checkpoint, request=request, state="succeeded", result=table)
     job = f"/api/v1/jobs/{run.job_id}/"
     return {
         "pipelines": "/api/v1/pipelines/",
@@ -106,6 +110,10 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint) -> dict[str, str]
         "run-checkpoints": f"/api/v1/runs/{run.pk}/checkpoints/",
         "checkpoint": f"/api/v1/checkpoints/{checkpoint.pk}/",
         "checkpoint-mapping": f"/api/v1/checkpoints/{checkpoint.pk}/mapping/",
+        "checkpoint-state": f"/api/v1/checkpoints/{checkpoint.pk}/state/",
+        "state-queries": f"/api/v1/checkpoints/{checkpoint.pk}/state-queries/",
+        "state-query": f"/api/v1/state-queries/{query.pk}/",
+        "state-query-csv": f"/api/v1/state-queries/{query.pk}/csv/",
         "savepoint-mapping": f"{job}mapping/?path={root_of(run.job_id) / checkpoint.path}",
         "operation": f"/api/v1/operations/{operation.pk}/",
     }
@@ -131,8 +139,8 @@ def test_a_viewer_reads_everything(routes: dict[str, str], viewer: User) -> None
 
 
 def test_no_route_is_written_to_by_another_method(routes: dict[str, str], api: APIClient) -> None:
-    for path in routes.values():
-        for method in (api.put, api.patch, api.delete):
+    for name, path in routes.items():
+        for method in (api.put, api.patch, *([] if name == "state-query" else [api.delete])):
             check_problem(method(path, {}), 405, "method-not-allowed")
 
 

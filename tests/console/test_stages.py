@@ -78,6 +78,56 @@ def test_a_repeated_message_compiles_nothing_again(place: World, steady: Worker)
     assert version(place, version_id) == first
 
 
+# ---------------------------------------------------------------- queries of a checkpoint's state
+
+
+def new_query(place: World, name: str) -> int:
+    """A query of a completed savepoint of a run."""
+    statement = """
+        WITH checkpoint AS (
+            INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, path)
+            SELECT job_id, id, 1, 1, 'savepoint', 'completed', 'savepoint-1-1' FROM weir_run WHERE id = %s RETURNING id)
+        INSERT INTO weir_state_query (checkpoint_id, request)
+        SELECT id, %s::jsonb FROM checkpoint RETURNING id
+    """
+    request = json.dumps({"kind": "sql", "name": name, "sql": "SELECT 1"})
+    return int(place.sql(statement, place.new_run("finished"), request)[0]["id"])
+
+
+def query(place: World, query_id: int) -> dict[str, Any]:
+    return place.sql("SELECT * FROM weir_state_query WHERE id = %s", query_id)[0]
+
+
+def wake_query(place: World, query_id: int) -> None:
+    place.wake("answer_state_query", query_id, "stages", app="checkpoints")
+
+
+def ended(place: World, query_id: int) -> dict[str, Any]:
+    wake_query(place, query_id)
+    until(lambda: query(place, query_id)["ended_at"])
+    return query(place, query_id)
+
+
+def test_a_query_of_state_gets_its_table_or_why_there_is_none(place: World, steady: Worker) -> None:
+    answered, refused = new_query(place, "fine"), new_query(place, "reject")
+    row = ended(place, answered)
+    assert (row["state"], row["result"]["rows"], row["progress"]) == ("succeeded", [["AA"]], None)
+    assert row["result"]["asked"]["--checkpoint"].endswith("/savepoint-1-1")
+    row = ended(place, refused)
+    assert (row["state"], row["error"]["detail"]) == ("failed", "cannot be read")
+
+
+def test_a_query_of_state_shows_its_progress_and_is_ended_when_it_is_canceled(place: World, steady: Worker) -> None:
+    query_id = new_query(place, "hang")
+    wake_query(place, query_id)
+    until(lambda: query(place, query_id)["progress"])
+    assert query(place, query_id)["progress"] == {"phase": "reading", "tasks": 4, "tasks_done": 1}
+    (stage,) = until(lambda: children_of(steady))
+    place.sql("UPDATE weir_state_query SET state = 'canceled' WHERE id = %s", query_id)
+    until(lambda: not alive(stage))
+    assert query(place, query_id)["state"] == "canceled"
+
+
 def test_a_worker_that_is_shut_down_ends_its_stage_and_leaves_the_version_to_another(
     place: World, steady: Worker
 ) -> None:

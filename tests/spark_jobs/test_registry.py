@@ -52,6 +52,10 @@ def listed(process: Command, site: Path) -> dict[str, Any]:
         ("PIPELINE = 7", "it is no Pipeline but int"),
         ("", "AttributeError"),
         (MODULE.format(name="torn", about="x").replace("params=Params", "params=int"), "schema"),
+        (
+            MODULE.format(name="torn", about="x").replace("build=", "queries={'all': ' '}, build="),
+            "queries['all']: a query needs SQL",
+        ),
     ],
 )
 def test_a_broken_entry_point_is_listed_with_its_error_and_the_rest_works(

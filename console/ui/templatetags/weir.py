@@ -110,6 +110,7 @@ _KINDS: dict[str, Callable[[Any], status.Status]] = {
     "attempt": status.attempt,
     "guarantee": status.guarantee,
     "stage": status.stage,
+    "query": status.query,
 }
 
 

@@ -7,7 +7,7 @@ import msgspec
 from django.utils import timezone
 
 from console.accounts.models import User
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
 from runtime.core.checkpoint import folder_of
@@ -27,6 +27,40 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 3_600_000, "on_malformed": "fail"}
+
+QUERIES = {
+    "open windows by airline": "SELECT name AS airline, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
+    "FROM window_state GROUP BY name ORDER BY flights DESC",
+}
+#: A page of the rows of a state, as the stage prints it.
+TABLE: dict[str, Any] = {
+    "columns": [
+        {"name": "key_group", "type": "int", "is_key": False},
+        {"name": "carrier", "type": "string", "is_key": True},
+        {"name": "name", "type": "string", "is_key": True},
+        {"name": "window_start", "type": "bigint", "is_key": True},
+        {"name": "flights:count", "type": "bigint", "is_key": False},
+        {"name": "mean_delay:sum", "type": "double", "is_key": False},
+        {"name": "note", "type": "string", "is_key": False},
+    ],
+    "rows": [
+        [
+            group,
+            carrier,
+            name,
+            1_371_024_000_000,
+            12 + group,
+            None if group % 5 else 18.25,
+            "late" * (30 * (group == 4)),
+        ]
+        for group in range(20)
+        for carrier, name in [("AA", "American Airlines Inc."), ("B6", "<JetBlue> Airways")]
+    ],
+    "keys": [{"name": name, "type": kind} for name, kind in (("carrier", "string"), ("window_start", "int64"))],
+    "is_cut": True,
+    "has_cut_cells": True,
+    "cursor": {"group": 19, "skip": 2},
+}
 
 GRAPH: dict[str, Any] = {
     "max_parallelism": 128,
@@ -101,7 +135,11 @@ def reader(name: str = "reader") -> User:
 def pipeline(name: str = "flights") -> Pipeline:
     return Pipeline.objects.update_or_create(
         name=name,
-        defaults={"description": "Departure delays by carrier and origin, per day.", "schema": SCHEMA},
+        defaults={
+            "description": "Departure delays by carrier and origin, per day.",
+            "schema": SCHEMA,
+            "queries": QUERIES,
+        },
     )[0]
 
 
@@ -172,6 +210,20 @@ def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "co
     if done:
         store(row)
     return row
+
+
+def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> StateQuery:
+    """A page of rows, or one that is under way."""
+    now = timezone.now()
+    given: dict[str, Any] = {
+        "request": {"kind": "rows", "operator": "window", "state": "state", "key": {"name": "American"}, "cursor": {}},
+        "created_at": now - timedelta(seconds=20),
+    }
+    if state == "succeeded":
+        given |= {"result": TABLE, "ended_at": now - timedelta(seconds=3)}
+    if state == "running":
+        given |= {"progress": {"phase": "reading", "tasks": 8, "tasks_done": 3}, "beat_at": now}
+    return StateQuery.objects.create(checkpoint=of, state=state, **{**given, **changes})
 
 
 def history(of: Run, upto: int = 214) -> list[Checkpoint]:

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
-from console.checkpoints.models import Checkpoint
+from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Run
 from console.operations.models import Operation
 from console.ui import formats
@@ -73,6 +73,8 @@ def running(transactional_db: None) -> Run:
     rows.attempts(run)
     rows.history(run)
     rows.operation(job, run=run, requested_by=user, result={"checkpoint": 208}, phase="completed")
+    for state in ("succeeded", "running"):
+        rows.state_query(Checkpoint.objects.get(number=213), state)
     return run
 
 
@@ -118,6 +120,9 @@ def others(job_id: int) -> dict[str, str]:
         "jobs": "/jobs/",
         "job": f"/jobs/{job_id}/",
         "checkpoint": f"/checkpoints/{checkpoint.pk}/",
+        "state": f"/checkpoints/{checkpoint.pk}/state/?operator=window&state=state",
+        "state-query": f"/state-queries/{StateQuery.objects.get(state='succeeded').pk}/",
+        "state-query-running": f"/state-queries/{StateQuery.objects.get(state='running').pk}/",
         "checkpoints": f"/jobs/{job_id}/checkpoints/",
         "operations": "/operations/",
         "operation": f"/operations/{operation.pk}/",
@@ -229,6 +234,21 @@ def test_the_page_follows_the_run_by_itself(signed_in: Open, running: Run) -> No
         Run.objects.filter(pk=running.pk).update(state="draining")
         expect(page.locator("#live-head")).to_contain_text("Draining", timeout=POLL_MS)
         expect(page.get_by_role("button", name="Take savepoint")).to_be_disabled()
+
+
+def test_a_query_of_state_becomes_its_table_by_itself(signed_in: Open, running: Run) -> None:
+    query = StateQuery.objects.get(state="running")
+    with signed_in() as page:
+        page.goto(f"/state-queries/{query.pk}/")
+        expect(page.locator("#live-query")).to_contain_text("3 of 8 tasks")
+        StateQuery.objects.filter(pk=query.pk).update(state="succeeded", result=rows.TABLE, ended_at=query.created_at)
+        expect(page.get_by_role("heading", name="40 rows")).to_be_visible(timeout=POLL_MS)
+        page.get_by_role("button", name="Next page").click()
+        expect(page.locator("#live-query")).to_contain_text("waits for a worker")
+        asked = StateQuery.objects.latest("pk").request
+        assert (asked["cursor"], asked["key"]) == ({"group": 19, "skip": 2}, {"name": "American"})
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("#live-query")).to_contain_text("Canceled")
 
 
 def test_polling_ends_when_the_run_has_ended(signed_in: Open, running: Run) -> None:

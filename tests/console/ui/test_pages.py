@@ -25,7 +25,8 @@ PAGE_QUERIES = 19
 @pytest.mark.parametrize(
     "path",
     ["/jobs/", "/jobs/new/", "/jobs/1/", "/jobs/1/versions/new/", "/jobs/1/stop/", "/jobs/1/drain/", "/jobs/1/cancel/",
-     "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/",
+     "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/checkpoints/1/state/", "/state-queries/1/",
+     "/state-queries/1/csv/", "/operations/",
      "/operations/00000000-0000-0000-0000-000000000000/"],
 )  # fmt: skip
 def test_strangers_are_sent_to_the_login(stranger: Client, path: str) -> None:
@@ -34,8 +35,10 @@ def test_strangers_are_sent_to_the_login(stranger: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/jobs/", "/jobs/1/", "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/operations/"]
-)
+    "path",
+    ["/jobs/", "/jobs/1/", "/jobs/1/restore/", "/jobs/1/checkpoints/", "/checkpoints/1/", "/state-queries/1/",
+     "/operations/"],
+)  # fmt: skip
 def test_a_tab_that_was_signed_out_is_told_at_its_next_poll(stranger: Client, path: str) -> None:
     assert stranger.get(path, headers=POLL).status_code == 401
 
@@ -56,8 +59,9 @@ def test_pages_that_show_refuse_to_be_posted_to(at_console: Client, path: str) -
 
 @pytest.mark.parametrize(
     "path",
-    ["/jobs/99/", "/jobs/99/checkpoints/", "/checkpoints/99/", "/operations/00000000-0000-0000-0000-000000000000/"],
-)
+    ["/jobs/99/", "/jobs/99/checkpoints/", "/checkpoints/99/", "/checkpoints/99/state/", "/state-queries/99/",
+     "/operations/00000000-0000-0000-0000-000000000000/"],
+)  # fmt: skip
 def test_what_does_not_exist_is_said_to_not_exist(at_console: Client, path: str) -> None:
     response = at_console.get(path)
     assert response.status_code == 404

@@ -1,0 +1,163 @@
+"""The state of a checkpoint: what is in it, queries of it, and their tables."""
+
+from http import HTTPStatus
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+
+from console.accounts.refusals import Conflict
+from console.api.activity import RETRY_AFTER_S, WAIT, waited_for
+from console.api.base import Strict
+from console.api.filters import StateQueryFilter
+from console.api.serializers import Problem, StrictSerializer
+from console.checkpoints import state_queries
+from console.checkpoints.models import Checkpoint, StateQuery
+from console.checkpoints.tables import csv_response
+from runtime.core.contents import StateKind
+
+
+class StoredStateSerializer(serializers.Serializer[Any]):
+    """A state of an operator. `view` is its name in SQL; a list has none, its elements are in the view `contents`."""
+
+    operator = serializers.CharField()
+    state = serializers.CharField(source="name")
+    kind = serializers.ChoiceField(choices=[kind.value for kind in StateKind])
+    subtasks = serializers.IntegerField()
+    rows = serializers.IntegerField(help_text="In files: a key that changed since the last merge counts once a file.")
+    size_bytes = serializers.IntegerField(source="nbytes")
+    keys = serializers.DictField(child=serializers.CharField(), help_text="Arrow types of the operator's key columns.")
+    view = serializers.CharField(allow_blank=True)
+
+
+class CheckpointStateSerializer(serializers.Serializer[Any]):
+    states = StoredStateSerializer(many=True)
+    queries = serializers.DictField(
+        child=serializers.CharField(), help_text="SQL by name, as the author has saved it with the pipeline."
+    )
+
+
+class CursorSerializer(StrictSerializer):
+    group = serializers.IntegerField(min_value=0)
+    skip = serializers.IntegerField(min_value=0)
+
+
+class StateQueryRequest(StrictSerializer):
+    """Either `query`, the name of SQL that is saved with the pipeline, or `operator` and `state` for a page of rows."""
+
+    query = serializers.CharField(required=False)
+    operator = serializers.CharField(required=False)
+    state = serializers.CharField(required=False)
+    key = serializers.DictField(required=False, help_text="Values by key column; absent: all rows.")
+    cursor = CursorSerializer(required=False, help_text="Of the result before; absent: the first page.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "query" in attrs:
+            if others := sorted(attrs.keys() - {"query"}):
+                raise serializers.ValidationError(dict.fromkeys(others, "This member does not go with `query`."))
+            return attrs
+        missing = [name for name in ("operator", "state") if name not in attrs]
+        if missing:
+            raise serializers.ValidationError(dict.fromkeys(missing, "This member is needed, or else `query`."))
+        return attrs
+
+
+class StateQuerySerializer(serializers.ModelSerializer[StateQuery]):
+    """A query as a list shows it: without its table."""
+
+    class Meta:
+        model = StateQuery
+        fields: tuple[str, ...] = (
+            "id", "checkpoint", "request", "state", "progress", "error", "requested_by", "created_at", "started_at",
+            "ended_at",
+        )  # fmt: skip
+
+
+class StateQueryDetailSerializer(StateQuerySerializer):
+    """`result` is a table: `columns` with `name`, `type` as Spark spells it and `is_key`; `rows`; `is_cut`, whether
+    there are more; and `cursor`, where the next page of rows begins.
+    """
+
+    result = serializers.JSONField(read_only=True, allow_null=True)
+
+    class Meta(StateQuerySerializer.Meta):
+        fields = (*StateQuerySerializer.Meta.fields, "result")
+
+
+class CheckpointState(Strict):
+    """The states in a checkpoint, from its manifest, and the queries that the author has saved with the pipeline."""
+
+    queryset = Checkpoint.objects.select_related("job", "run__version")
+    serializer_class = CheckpointStateSerializer
+
+    @extend_schema(responses={200: CheckpointStateSerializer, 409: Problem, 422: Problem})
+    def get(self, request: Request, pk: int) -> Response:
+        found = self.get_object()
+        body = {"states": state_queries.contents(found), "queries": state_queries.saved_queries(found)}
+        return Response(CheckpointStateSerializer(body).data)
+
+
+class StateQueries(Strict, generics.ListAPIView[StateQuery]):
+    """The queries of a checkpoint's state, newest first. They are kept for a day."""
+
+    queryset = StateQuery.objects.defer("result")
+    serializer_class = StateQuerySerializer
+    filterset_class = StateQueryFilter
+
+    def get_queryset(self) -> QuerySet[StateQuery]:
+        if getattr(self, "swagger_fake_view", False):
+            return StateQuery.objects.none()
+        return super().get_queryset().filter(checkpoint=self._checkpoint())
+
+    @extend_schema(request=StateQueryRequest, responses={202: StateQuerySerializer, 409: Problem, 422: Problem})
+    def post(self, request: Request, checkpoint: int) -> Response:
+        """Ask for a page of the rows of a state, or for saved SQL. Always 202: read Location with `?wait=30`."""
+        given, found = self.body(StateQueryRequest), self._checkpoint()
+        if "query" in given:
+            query = state_queries.ask_saved(self.user, found, given["query"])
+        else:
+            asked = {"key": {}, "cursor": {}, **given}
+            query = state_queries.ask_for_rows(self.user, found, **asked)
+        headers = {"Location": reverse("api:state-query", args=(query.pk,)), "Retry-After": str(RETRY_AFTER_S)}
+        return Response(StateQuerySerializer(query).data, status=HTTPStatus.ACCEPTED, headers=headers)
+
+    def _checkpoint(self) -> Checkpoint:
+        return get_object_or_404(Checkpoint.objects.select_related("job"), pk=self.kwargs["checkpoint"])
+
+
+class StateQueryDetail(Strict, generics.RetrieveAPIView[StateQuery]):
+    """One query, with its table once it has succeeded."""
+
+    queryset = StateQuery.objects.all()
+    serializer_class = StateQueryDetailSerializer
+    query = frozenset({"wait"})
+
+    @extend_schema(parameters=[WAIT])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return waited_for(self, request)
+
+    @extend_schema(responses={204: None, 403: Problem})
+    def delete(self, request: Request, pk: int) -> Response:
+        """Cancel it. One that is over stays as it is."""
+        state_queries.cancel(self.user, self.get_object())
+        return Response(status=HTTPStatus.NO_CONTENT)
+
+
+class StateQueryCsv(Strict):
+    """The table of a query that has succeeded as a CSV file."""
+
+    queryset = StateQuery.objects.all()
+
+    @extend_schema(responses={(200, "text/csv"): OpenApiTypes.STR, 409: Problem})
+    def get(self, request: Request, pk: int) -> HttpResponse:
+        query: StateQuery = self.get_object()
+        if query.result is None:
+            raise Conflict("no-table", f"The query is {query.state} and has no table.")
+        return csv_response(query)

@@ -1,0 +1,205 @@
+"""Queries of a checkpoint's state as rows: asked, claimed by a task of the queue `stages`, answered, cancelled.
+
+The row is written first; a message is a wake-up. Every claim and every end is a compare-and-set on state and owner. A
+query only reads, so one whose task was lost is asked again by the reconciler.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from django.db.models import F
+from django.db.models.functions import Coalesce, Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict, Refused
+from console.accounts.rights import must_operate
+from console.checkpoints import storage
+from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
+from console.jobs import wake
+from console.jobs.models import Pipeline
+from runtime.core.contents import StoredState, stored_states
+
+log = structlog.get_logger(__name__)
+
+ACTIVE_MAX: Final = 4  #: of one user
+RUNNING_MAX: Final = 1  #: compiling shares the queue
+LEASE_S: Final = 15
+LOSSES_MAX: Final = 3
+WAKE_AGAIN_S: Final = 30
+WAIT_S: Final = 600  #: as long as a pin holds
+KEPT_S: Final = 24 * 3600  #: for which answers are kept
+_SCALARS: Final = (str, int, float, bool, type(None))
+_CURSOR: Final = frozenset({"group", "skip"})
+_POSITION_MAX: Final = 10**9  #: as the stage bounds it
+
+
+def saved_queries(checkpoint: Checkpoint) -> dict[str, str]:
+    """The SQL by name that the author has saved with the pipeline of the checkpoint's job."""
+    found = Pipeline.objects.filter(pk=checkpoint.job.pipeline).first()
+    return dict(sorted(found.queries.items())) if found else {}
+
+
+def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
+    """The states in a checkpoint, from its manifest. Retention leaves it alone for a while from now on.
+
+    Raises:
+        Conflict: it was never completed, or is discarded.
+        Refused: a file is missing or damaged; it is named.
+    """
+    if not checkpoint.is_restorable:
+        why = "was discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
+        raise Conflict("no-state", f"{str(checkpoint).capitalize()} {why}: there is no state to read.")
+    storage.pin(checkpoint)
+    return stored_states(storage.recorded(checkpoint))
+
+
+def ask_for_rows(
+    user: User, checkpoint: Checkpoint, *, operator: str, state: str, key: dict[str, Any], cursor: dict[str, Any]
+) -> StateQuery:
+    """Ask for a page of the rows of one state.
+
+    Args:
+        key: values by key column; {}: all rows.
+        cursor: of the result before; {}: the first page.
+
+    Raises:
+        Refused: there is no such operator or state, or the key or cursor is malformed.
+        Conflict: the checkpoint has no state any more, or the user waits for too many queries.
+    """
+    states = contents(checkpoint)
+    _must_have_rows(states, operator, state)
+    for column, value in key.items():
+        if not isinstance(value, _SCALARS):
+            detail = f"key.{column}: must be a text, number, boolean or null."
+            raise Refused("invalid-field", detail, field=f"key.{column}")
+    if not (cursor.keys() <= _CURSOR and all(_is_position(value) for value in cursor.values())):
+        detail = "cursor: must be the cursor of a result, {group, skip}."
+        raise Refused("invalid-field", detail, field="cursor")
+    return _ask(user, checkpoint, {"kind": "rows", "operator": operator, "state": state, "key": key, "cursor": cursor})
+
+
+def ask_saved(user: User, checkpoint: Checkpoint, name: str) -> StateQuery:
+    """Ask for the answer to SQL that is saved with the pipeline.
+
+    Raises:
+        Refused: no query of the pipeline has this name; those that there are are named.
+        Conflict: as `ask_for_rows`.
+    """
+    queries = saved_queries(checkpoint)
+    if name not in queries:
+        known = ", ".join(map(repr, queries)) or "none"
+        detail = f"query: the pipeline {checkpoint.job.pipeline} has no query {name!r}; known: {known}."
+        raise Refused("unknown-query", detail, field="query")
+    contents(checkpoint)
+    return _ask(user, checkpoint, {"kind": "sql", "name": name, "sql": queries[name]})
+
+
+def _must_have_rows(states: tuple[StoredState, ...], operator: str, name: str) -> None:
+    operators = sorted({state.operator for state in states})
+    if operator not in operators:
+        known = ", ".join(operators) or "none"
+        detail = f"operator: no operator {operator!r} has state in this checkpoint; known: {known}."
+        raise Refused("unknown-operator", detail, field="operator")
+    of_operator = {state.name: state for state in states if state.operator == operator and state.kind.has_rows}
+    if name not in of_operator:
+        known = ", ".join(of_operator) or "none"
+        detail = f"state: {operator!r} has no state {name!r} with rows in this checkpoint; known: {known}."
+        raise Refused("unknown-state", detail, field="state")
+
+
+def _is_position(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _POSITION_MAX
+
+
+def _ask(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -> StateQuery:
+    active = StateQuery.objects.filter(requested_by=user, state__in=ACTIVE_QUERIES)
+    if active.count() >= ACTIVE_MAX:
+        detail = f"You wait for {ACTIVE_MAX} queries already. Cancel one, or wait for its end."
+        raise Conflict("too-many-queries", detail)
+    query = StateQuery.objects.create(checkpoint=checkpoint, request=request, requested_by=user)
+    wake.after_commit(wake.READ_STATE, query.pk)
+    return query
+
+
+# ---------------------------------------------------------------- the task's side
+
+
+def claim(query_id: int, owner: str) -> StateQuery | None:
+    """Take a query that waits. None: another task was first, it is over, or too many are running."""
+    if StateQuery.objects.filter(state=QueryState.RUNNING).count() >= RUNNING_MAX:
+        return None
+    waiting = StateQuery.objects.filter(pk=query_id, state=QueryState.QUEUED)
+    if not waiting.update(
+        state=QueryState.RUNNING, owner=owner, beat_at=Now(), started_at=Coalesce("started_at", Now()), progress=None
+    ):
+        return None
+    return StateQuery.objects.select_related("checkpoint__run__version__job").get(pk=query_id)
+
+
+def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:
+    """Show that the owner lives. False: the query is cancelled, or another's."""
+    return bool(_mine(query_id, owner).update(beat_at=Now(), progress=progress))
+
+
+def leave(query_id: int, owner: str) -> None:
+    """The owner gives the query back for another task to claim."""
+    if _mine(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
+        wake.send(wake.READ_STATE, query_id)
+
+
+def succeed(query_id: int, owner: str, table: dict[str, Any]) -> None:
+    _mine(query_id, owner).update(state=QueryState.SUCCEEDED, result=table, progress=None, ended_at=Now())
+    _wake_next()
+
+
+def fail(query_id: int, owner: str, error: dict[str, Any]) -> None:
+    _mine(query_id, owner).update(state=QueryState.FAILED, error=error, progress=None, ended_at=Now())
+    _wake_next()
+
+
+def _mine(query_id: int, owner: str) -> Any:
+    return StateQuery.objects.filter(pk=query_id, state=QueryState.RUNNING, owner=owner)
+
+
+def _wake_next() -> None:
+    waiting = StateQuery.objects.filter(state=QueryState.QUEUED).order_by("pk").first()
+    if waiting is not None:
+        wake.send(wake.READ_STATE, waiting.pk)
+
+
+# ---------------------------------------------------------------- people, and the reconciler
+
+
+def cancel(user: User, query: StateQuery) -> None:
+    """End a query that is under way; one that is over stays as it is. The stage is killed within seconds.
+
+    Raises:
+        Forbidden: it is another user's, and `user` may not operate.
+    """
+    if query.requested_by_id != user.pk:
+        must_operate(user)
+    active = StateQuery.objects.filter(pk=query.pk, state__in=ACTIVE_QUERIES)
+    if active.update(state=QueryState.CANCELED, progress=None, ended_at=Now()):
+        _wake_next()
+
+
+def reconcile() -> None:
+    """Wake what waits, give back what a lost task held, give up what nobody answers, delete old answers."""
+    silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=_ago(LEASE_S))
+    gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {LOSSES_MAX} times.", "field": ""}
+    silent.filter(losses__gte=LOSSES_MAX - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())
+    if lost := silent.update(state=QueryState.QUEUED, owner="", progress=None, losses=F("losses") + 1):
+        log.warning("state queries given back", count=lost)
+    waiting = StateQuery.objects.filter(state=QueryState.QUEUED)
+    late = f"No worker of the queue `stages` took it up within {WAIT_S // 60} minutes."
+    error = {"code": "no-worker", "detail": late, "field": ""}
+    waiting.filter(created_at__lte=_ago(WAIT_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
+    for query_id in waiting.filter(beat_at__lte=_ago(WAKE_AGAIN_S if not lost else 0)).values_list("pk", flat=True):
+        StateQuery.objects.filter(pk=query_id).update(beat_at=Now())
+        wake.send(wake.READ_STATE, query_id)
+    StateQuery.objects.filter(ended_at__lte=_ago(KEPT_S)).delete()
+
+
+def _ago(seconds: float) -> Now:
+    return Now() - timedelta(seconds=seconds)  # type: ignore[return-value]

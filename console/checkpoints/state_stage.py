@@ -1,0 +1,77 @@
+"""The task that answers a query of a checkpoint's state: claims it, runs the PySpark stage, records the table."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from django.conf import settings
+
+from console.celery import shutting_down
+from console.checkpoints import state_queries, storage
+from console.checkpoints.models import StateQuery
+from console.jobs import stages
+from console.jobs.holding import new_owner
+from console.jobs.patience import AWAY, forget_connection, when_back
+from console.jobs.scratch import scratch_folder
+from console.jobs.services import schema_of
+from runtime.redaction import redacted_within
+
+log = structlog.get_logger(__name__)
+
+
+def answer(query_id: int) -> None:
+    """Answer a query that waits. One that does not is a repeated message, and left alone."""
+    owner = new_owner()
+    query = state_queries.claim(query_id, owner)
+    if query is None:
+        return
+    try:
+        with scratch_folder(f"state-{query.pk}", query.losses) as scratch:
+            printed = stages.run(_stage(query, scratch), partial(_renew, query.pk, owner))
+        end = partial(state_queries.succeed, query.pk, owner, _without_secrets(query, printed["table"]))
+    except stages.StageCut:
+        end = partial(state_queries.leave, query.pk, owner)
+    except stages.StageFailed as failed:
+        end = partial(state_queries.fail, query.pk, owner, _error(query, failed))
+    except (KeyError, TypeError):
+        error = {"code": "stage-failed", "field": "", "detail": "The stage gave no table."}
+        end = partial(state_queries.fail, query.pk, owner, error)
+    when_back(end, shutting_down)
+
+
+def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.Stage:
+    checkpoint = query.checkpoint
+    return stages.Stage(
+        arguments=["state", "--checkpoint", str(storage.root_of(checkpoint.job_id) / checkpoint.path)],
+        log=Path(settings.WEIR_LOGS) / f"state-query-{query.pk}.log",
+        timeout_s=settings.WEIR_STATE_QUERY_TIMEOUT_S,
+        stdin=query.request,
+        environment=scratch,
+    )
+
+
+def _renew(query_id: int, owner: str, progress: Any) -> bool:
+    """An outage of Postgres says nothing about the query."""
+    try:
+        return state_queries.renew(query_id, owner, progress)
+    except AWAY as error:
+        log.warning("state query not renewed, postgres is away", error=str(error).strip())
+        forget_connection()
+        return True
+
+
+def _error(query: StateQuery, failed: stages.StageFailed) -> dict[str, Any]:
+    """What is shown; that the files are gone because the checkpoint was discarded says more than which is missing."""
+    checkpoint = query.checkpoint
+    checkpoint.refresh_from_db(fields=["discarded_at"])
+    if checkpoint.discarded_at is not None:
+        detail = f"{str(checkpoint).capitalize()} was discarded before its state was read."
+        return {"code": "no-state", "field": "", "detail": detail}
+    shown: dict[str, Any] = _without_secrets(query, failed.error)
+    return shown
+
+
+def _without_secrets(query: StateQuery, value: Any) -> Any:
+    version = query.checkpoint.run.version
+    return redacted_within(value, version.params, schema_of(version))

@@ -1,0 +1,128 @@
+"""The pages of a checkpoint's state: what is in it, queries of it, and their tables."""
+
+from http import HTTPStatus
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_POST, require_safe
+
+from console.accounts.refusals import Refused
+from console.checkpoints import state_queries
+from console.checkpoints.models import Checkpoint, StateQuery
+from console.checkpoints.tables import csv_response
+from console.ui.paging import whole_number
+from console.ui.revision import revision
+from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in, user_of
+from runtime.core.contents import StoredState
+
+_RECENT = 10
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_KEY = "key."  #: before the name of a key column, in the form
+
+
+@require_safe
+@signed_in
+def contents(request: HttpRequest, pk: int) -> HttpResponse:
+    """Operators with their states, from the manifest; the queries of the author; and the newest results."""
+    found = get_object_or_404(Checkpoint.objects.select_related("job", "run__version"), pk=pk)
+    states, refusal = _states(found)
+    named = (request.GET.get("operator"), request.GET.get("state"))
+    chosen = next((state for state in states if (state.operator, state.name) == named), None)
+    context = {
+        "section": "jobs",
+        "checkpoint": found,
+        "job": found.job,
+        "states": states,
+        "refusal": refusal,
+        "chosen": chosen,
+        "chosen_keys": [(name, kind, "") for name, kind in chosen.keys.items()] if chosen else [],
+        "queries": state_queries.saved_queries(found),
+        "recent": StateQuery.objects.filter(checkpoint=found).defer("result").select_related("requested_by")[:_RECENT],
+    }
+    return page(request, "checkpoints/state.html", context)
+
+
+@require_POST
+@signed_in
+def ask(request: HttpRequest, pk: int) -> HttpResponse:
+    """A page of rows, or the answer to saved SQL: the page of the query follows."""
+    found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
+    try:
+        query = _asked(request, found)
+    except Refused as refused:
+        messages.error(request, refused.detail)
+        return redirect("ui:state", found.pk)
+    return redirect("ui:state_query", query.pk)
+
+
+@require_safe
+@signed_in
+def query(request: HttpRequest, pk: int) -> HttpResponse:
+    """One query: how far it is, its table, or why there is none."""
+    rows = StateQuery.objects.select_related("checkpoint__job", "requested_by")
+    found = get_object_or_404(rows, pk=pk)
+
+    def shown() -> ShownPage:
+        table = found.result or {}
+        numbers = [column["type"] in _NUMBERS for column in table.get("columns", ())]
+        given = found.request.get("key", {})
+        context = {
+            "section": "jobs",
+            "query": found,
+            "checkpoint": found.checkpoint,
+            "job": found.checkpoint.job,
+            "table": table,
+            "number_types": _NUMBERS,
+            "rows": [tuple(zip(row, numbers, strict=True)) for row in table.get("rows", ())],
+            "keys": [(key["name"], key["type"], given.get(key["name"], "")) for key in table.get("keys", ())],
+        }
+        return ShownPage(context, settled=not found.is_active)
+
+    def written() -> str:
+        return revision(request, [(rows.filter(pk=pk), 1)])
+
+    return page_or_blocks(request, "checkpoints/state_query.html", "checkpoints/_state_query.html", shown, written)
+
+
+@require_POST
+@signed_in
+def cancel(request: HttpRequest, pk: int) -> HttpResponse:
+    found = get_object_or_404(StateQuery, pk=pk)
+    try:
+        state_queries.cancel(user_of(request), found)
+    except Refused as refused:
+        messages.error(request, refused.detail)
+    return redirect("ui:state_query", found.pk)
+
+
+@require_safe
+@signed_in
+def csv(request: HttpRequest, pk: int) -> HttpResponse:
+    """The table as a file."""
+    found = get_object_or_404(StateQuery, pk=pk)
+    if found.result is None:
+        return HttpResponse("The query has no table.", status=HTTPStatus.CONFLICT, content_type="text/plain")
+    return csv_response(found)
+
+
+def _states(found: Checkpoint) -> tuple[tuple[StoredState, ...], str]:
+    """The states, or why there are none."""
+    try:
+        return state_queries.contents(found), ""
+    except Refused as refused:
+        return (), refused.detail
+
+
+def _asked(request: HttpRequest, found: Checkpoint) -> StateQuery:
+    form, user = request.POST, user_of(request)
+    if "query" in form:
+        return state_queries.ask_saved(user, found, form["query"])
+    key: dict[str, Any] = {
+        name.removeprefix(_KEY): value for name, value in form.items() if name.startswith(_KEY) and value
+    }
+    position = {name: whole_number(form.get(name)) for name in ("group", "skip")}
+    cursor = {name: value for name, value in position.items() if value is not None}
+    operator, state = form.get("operator", ""), form.get("state", "")
+    return state_queries.ask_for_rows(user, found, operator=operator, state=state, key=key, cursor=cursor)

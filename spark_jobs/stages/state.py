@@ -1,0 +1,89 @@
+"""The stage behind the pages of a checkpoint's state: a request → a table, with progress while Spark works."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import msgspec
+
+from spark_jobs.batch.progress import tasks_of
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.state_query import asked_of, result_table
+from spark_jobs.state_source import StateSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.state_rows import Opened
+
+PROGRESS_S: Final = 1.0
+_GROUP: Final = "weir-state"
+
+
+class _Attendance:
+    """Keeps the checkpoint from retention and writes progress, a JSON object a line, until it is left."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self._answers = answers
+        self._opened: Opened | None = None
+        self._spark: SparkSession | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._attend, name="state-progress", daemon=True)
+
+    def __enter__(self) -> _Attendance:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """May be called again. Afterwards Spark may be stopped."""
+        self._over.set()
+        self._thread.join()
+
+    def on_open(self, opened: Opened) -> None:
+        self._opened = opened
+
+    def on_spark(self, spark: SparkSession) -> None:
+        spark.sparkContext.setJobGroup(_GROUP, "state of a checkpoint")
+        self._spark = spark
+
+    def _attend(self) -> None:
+        while not self._over.wait(PROGRESS_S):
+            if self._opened is not None:
+                self._opened.keep()
+            self._answers.write(json.dumps({"progress": self._progress()}) + "\n")
+            self._answers.flush()
+
+    def _progress(self) -> dict[str, Any]:
+        if self._spark is None:
+            return {"phase": "starting Spark"}
+        tasks, done = tasks_of(self._spark.sparkContext, _GROUP)
+        return {"phase": "reading", "tasks": tasks, "tasks_done": done}
+
+
+def answer(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
+    """The table that `params` ask for, from the checkpoint in a folder.
+
+    Raises:
+        JobRejected: see `state_query.result_table`.
+        SparkUnavailable: Spark does not start.
+    """
+    asked = asked_of(params)
+    with ExitStack() as stack:
+        attendance = stack.enter_context(_Attendance(answers))
+
+        def started() -> SparkSession:
+            spark = stack.enter_context(spark_session(SparkSettings.from_environment("weir: state of a checkpoint")))
+            stack.callback(attendance.end)
+            spark.dataSource.register(StateSource)  # else Spark looks for it in every package for each state
+            attendance.on_spark(spark)
+            return spark
+
+        table = result_table(started, checkpoint, asked, attendance.on_open)
+        return {"table": msgspec.to_builtins(table)}

@@ -1,0 +1,404 @@
+"""The state of a checkpoint as a table for people: a page of the rows of one state, or SQL that an author has saved.
+
+Rows are bounded, and long cells are cut in Spark, so neither is ever in memory whole. A page is read by ranges of key
+groups: the first range is as wide as the manifest says that a page needs, each further one twice as wide.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from runtime.core.contents import CONTENTS_VIEW, StoredState, stored_states
+from runtime.errors import CorruptState, JobRejected
+from spark_jobs.column_types import in_spark
+from spark_jobs.state_rows import (
+    OBJECT_COLUMNS,
+    OBJECT_KEYS,
+    OWN_COLUMNS,
+    Opened,
+    State,
+    find_state,
+    holds_objects,
+    open_checkpoint,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField
+
+PAGE_ROWS: Final = 200
+QUERY_ROWS_MAX: Final = 1_000
+CELL_LENGTH_MAX: Final = 2_000  #: characters
+TABLE_BYTES_MAX: Final = 2 * 1024 * 1024
+PARTITION_BYTES: Final = 32 * 1024 * 1024  #: of state files: small states are read by one task
+ERROR_LENGTH_MAX: Final = 600
+STATE_SOURCE: Final = "weir-state"
+KEY_GROUP: Final = OWN_COLUMNS[2]
+_PLAIN: Final = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")
+_NESTED: Final = ("array", "map", "struct", "variant")
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|CorruptState|JobRejected|Failure): ")
+
+
+Position = Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a page begins: a key group, and how many of its rows were shown before."""
+
+    group: Position = 0
+    skip: Position = 0
+
+
+class PageOfRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rows"):
+    """A page of the rows of one state, in the order of key group and key; with `key` only those of that key."""
+
+    operator: str
+    state: str
+    key: dict[str, Any] = {}
+    cursor: Cursor = Cursor()
+
+
+class SavedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sql"):
+    """SQL that an author has saved with a pipeline, over the views of all states."""
+
+    name: str
+    sql: str
+
+
+class TableColumn(msgspec.Struct, frozen=True):
+    """`type` as Spark spells it."""
+
+    name: str
+    type: str
+    is_key: bool = False
+
+
+class ResultTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells are JSON numbers, booleans, null or texts.
+
+    `is_cut`: there are more rows. `cursor`: of the next page. `has_cut_cells`: some text was longer than a cell.
+    `keys`: the columns that rows of the state can be found by, with their Arrow types.
+    """
+
+    columns: list[TableColumn]
+    rows: list[list[Any]]
+    keys: list[TableColumn] = []
+    is_cut: bool = False
+    has_cut_cells: bool = False
+    cursor: Cursor | None = None
+
+
+def asked_of(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
+    """Raises JobRejected: malformed."""
+    try:
+        return msgspec.convert(params, PageOfRows | SavedQuery)
+    except msgspec.ValidationError as error:
+        raise JobRejected("bad-params", "params", str(error)) from error
+
+
+def result_table(
+    spark: Callable[[], SparkSession], path: str, asked: PageOfRows | SavedQuery, on_open: Callable[[Opened], None]
+) -> ResultTable:
+    """The answer to `asked` from the checkpoint in the folder `path`. Spark is started when the rest is in order.
+
+    Args:
+        on_open: gets the checkpoint as soon as it is open, to keep it while it is read.
+
+    Raises:
+        JobRejected: the checkpoint cannot be read, it has no such operator or state, a key does not fit, or Spark
+            refuses the SQL; each is named.
+    """
+    name = asked.name if isinstance(asked, SavedQuery) else asked.state
+    try:
+        opened = open_checkpoint(path)
+        on_open(opened)
+        if isinstance(asked, SavedQuery):
+            return _query_table(spark, path, opened, asked)
+        return _page(spark, path, opened, asked)
+    except CorruptState as error:
+        raise JobRejected("corrupt-checkpoint", "checkpoint", str(error)) from error
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        code = "bad-sql" if isinstance(asked, SavedQuery) else "state-unreadable"
+        raise JobRejected(code, name, _sentence(error)) from error
+
+
+# ---------------------------------------------------------------- a page of rows
+
+
+def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: PageOfRows) -> ResultTable:
+    stored = _stored(opened, asked)
+    if not stored.rows:
+        return ResultTable(columns=[], rows=[])
+    state = find_state(opened, asked.operator, asked.state)
+    given = _typed_key(state, stored, asked.key)
+    from pyspark.sql import functions as f
+
+    frame = _state_frame(spark(), path, opened, stored)
+    if (condition := _condition(frame, state, stored, given)) is not None:
+        frame = frame.where(condition)
+    hidden = OWN_COLUMNS if state.broadcast else OWN_COLUMNS[:2]
+    shown = [field for field in frame.schema.fields if field.name not in hidden]
+    keys = _key_columns(state)
+    order = keys or [field.name for field in shown if "map<" not in field.dataType.simpleString()]
+    columns, cells = _cells(shown, [field.name for field in shown])
+    columns = [msgspec.structs.replace(column, is_key=column.name in keys) for column in columns]
+    found: list[tuple[Any, ...]] = []
+    skip = asked.cursor.skip  # rows of the first group
+    for groups in _ranges(opened, stored, asked.cursor.group, is_one=given is not None or state.broadcast):
+        part = frame
+        if not state.broadcast:
+            part = frame.where((f.col(KEY_GROUP) >= groups.start) & (f.col(KEY_GROUP) < groups.stop))
+        ordered = part.orderBy(KEY_GROUP, *map(_quoted, order)).offset(skip).limit(PAGE_ROWS + 1 - len(found))
+        found += [tuple(row) for row in ordered.select(KEY_GROUP, *cells).collect()]
+        skip = 0
+        if len(found) > PAGE_ROWS:
+            break
+    table = _page_table(columns, found, asked.cursor)
+    findable = [TableColumn(name, str(kind), is_key=True) for name, kind in _key_types(state, stored).items()]
+    return msgspec.structs.replace(table, keys=findable)
+
+
+def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor: Cursor) -> ResultTable:
+    """`found`: key group, then cells."""
+    rows = _bounded([list(row[1:]) for row in found[:PAGE_ROWS]])
+    if len(rows) == len(found):
+        return _table(columns, rows, is_cut=False)
+    groups = [row[0] or 0 for row in found[: len(rows)]]
+    before = cursor.skip if groups[-1] == cursor.group else 0
+    return _table(columns, rows, is_cut=True, cursor=Cursor(groups[-1], before + groups.count(groups[-1])))
+
+
+def _stored(opened: Opened, asked: PageOfRows) -> StoredState:
+    """Raises JobRejected: there is no such operator or state, or it is a list."""
+    states = stored_states(opened.manifest)
+    fits = [each for each in states if (each.operator, each.name) == (asked.operator, asked.state)]
+    found = next((each for each in fits if each.kind.has_rows), None)
+    if found is not None:
+        return found
+    if fits:
+        detail = f"{asked.state!r} is a {fits[0].kind} state: its elements are in the view `{CONTENTS_VIEW}`"
+        raise JobRejected("no-rows", "state", detail)
+    find_state(opened, asked.operator, asked.state)
+    raise AssertionError("a state that the manifest does not list is refused")
+
+
+def _ranges(opened: Opened, stored: StoredState, first: int, *, is_one: bool) -> Iterator[range]:
+    """Ranges of key groups from `first` on. `is_one`: of a state without them, or where a key leaves few rows."""
+    groups = opened.manifest.max_parallelism
+    width = groups if is_one else math.ceil(2 * PAGE_ROWS * groups / stored.rows)
+    while first < groups:
+        yield range(first, min(groups, first + width))
+        first, width = first + width, 2 * width
+
+
+def _key_columns(state: State) -> tuple[str, ...]:
+    if holds_objects(state):
+        return tuple(OBJECT_COLUMNS.names[:OBJECT_KEYS])
+    return () if state.broadcast else tuple(state.key_schema.names)
+
+
+def _typed_key(state: State, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
+    """The key that is asked for as a batch of one row, in the types of the key columns.
+
+    Raises:
+        JobRejected: a column is no key column, or its value has another type; both are named.
+    """
+    if not given:
+        return None
+    known = _key_types(state, stored)
+    if unknown := [name for name in given if name not in known]:
+        detail = f"{state.name!r} of {state.operator!r} has no key column {unknown[0]!r}, only {', '.join(known)}"
+        raise JobRejected("unknown-column", f"key.{unknown[0]}", detail)
+    if holds_objects(state) and (missing := [name for name in known if name not in given]):
+        raise JobRejected("incomplete-key", f"key.{missing[0]}", f"this state needs all of its key: {', '.join(known)}")
+    typed = {name: _typed(name, given[name], kind) for name, kind in known.items() if name in given}
+    return pa.RecordBatch.from_pydict(typed)
+
+
+def _key_types(state: State, stored: StoredState) -> dict[str, pa.DataType]:
+    if not holds_objects(state):
+        return {} if state.broadcast else {field.name: field.type for field in state.key_schema}
+    named = stored.keys
+    try:
+        return {name: pa.type_for_alias(kind) for name, kind in named.items()} or {"key": pa.string()}
+    except ValueError:  # decimal128(12, 2) and the like have no alias
+        return {"key": pa.string()}
+
+
+def _typed(name: str, value: Any, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    try:
+        if isinstance(value, bool) and not pa.types.is_boolean(kind):
+            raise TypeError("a boolean")
+        if isinstance(value, str):
+            return _parsed(pa.array([value], pa.string()), kind)
+        return pa.array([value]).cast(kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        detail = f"the key column {name!r} is {kind}; {json.dumps(value, default=str)[:100]} is none"
+        raise JobRejected("bad-key", f"key.{name}", detail) from None
+
+
+def _parsed(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A time without an offset is in UTC, as tables show it."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            return text.cast(pa.timestamp(kind.unit)).cast(kind)
+        except pa.ArrowInvalid:
+            return text.cast(kind)
+    return text.cast(kind)
+
+
+def _condition(frame: DataFrame, state: State, stored: StoredState, given: pa.RecordBatch | None) -> Column | None:
+    """Rows of the key `given`; objects are found by their key as JSON."""
+    if given is None:
+        return None
+    from pyspark.sql import functions as f
+
+    row = given.to_pylist()[0]
+    if holds_objects(state):
+        values = list(row.values())
+        texts = {msgspec.json.encode(values[0] if len(values) == 1 else values).decode()}
+        if not stored.keys:
+            texts.add(str(row["key"]))
+        return f.col("key").isin(*texts)
+    condition = f.lit(True)
+    carried = in_spark(given)
+    for name in given.schema.names:
+        value = carried.column(name)[0].as_py()
+        text = value.isoformat() if hasattr(value, "isoformat") else value
+        condition &= f.col(_quoted(name)).eqNullSafe(f.lit(text).cast(frame.schema[name].dataType))
+    return condition
+
+
+# ---------------------------------------------------------------- saved SQL
+
+
+def _query_table(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: SavedQuery) -> ResultTable:
+    views = _views(opened, asked.name)
+    session = spark()
+    for view, state in views.items():
+        if state.rows and _occurs(view, asked.sql):
+            _state_frame(session, path, opened, state).createOrReplaceTempView(view)
+    if _occurs(CONTENTS_VIEW, asked.sql):
+        session.read.format(STATE_SOURCE).load(path).createOrReplaceTempView(CONTENTS_VIEW)
+    try:
+        frame = session.sql(asked.sql)
+    except Exception as error:
+        if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
+            raise
+        raise _without_view(asked, views, _sentence(error)) from error
+    names = [f"c{place}" for place in range(len(frame.columns))]  # those of the author may be the same twice
+    columns, cells = _cells(frame.schema.fields, names)
+    found = [list(row) for row in frame.toDF(*names).limit(QUERY_ROWS_MAX + 1).select(*cells).collect()]
+    bounded = _bounded(found[:QUERY_ROWS_MAX])
+    return _table(columns, bounded, is_cut=len(bounded) < len(found))
+
+
+def _views(opened: Opened, query: str) -> dict[str, StoredState]:
+    """The states by the names of their views.
+
+    Raises:
+        JobRejected: two states would be the same view; both are named.
+    """
+    views: dict[str, StoredState] = {}
+    for state in stored_states(opened.manifest):
+        other = views.setdefault(state.view, state) if state.view else state
+        if other is not state:
+            both = " and ".join(f"{each.name!r} of {each.operator!r}" for each in (other, state))
+            raise JobRejected("ambiguous-view", query, f"the view {state.view} could be {both}")
+    return views
+
+
+def _without_view(asked: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
+    empty = [view for view, state in views.items() if not state.rows and _occurs(view, asked.sql)]
+    if empty:
+        return JobRejected("empty-state", asked.name, f"{empty[0]} has no rows in this checkpoint")
+    known = ", ".join([CONTENTS_VIEW, *views])
+    return JobRejected("bad-sql", asked.name, f"{sentence} The views of this checkpoint are {known}")
+
+
+def _occurs(view: str, sql: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(view)}(?!\w)", sql, re.IGNORECASE) is not None
+
+
+# ---------------------------------------------------------------- from Spark to a table
+
+
+def _state_frame(spark: SparkSession, path: str, opened: Opened, state: StoredState) -> DataFrame:
+    partitions = min(opened.manifest.max_parallelism, 1 + state.nbytes // PARTITION_BYTES)
+    options = {"operator": state.operator, "state": state.name, "partitions": str(partitions)}
+    return spark.read.format(STATE_SOURCE).options(**options).load(path)
+
+
+def _cells(fields: Sequence[StructField], names: Sequence[str]) -> tuple[list[TableColumn], list[Column]]:
+    """The columns of the table, and what Spark computes for each: numbers and booleans as they are, others as text."""
+    columns = [TableColumn(field.name, field.dataType.simpleString()) for field in fields]
+    return columns, [_cell(name, field.dataType) for field, name in zip(fields, names, strict=True)]
+
+
+def _cell(name: str, kind: DataType) -> Column:
+    """A text is one character longer than a cell if it has to be cut."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import BinaryType
+
+    column = f.col(_quoted(name))
+    text = kind.simpleString()
+    if text in _PLAIN:
+        return column
+    if isinstance(kind, BinaryType):
+        column = f.base64(f.substring(column, 1, CELL_LENGTH_MAX))
+    elif text.startswith(_NESTED):
+        column = f.to_json(column)
+    return f.substring(column.cast("string"), 1, CELL_LENGTH_MAX + 1)
+
+
+def _table(columns: list[TableColumn], rows: list[list[Any]], **facts: Any) -> ResultTable:
+    long = any(isinstance(cell, str) and len(cell) > CELL_LENGTH_MAX for row in rows for cell in row)
+    shown = [[_plain(cell) for cell in row] for row in rows]
+    return ResultTable(columns=columns, rows=shown, has_cut_cells=long, **facts)
+
+
+def _plain(cell: Any) -> Any:
+    """As JSON and Postgres can hold it."""
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return str(cell)
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\0", "\N{SYMBOL FOR NULL}")
+    return f"{text[:CELL_LENGTH_MAX]}…" if len(text) > CELL_LENGTH_MAX else text
+
+
+def _bounded(rows: list[list[Any]]) -> list[list[Any]]:
+    """As many rows as fit into `TABLE_BYTES_MAX`, and at least one."""
+    total = 0
+    for count, row in enumerate(rows):
+        total += len(json.dumps(row, default=str))
+        if count and total > TABLE_BYTES_MAX:
+            return rows[:count]
+    return rows
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def _sentence(error: Exception) -> str:
+    """Spark's first line; of an exception in a Python worker the line that names it."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
+    raised = [line for line in lines if _RAISED.match(line)] if any("Traceback" in line for line in lines) else []
+    return (raised[-1].removeprefix("runtime.errors.") if raised else lines[0].strip())[:ERROR_LENGTH_MAX]

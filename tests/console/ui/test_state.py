@@ -1,0 +1,103 @@
+"""The pages of a checkpoint's state: from the states to a table, with its key, next page and CSV."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from console.checkpoints import state_queries
+from console.checkpoints.models import Checkpoint, StateQuery
+from console.jobs.models import Pipeline
+from tests.console.ui import blocks, rows
+
+pytestmark = pytest.mark.django_db
+
+TABLE: dict[str, Any] = {
+    "columns": [
+        {"name": "key_group", "type": "int", "is_key": False},
+        {"name": "carrier", "type": "string", "is_key": True},
+        {"name": "flights", "type": "bigint", "is_key": False},
+    ],
+    "rows": [[3, "<AA>", 12], [4, "DL", None]],
+    "keys": [{"name": "carrier", "type": "string"}],
+    "is_cut": True,
+    "has_cut_cells": False,
+    "cursor": {"group": 4, "skip": 1},
+}
+
+
+@pytest.fixture
+def savepoint(db: None) -> Checkpoint:
+    made = rows.checkpoint(rows.run(rows.job(), "stopped"), 208, kind="savepoint")
+    Pipeline.objects.filter(pk="flights").update(queries={"open windows by airline": "SELECT * FROM window_state"})
+    return made
+
+
+def answered(query: StateQuery, table: dict[str, Any]) -> str:
+    state_queries.claim(query.pk, "a worker")
+    state_queries.succeed(query.pk, "a worker", table)
+    return f"/state-queries/{query.pk}/"
+
+
+def test_the_page_of_a_checkpoint_leads_to_its_states(at_console: Client, savepoint: Checkpoint) -> None:
+    assert (
+        f'href="/checkpoints/{savepoint.pk}/state/"' in at_console.get(f"/checkpoints/{savepoint.pk}/").content.decode()
+    )
+    page = blocks.text(at_console.get(f"/checkpoints/{savepoint.pk}/state/"))
+    assert "window state keyed 1 1 1.2 MiB window_state" in page
+    assert "Open windows by airline" in page
+    assert "SELECT * FROM window_state" in page
+
+
+def test_a_state_is_chosen_and_its_rows_are_asked_for(reading: Client, savepoint: Checkpoint) -> None:
+    """Whoever may look may ask."""
+    chosen = reading.get(f"/checkpoints/{savepoint.pk}/state/?operator=window&state=state")
+    assert "Rows of window / state" in blocks.text(chosen)
+    asked = {"operator": "window", "state": "state", "key.carrier": "AA", "key.origin": "", "group": "3", "skip": "1"}
+    response = reading.post(f"/checkpoints/{savepoint.pk}/state/ask/", asked)
+    query = StateQuery.objects.get()
+    assert response.headers["Location"] == f"/state-queries/{query.pk}/"
+    assert query.request["key"] == {"carrier": "AA"}
+    assert query.request["cursor"] == {"group": 3, "skip": 1}
+    waiting = reading.get(f"/state-queries/{query.pk}/")
+    assert "It waits for a worker of the queue stages" in blocks.text(waiting)
+    assert "data-poll" in waiting.content.decode()
+    reading.post(f"/state-queries/{query.pk}/cancel/")
+    assert "Canceled" in blocks.text(reading.get(f"/state-queries/{query.pk}/"))
+
+
+def test_a_table_leads_to_the_next_page_and_to_csv(at_console: Client, savepoint: Checkpoint) -> None:
+    at_console.post(f"/checkpoints/{savepoint.pk}/state/ask/", {"operator": "window", "state": "state"})
+    query = StateQuery.objects.get()
+    path = answered(query, TABLE)
+    response = at_console.get(path)
+    shown, markup = blocks.text(response), response.content.decode()
+    assert "data-poll" not in markup
+    assert "2 rows" in shown
+    assert "&lt;AA&gt;" in markup
+    assert "There are more rows on the next page" in shown
+    assert '<input type="hidden" name="skip" value="1">' in markup
+    assert 'name="key.carrier"' in markup
+    assert at_console.get(f"{path}csv/").content.decode().splitlines()[0] == "key_group,carrier,flights"
+    poll = at_console.get(path, headers={"HX-Request": "true"})
+    assert poll.status_code == 286, "polling ends with the query"
+
+
+def test_saved_sql_is_run_from_the_page_and_its_error_is_shown(at_console: Client, savepoint: Checkpoint) -> None:
+    at_console.post(f"/checkpoints/{savepoint.pk}/state/ask/", {"query": "open windows by airline"})
+    query = StateQuery.objects.get()
+    state_queries.claim(query.pk, "w")
+    state_queries.renew(query.pk, "w", {"phase": "reading", "tasks": 8, "tasks_done": 3})
+    assert "Reading: 3 of 8 tasks of Spark done so far" in blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    state_queries.fail(query.pk, "w", {"code": "bad-sql", "detail": "open windows by airline: no column", "field": ""})
+    shown = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert "open windows by airline: no column bad-sql" in shown
+    assert at_console.get(f"/state-queries/{query.pk}/csv/").status_code == 409
+
+
+def test_what_cannot_be_asked_is_said_on_the_page(at_console: Client, savepoint: Checkpoint) -> None:
+    page = f"/checkpoints/{savepoint.pk}/state/"
+    asked = at_console.post(f"{page}ask/", {"operator": "windows", "state": "state"}, follow=True)
+    assert "no operator 'windows' has state in this checkpoint" in blocks.text(asked)
+    Checkpoint.objects.filter(pk=savepoint.pk).update(discarded_at=savepoint.completed_at)
+    assert "Savepoint 208 was discarded: there is no state to read." in blocks.text(at_console.get(page))

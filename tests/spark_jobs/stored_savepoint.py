@@ -1,0 +1,67 @@
+"""A savepoint made with the file store alone: typed tables of any size, without a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot, folder_of
+from runtime.core.envelope import FILE_NAME, sealed
+from runtime.core.keygroups import range_of
+from runtime.core.messages import CheckpointKind
+from runtime.io.filesystem import FileStore
+from runtime.state.hashing import key_groups
+from runtime.state.schema import TableSchema, namespace_field
+from runtime.state.table import KeyedTable
+from spark_jobs.savepoints.tables import add_rows, value_types, write_table
+
+MAX_PARALLELISM: Final = 128
+KIND: Final = CheckpointKind.SAVEPOINT
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows of one state. The key group follows from `keys`; `namespaces` are further key columns."""
+
+    rows: pa.RecordBatch
+    keys: Sequence[str]
+    namespaces: Sequence[str] = ()
+
+
+def store_savepoint(root: Path, states: Mapping[tuple[str, str], Stored], parallelism: int = 2) -> Path:
+    """The folder of savepoint 3 of attempt 1, with `states` by operator and name."""
+    folder, store = folder_of(KIND, 3, 1), FileStore(root)
+    operators: dict[str, OperatorSnapshot] = {}
+    for (uid, name), stored in states.items():
+        parts = {
+            index: _subtask(
+                store, f"{folder}/{uid}-{index}", name, stored, range_of(index, MAX_PARALLELISM, parallelism)
+            )
+            for index in range(parallelism)
+        }
+        operators[uid] = OperatorSnapshot(parallelism=parallelism, finished=FinishedState.RUNNING, subtasks=parts)
+    manifest = Manifest(
+        job=root.name, checkpoint=3, kind=KIND, token=1, triggered_at=0, max_parallelism=MAX_PARALLELISM,
+        operators=operators,
+    )  # fmt: skip
+    store.put(f"{folder}/{FILE_NAME}", [sealed(manifest)])
+    return root / folder
+
+
+def _subtask(store: FileStore, prefix: str, name: str, stored: Stored, groups: range) -> SubtaskSnapshot:
+    found = key_groups(stored.rows, stored.keys, MAX_PARALLELISM)
+    mine = stored.rows.filter(pa.array((found >= groups.start) & (found < groups.stop)))
+    keys = [pa.field(key, mine.schema.field(key).type) for key in stored.keys]
+    keys += [namespace_field(key, mine.schema.field(key).type) for key in stored.namespaces]
+    names = {field.name for field in keys}
+    values = pa.schema([field for field in mine.schema if field.name not in names])
+    table = KeyedTable(TableSchema(name, pa.schema(keys), values), MAX_PARALLELISM)
+    add_rows(table, [mine.column(key.name) for key in keys], [mine.column(value.name) for value in values], prefix)
+    types = {key: str(mine.schema.field(key).type) for key in stored.keys}
+    return SubtaskSnapshot(
+        keyed={name: write_table(store, prefix, table, groups)}, key_types=types, value_types=value_types(table)
+    )

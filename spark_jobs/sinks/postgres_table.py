@@ -71,22 +71,27 @@ class PostgresTable:
         """Appends the rows, unless this epoch is recorded. Returns whether it did.
 
         Raises:
-            JobRejected: the table is missing, or the columns do not fit; nothing was written.
+            JobRejected: the table is missing, the columns do not fit, or the function has written into it before;
+                nothing was written.
             DataRejected: Postgres refuses a value; nothing was written.
             TargetAway: Postgres cannot be reached, or went away.
         """
         try:
-            with self._connect() as connection:
-                names = self._prepare(connection, epoch)
-                if self._is_recorded(connection, names, epoch):
-                    return False
-                columns = self._check(connection, names, frame)
-                self._empty_staging(connection, names, columns)
-            tries = self._stage(frame, names)
-            with self._connect() as connection:
-                return self._move(connection, names, epoch, tries, list(frame.columns))
+            with epoch.written_once(self.table):
+                return self._write(frame, epoch)
         except psycopg.OperationalError as error:
             raise TargetAway(f"{self.table}: {_first_line(error)}") from error
+
+    def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
+        with self._connect() as connection:
+            names = self._prepare(connection, epoch)
+            if self._is_recorded(connection, names, epoch):
+                return False
+            columns = self._check(connection, names, frame)
+            self._empty_staging(connection, names, columns)
+        tries = self._stage(frame, names)
+        with self._connect() as connection:
+            return self._move(connection, names, epoch, tries, list(frame.columns))
 
     # ------------------------------------------------------------ steps
 

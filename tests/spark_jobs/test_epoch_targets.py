@@ -98,7 +98,7 @@ def test_a_slot_gets_neither_the_function_nor_its_password() -> None:
     assert EpochStage(print).guarantee == "at-least-once"
 
 
-@pytest.mark.parametrize("target", [ParquetTable("/data/words")])
+@pytest.mark.parametrize("target", [PostgresTable("postgresql://h/d", "words"), ParquetTable("/data/words")])
 def test_a_second_write_of_an_epoch_is_refused_instead_of_skipped(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows would be lost without a word: to the target it looks like a repeat after a crash."""
     monkeypatch.setattr(type(target), "_write", lambda *_: True)

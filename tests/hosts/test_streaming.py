@@ -161,5 +161,5 @@ def test_records_reach_the_sink_before_the_source_has_ended(tmp_path: Path, jobs
     with jobs.running(counts(source, tmp_path / "out").compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: committed(tmp_path / "out"))
         run.wait_for(lambda: run.operator("out").get("records_in", 0) > 0)
-        assert run.operator("numbers")["state"] == "running"
+        run.wait_for(lambda: run.operator("numbers")["state"] == "running")  # as the heartbeats of all slots have it
         assert not run.manifests[-1].finished_operators()

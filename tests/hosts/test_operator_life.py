@@ -171,6 +171,7 @@ def test_reports_of_checkpoints_hold_what_the_page_shows(tmp_path: Path, jobs: J
         run.checkpoints(3)
         run.end("drain")
     assert final_counts(tmp_path / "out").keys() <= expected_counts(source).keys()
+    written = []  # nothing, where nothing has changed since the checkpoint before
     for completed in run.records.completed:
         number = completed.manifest.checkpoint
         reports = [report for report in run.records.reports if report.checkpoint == number]
@@ -180,7 +181,9 @@ def test_reports_of_checkpoints_hold_what_the_page_shows(tmp_path: Path, jobs: J
         assert {row["uid"] for row in completed.operators} == {"numbers", "counts", "out"}
         assert completed.size_bytes >= sum(row["state_bytes"] for row in completed.operators) > 0
         assert sum(row["subtasks"] for row in completed.operators) == 6
-        assert completed.written_bytes > sum(row["written_bytes"] for row in completed.operators) > 0
+        written.append(sum(row["written_bytes"] for row in completed.operators))
+        assert completed.written_bytes > written[-1]
+    assert any(written)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

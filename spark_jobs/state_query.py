@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from runtime.core.contents import CONTENTS_VIEW, StoredState, stored_states
 from runtime.errors import CorruptState, JobRejected
+from spark_jobs.batch.wire import quoted
 from spark_jobs.column_types import in_spark
 from spark_jobs.state_rows import (
     OBJECT_COLUMNS,
@@ -158,7 +159,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: P
         part = frame
         if not state.broadcast:
             part = frame.where((f.col(KEY_GROUP) >= groups.start) & (f.col(KEY_GROUP) < groups.stop))
-        ordered = part.orderBy(KEY_GROUP, *map(_quoted, order)).offset(skip).limit(PAGE_ROWS + 1 - len(found))
+        ordered = part.orderBy(KEY_GROUP, *map(quoted, order)).offset(skip).limit(PAGE_ROWS + 1 - len(found))
         found += [tuple(row) for row in ordered.select(KEY_GROUP, *cells).collect()]
         skip = 0
         if len(found) > PAGE_ROWS:
@@ -277,7 +278,7 @@ def _condition(frame: DataFrame, state: State, stored: StoredState, given: pa.Re
     for name in given.schema.names:
         value = carried.column(name)[0].as_py()
         text = value.isoformat() if hasattr(value, "isoformat") else value
-        condition &= f.col(_quoted(name)).eqNullSafe(f.lit(text).cast(frame.schema[name].dataType))
+        condition &= f.col(quoted(name)).eqNullSafe(f.lit(text).cast(frame.schema[name].dataType))
     return condition
 
 
@@ -352,7 +353,7 @@ def _cell(name: str, kind: DataType) -> Column:
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType
 
-    column = f.col(_quoted(name))
+    column = f.col(quoted(name))
     text = kind.simpleString()
     if text in _PLAIN:
         return column
@@ -387,10 +388,6 @@ def _bounded(rows: list[list[Any]]) -> list[list[Any]]:
         if count and total > TABLE_BYTES_MAX:
             return rows[:count]
     return rows
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _is_of_spark(error: Exception) -> bool:

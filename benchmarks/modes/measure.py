@@ -10,7 +10,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -64,7 +64,7 @@ def run(plan: Plan) -> Report:
     wrong: list[str] = []
     for turn in range(plan.rounds or ROUNDS):
         for job in ROWS:
-            found.append(_round(plan, job, turn, wrong))
+            found.append(one_round(plan, job, turn, process_s, wrong))
             plan.tell(report(found, wrong))
     return report(found, wrong)
 
@@ -79,7 +79,7 @@ def _write_inputs(job: str, folder: Path) -> None:
             pass
 
 
-def _round(plan: Plan, job: str, turn: int, wrong: list[str]) -> Round:
+def one_round(plan: Plan, job: str, turn: int, took: Callable[[Run], float], wrong: list[str]) -> Round:
     """Each way once; the next round begins with another, so that no one always comes first."""
     names = list(WAYS)
     runs = {
@@ -98,8 +98,8 @@ def _round(plan: Plan, job: str, turn: int, wrong: list[str]) -> Round:
     return Round(job=job, seconds=seconds)
 
 
-def took(one: Run) -> float:
-    """Runs it in a process of its own, whose log goes to that of the measurement."""
+def process_s(one: Run) -> float:
+    """Seconds of one run, in a process of its own whose log goes to that of the measurement."""
     command = [sys.executable, "-m", "benchmarks.modes.one", json.dumps(asdict(one))]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return float(printed.splitlines()[-1])

@@ -62,7 +62,7 @@ class Run:
     @property
     def task(self) -> Task:
         """Of the windows: W7's, over all files."""
-        return replace(WORKLOADS["W7"].task(weir.__name__.rpartition(".")[2], self.folder), inputs=self.inputs)
+        return replace(WORKLOADS["W7"].task("weir", self.folder), inputs=self.inputs)
 
 
 def flow_of(run: Run, phase: str) -> Dataflow:

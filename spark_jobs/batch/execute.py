@@ -20,7 +20,7 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirEr
 from spark_jobs.batch.plan import Emit, Read, Rows, Stage, Write
 from spark_jobs.batch.subtask import Job
 from spark_jobs.batch.tasks import CHUNK_ROWS, PREPARED, task_of
-from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME
+from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME, quoted
 from spark_jobs.sources.frames import OpenedFrame
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _Execution:
         if head.markers:
             frame = frame.unionByName(self._markers(head))
         if head.owners:
-            order = [HASH, *map(_quoted, head.sort), TIME, ORDER] if head.by_key else [ORDER]
+            order = [HASH, *map(quoted, head.sort), TIME, ORDER] if head.by_key else [ORDER]
             frame = frame.repartitionById(head.owners, OWNER).sortWithinPartitions(OWNER, *order)
         return frame
 
@@ -165,10 +165,6 @@ class _Execution:
 def _prepared(partition: int, row: Any) -> Prepared:
     committables = tuple(msgspec.json.decode(row["committables"]))
     return Prepared(sink=OperatorId(row["sink"]), partition=partition, rows=row["rows"], committables=committables)
-
-
-def _quoted(column: str) -> str:
-    return f"`{column.replace('`', '``')}`"
 
 
 def failure_of(error: Exception) -> WeirError:

@@ -219,3 +219,8 @@ def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _column(values: Any, dtype: Any, rows: int) -> pa.Array:
     return pa.array(np.full(rows, values, dtype) if np.isscalar(values) else np.asarray(values, dtype))
+
+
+def quoted(column: str) -> str:
+    """The name of a column as Spark's SQL takes it, whatever characters are in it."""
+    return f"`{column.replace('`', '``')}`"

@@ -16,6 +16,7 @@ from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, Subtask
 from runtime.errors import JobRejected, WeirError
 from runtime.io.filesystem import FileStore
 from spark_jobs.batch.execute import failure_of
+from spark_jobs.batch.wire import quoted
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Redeal
 from spark_jobs.savepoints.table_rows import TableRows
@@ -97,7 +98,7 @@ def _prepared(
             there = ", ".join(frame.columns if name in wanted else wanted)
             raise JobRejected("unknown-column", uid, f"its rows have no column {name!r}; there are {there}")
     given = {} if columns is None else {field.name: field.type for field in columns}
-    types = _arrow_types(uid, frame.select(*map(_quoted, wanted))) | dict(known) | given
+    types = _arrow_types(uid, frame.select(*map(quoted, wanted))) | dict(known) | given
     numbered = frame.select(*(_column(frame, name).alias(f"c{number}") for number, name in enumerate(wanted)))
     schema = pa.schema([pa.field(name, types[name]) for name in wanted])
     rows = Rows(operator=uid, columns=schema, keys=maker.keys)
@@ -126,12 +127,8 @@ def _named_type(name: str | None) -> Any:
         return None
 
 
-def _quoted(column: str) -> str:
-    return f"`{column.replace('`', '``')}`"
-
-
 def _column(frame: DataFrame, name: str) -> Any:
-    return frame[_quoted(name)]
+    return frame[quoted(name)]
 
 
 @dataclass(frozen=True, kw_only=True)

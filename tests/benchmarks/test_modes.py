@@ -5,11 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from benchmarks.figures import Plan
-from benchmarks.modes import measure
-from benchmarks.modes.measure import Round, differences, report
+from benchmarks.modes.measure import Round, differences, one_round, report
 from benchmarks.modes.one import WAYS, WHOLE, Run
 
 SECONDS = {"streaming": 4.0, "batch": 3.0, "sql": 2.0}
@@ -43,9 +41,7 @@ def test_a_row_too_many_a_wrong_one_and_no_rows_at_all_are_said(tmp_path: Path) 
     assert differences("windows", "batch", empty, empty) == ["windows, batch: 0 rows differ of 0"]
 
 
-def test_each_way_runs_once_in_a_round_and_the_next_round_begins_with_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_way_runs_once_in_a_round_and_the_next_round_begins_with_another(tmp_path: Path) -> None:
     order: list[str] = []
 
     def took(one: Run) -> float:
@@ -53,9 +49,8 @@ def test_each_way_runs_once_in_a_round_and_the_next_round_begins_with_another(
         write(Path(one.output(WHOLE)), (1, 2))
         return SECONDS[one.way]
 
-    monkeypatch.setattr(measure, "took", took)
     wrong: list[str] = []
-    found = [measure._round(Plan(folder=tmp_path), "windows", turn, wrong) for turn in range(2)]
+    found = [one_round(Plan(folder=tmp_path), "windows", turn, took, wrong) for turn in range(2)]
     assert [set(order[:3]), set(order[3:])] == [set(WAYS), set(WAYS)]
     assert order[0] != order[3]
     assert [one.seconds for one in found] == [SECONDS, SECONDS]

@@ -38,6 +38,7 @@ class JobLine:
     live: Live
     wanted: str
     overdue: Quantity | None  #: how long no checkpoint has completed, where that is too long
+    unreadable: int  #: retained checkpoints whose manifest cannot be read
     rate_in: float | None
     rate_out: float | None
 
@@ -76,6 +77,7 @@ def _line(row: JobRow, now: datetime) -> JobLine:
         live=numbers,
         wanted=wanted(row.run, (row.active,) if row.active else ()),
         overdue=overdue(row.run, own, now) if row.run else None,
+        unreadable=len((row.run.live or {}).get("unreadable") or ()) if row.run else 0,
         rate_in=sum(numbers.operators[uid].rate_out for uid in sources if uid in numbers.operators) if has else None,
         rate_out=sum(numbers.operators[uid].rate_in for uid in sinks if uid in numbers.operators) if has else None,
     )

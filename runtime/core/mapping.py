@@ -51,6 +51,10 @@ class OperatorMapping:
     state_bytes: int = 0
     problem: Problem | None = None
 
+    def __str__(self) -> str:
+        before, after = ("none" if n is None else n for n in (self.parallelism_before, self.parallelism_after))
+        return f"{self.uid}: {self.fate}, parallelism {before} to {after}, {self.state_bytes:,} bytes; {self.reason}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingReport:
@@ -58,6 +62,11 @@ class MappingReport:
 
     problems: tuple[Problem, ...]
     operators: tuple[OperatorMapping, ...]
+
+    def __str__(self) -> str:
+        """A line per operator, and one per problem of the whole, for a person at a prompt."""
+        lines = [f"{problem.code}: {problem.detail}" for problem in self.problems]
+        return "\n".join([*lines, *map(str, self.operators)])
 
     @property
     def all_problems(self) -> tuple[Problem, ...]:

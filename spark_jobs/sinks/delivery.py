@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ import structlog
 from runtime.connectors.commit_log import Epoch
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.errors import JobRejected, WeirError
-from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
+from spark_jobs.sinks.targets import DeliveredEpoch, Preparing, TargetAway
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +69,9 @@ class Delivery:
         """
         self.release_delivered()
         self._show()
+        target: object = self._function  # mypy takes no Callable for a Preparing
+        if isinstance(target, Preparing):
+            self._reach(target.prepare, stopping)
         while not stopping.is_set():
             if not self.deliver_next(stopping):
                 stopping.wait(POLL_S)
@@ -96,26 +100,33 @@ class Delivery:
 
     def _call(self, epoch: Epoch, stopping: threading.Event) -> bool:
         """Whether the function has handled the epoch; False: asked to stop while the target was away."""
-        tries = 0
-        while True:
+
+        def call() -> None:
+            if epoch.files:
+                self._function(self._spark, self._frame(epoch), _identity(epoch))
+
+        try:
+            return self._reach(call, stopping)
+        except JobRejected:
+            raise
+        except Exception as error:
+            first = (str(error).strip().splitlines() or ["no message"])[0]
+            raise FunctionFailed(f"epoch {epoch.number}: {type(error).__name__}: {first}") from error
+
+    def _reach(self, act: Callable[[], None], stopping: threading.Event) -> bool:
+        """Whether `act` was done, as often as it takes; False: asked to stop while the target was away."""
+        for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             try:
-                if epoch.files:
-                    self._function(self._spark, self._frame(epoch), _identity(epoch))
+                act()
             except TargetAway as error:
-                log.warning("the target is away", epoch=epoch.number, error=str(error))
+                log.warning("the target is away", epoch=self._progress.under_way, error=str(error))
                 self._show(away=str(error))
-                pause_s = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
-                tries += 1
                 if stopping.wait(pause_s):
-                    return False
-            except JobRejected:
-                raise
-            except Exception as error:
-                first = (str(error).strip().splitlines() or ["no message"])[0]
-                raise FunctionFailed(f"epoch {epoch.number}: {type(error).__name__}: {first}") from error
+                    break
             else:
                 self._show(away="")
                 return True
+        return False
 
     def _frame(self, epoch: Epoch) -> DataFrame:
         paths = [_literal(self._log.output / file.name) for file in epoch.files]

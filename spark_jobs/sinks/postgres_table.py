@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
@@ -64,6 +65,21 @@ class PostgresTable:
         except psycopg.ProgrammingError as error:
             raise JobRejected("bad-url", "url", f"no address of a Postgres: {type(error).__name__}") from None
 
+    def prepare(self) -> None:
+        """Finds the table, and makes that of the epochs, before the first epoch.
+
+        Raises:
+            JobRejected: there is no such table, or no second one may be made beside it.
+            TargetAway: Postgres cannot be reached.
+        """
+        try:
+            with self._connect() as connection:
+                self._prepare(connection, "")
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise JobRejected("no-privilege", "table", f"{self.table}: {_first_line(error)}") from error
+        except psycopg.OperationalError as error:
+            raise TargetAway(f"{self.table}: {_first_line(error)}") from error
+
     def __call__(self, spark: SparkSession, frame: DataFrame, epoch: DeliveredEpoch) -> None:
         self.write(frame, epoch)
 
@@ -84,7 +100,7 @@ class PostgresTable:
 
     def _write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
         with self._connect() as connection:
-            names = self._prepare(connection, epoch)
+            names = self._prepare(connection, epoch.source)
             if self._is_recorded(connection, names, epoch):
                 return False
             columns = self._check(connection, names, frame)
@@ -95,7 +111,7 @@ class PostgresTable:
 
     # ------------------------------------------------------------ steps
 
-    def _prepare(self, connection: psycopg.Connection[Any], epoch: DeliveredEpoch) -> _Names:
+    def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _Names:
         """Finds the table and makes that of the epochs."""
         target = sql.Identifier(*self.table.split("."))
         found = connection.execute(
@@ -106,13 +122,14 @@ class PostgresTable:
         if found is None:
             advice = "create it, then restore from the last checkpoint, which keeps this epoch"
             raise JobRejected("missing-table", "table", f"there is no table {self.table}: {advice}")
-        names = _Names(int(found[0]), str(found[1]), target, epoch.source)
-        connection.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
-                "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
-            ).format(names.epochs)
+        names = _Names(int(found[0]), str(found[1]), target, source)
+        wanted = sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} (source text, target text, epoch bigint NOT NULL, job text, sink text, "
+            "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
         )
+        with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject), connection.transaction():
+            # Of two jobs that find no table at once, the second meets that of the first, whatever IF NOT EXISTS says.
+            connection.execute(wanted.format(names.epochs))
         connection.commit()
         return names
 

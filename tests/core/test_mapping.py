@@ -41,6 +41,13 @@ def test_parallelism_is_told_before_and_after() -> None:
     assert (found["gone"].parallelism_before, found["gone"].parallelism_after) == (1, None)
 
 
+def test_the_report_prints_a_line_per_operator() -> None:
+    lines = str(report(manifest({"a": [DONE], "gone": [SNAPSHOT]}), Target.of(chain()), "job")).splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("a: finished, parallelism 1 to 1, 0 bytes; ")
+    assert lines[-1].startswith("gone: dropped, parallelism 1 to none, ")
+
+
 def test_a_partly_finished_operator_is_matched_and_said_to_be_so() -> None:
     """S0-51."""
     found = mapped(manifest({"a": [DONE, HELD]}))["a"]

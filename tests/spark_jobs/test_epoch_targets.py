@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,6 +185,42 @@ def run(folder: Path, spark: SparkSession, function: Any) -> list[Progress]:
 
 def delivered(folder: Path) -> int:
     return CommitLog(folder).last_delivered("7", "out")
+
+
+def test_a_table_that_is_missing_is_named_before_the_first_epoch(
+    tmp_path: Path, database: Any, database_url: str, table: str
+) -> None:
+    target = PostgresTable(database_url, table)
+    stopping, shown = threading.Event(), list[Progress]()
+    stage = EpochStage(target, folder=str(tmp_path), is_bound=True)
+    with pytest.raises(JobRejected, match=f"there is no table {table}"):
+        Delivery(stage, SimpleNamespace(), shown.append).run(stopping)  # type: ignore[arg-type]
+
+    database(f"CREATE TABLE {table} (n int8)")
+    stopping.set()
+    Delivery(stage, SimpleNamespace(), shown.append).run(stopping)  # type: ignore[arg-type]
+    assert not any(progress.away for progress in shown)
+
+
+def test_a_target_that_is_away_is_waited_for_before_the_first_epoch(tmp_path: Path) -> None:
+    stopping = threading.Event()
+    target = PostgresTable("postgresql://weir@127.0.0.1:1/weir", "t")
+
+    def report(progress: Progress) -> None:
+        if progress.away:
+            stopping.set()
+
+    Delivery(EpochStage(target, folder=str(tmp_path), is_bound=True), SimpleNamespace(), report).run(stopping)  # type: ignore[arg-type]
+    assert stopping.is_set()
+
+
+def test_jobs_that_make_the_table_of_epochs_at_once(database: Any, database_url: str, table: str) -> None:
+    database(f"CREATE TABLE {table} (n int8)")
+    schema = table.partition(".")[0]
+    for _ in range(5):
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: PostgresTable(database_url, table).prepare(), range(8)))
+        database(f"DROP TABLE {schema}.weir_epochs")
 
 
 @pytest.mark.slow

@@ -10,13 +10,14 @@ T = TypeVar("T")
 
 
 def until(ask: Callable[[], T], limit_s: float = 60.0, *, or_else: Callable[[], str] = str) -> T:
-    """The first answer of `ask` that is true.
+    """The first answer of `ask` that is true. It is asked again after a tenth of the time waited so far, 0.2 s at most.
 
     Args:
         or_else: says what there was instead, for the message of the failure.
     """
-    deadline = time.monotonic() + limit_s
+    began = time.monotonic()
     while not (answer := ask()):
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {ask.__qualname__} {or_else()}"
-        time.sleep(0.03)
+        waited = time.monotonic() - began
+        assert waited < limit_s, f"not within {limit_s:g} s: {ask.__qualname__} {or_else()}"
+        time.sleep(min(max(waited / 10, 0.02), 0.2))
     return answer

@@ -78,6 +78,31 @@ def picture(page: Page, weir_var: Path, name: str) -> None:
     page.screenshot(path=folder / f"{name}.png")
 
 
+def look_into(savepoint: int, flights: Flights, page: Page, weir_var: Path) -> None:
+    """The state of a savepoint: SQL that the author saved, with CSV, and the rows of one airline."""
+    page.goto(f"{flights.url}/checkpoints/{savepoint}/")
+    page.get_by_role("link", name="State", exact=True).click()
+    expect(page.locator("tr", has_text="daily_windows")).to_contain_text("keyed")
+    page.locator("form", has_text="Open windows by airline").get_by_role("button", name="Run").click()
+    expect(page.locator(".status", has_text="Succeeded")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("thead")).to_contain_text("open_windows")
+    picture(page, weir_var, "state-query")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download CSV").click()
+    table = Path(download.value.path()).read_text().splitlines()
+    assert table[0] == "airline,open_windows,flights,cancelled,oldest_day"
+    assert sum(int(line.split(",")[2]) for line in table[1:]) > 0, table
+
+    page.locator("#to-state").click()
+    page.get_by_role("link", name="windows", exact=True).click()
+    page.get_by_label("carrier").fill("B6")
+    page.get_by_role("button", name="Show rows").click()
+    expect(page.locator(".status", has_text="Succeeded")).to_be_visible(timeout=PATIENCE_MS)
+    shown = page.locator("tbody tr")
+    assert shown.count() == shown.filter(has_text="JetBlue").count() > 0
+    picture(page, weir_var, "state-rows")
+
+
 def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_var: Path) -> None:
     """What a person sees and presses on a job that really runs on Spark."""
     page.goto(f"{flights.url}/jobs/{flights.job}/")
@@ -93,6 +118,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     picture(page, weir_var, "job")
 
     flights.feeder.wait()
+    flights.api.operate(flights.job, "savepoint", {}, PATIENCE_S)
     page.get_by_role("link", name="Drain and finish").click()
     expect(page.locator("main")).to_contain_text("Every window that is still open is closed early")
     picture(page, weir_var, "drain")
@@ -101,6 +127,10 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     expect(page.locator(".status", has_text="Finished").first).to_be_visible(timeout=PATIENCE_MS)
     picture(page, weir_var, "drained")
 
+    savepoints = [row for row in flights.api.checkpoints(flights.job) if row["kind"] == "savepoint"]
+    look_into(max(row["id"] for row in savepoints), flights, page, weir_var)
+
+    page.goto(f"{flights.url}/jobs/{flights.job}/")
     page.get_by_role("link", name="Restore").first.click()
     page.locator("tr", has_text="Savepoint").get_by_role("radio").last.check()  # the first is that of the drain
     page.get_by_label("Parallelism").fill("3")

@@ -80,7 +80,8 @@ class WordCount:
         return self.committed == self.fed
 
     def newest_checkpoint(self) -> int:
-        return max((int(c["number"]) for c in self.api.checkpoints(self.job)), default=0)
+        newest = self.api.get(f"jobs/{self.job}/checkpoints/", status="completed", limit=1)["results"]
+        return int(newest[0]["number"]) if newest else 0
 
     def restored_number(self) -> int:
         """The checkpoint that the present attempt started from; 0: from nothing."""

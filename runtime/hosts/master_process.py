@@ -101,11 +101,16 @@ def job_of(row: RunRow) -> CompiledJob:
         inputs,
         DataRoots.of_environment(os.environ),
         column_root=str(storage / columns_folder(row.job_id, row.version_id)),
-        stream_root=str(storage / streams_folder(row.job_id, row.lineage)),
+        stream_root=str(stream_root(row)),
     )
     flow = offered.dataflow(row.params, context)
     flow.max_parallelism = row.max_parallelism
     return flow.compile(row.parallelism)
+
+
+def stream_root(row: RunRow) -> Path:
+    """The folder that the run and its standing stages share."""
+    return Path(os.environ["WEIR_STORAGE"]) / streams_folder(row.job_id, row.lineage)
 
 
 def _load(url: str, run: int) -> RunRow:

@@ -28,9 +28,10 @@ from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.hosts import logs
 from runtime.hosts.driver import Exit, JobMaster, MasterConfig
 from runtime.hosts.event_log import event_log_settings
-from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life
+from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life, stream_root
 from runtime.hosts.standalone import StandaloneMaster
 from runtime.hosts.standing import Stage, Stand, StandingLauncher
+from runtime.hosts.undelivered import check_delivered
 from runtime.hosts.worker import SlotConfig, run_slot
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
@@ -366,6 +367,8 @@ def _master(
     """Compiles the run's version and puts the master together. Raises JobRejected."""
     settings = settings_of(row)
     job = job_of(row)
+    if not row.allow_unmapped:
+        check_delivered(stream_root(row), job.sinks)
     storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
     records = records_of(row, run, token, url)
     config = MasterConfig(

@@ -1,0 +1,33 @@
+"""Epochs of an `EpochStage` that nobody would deliver: of a sink that the lineage had, and the job of this run lacks.
+
+They are committed, so no checkpoint names them, and the mapping of operators knows nothing of them. After the restore
+no operator would need their folder, and it would be removed.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from runtime.connectors.commit_log import CommitLog
+from runtime.connectors.names import original, safe
+from runtime.connectors.sinks.epoch_stage import EpochStage
+from runtime.core.ids import OperatorId
+from runtime.errors import JobRejected
+from runtime.ports import Sink
+
+
+def check_delivered(streams: Path, sinks: Mapping[OperatorId, Sink]) -> None:
+    """`streams`: the folder of the lineage, with one for each operator; `sinks`: those of the job, by uid.
+
+    Raises:
+        JobRejected: a sink that the job lacks, or that is no `EpochStage` any more, has epochs to deliver.
+    """
+    delivering = {safe(uid) for uid, sink in sinks.items() if isinstance(sink, EpochStage)}
+    for folder in sorted(streams.iterdir()) if streams.is_dir() else ():
+        log = CommitLog(folder)
+        for job, sink in log.sinks() if folder.name not in delivering else ():
+            if waiting := len(log.backlog(job, sink)):
+                detail = (
+                    f"{waiting} committed epochs of this sink are not delivered, and the version has no EpochStage of "
+                    "this uid: restore a version that has it and drain the run, or give `allow_unmapped` to drop them"
+                )
+                raise JobRejected("undelivered-epochs", original(sink), detail)

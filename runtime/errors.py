@@ -5,6 +5,7 @@
     ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
     │   └── CorruptState     a state file is missing or not what its manifest says: restore another one
     ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
+    ├── SlotOutOfMemory      a slot's process is above its bound: more parallelism, or a larger bound, is needed
     ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
     └── JobRejected          the author's graph, parameters or restore request: shown in the form, a 4xx in the API
 
@@ -46,6 +47,10 @@ class OperatorFailure(WeirError):
         self.operator = operator
         self.subtask = subtask
         self.hook = hook
+
+
+class SlotOutOfMemory(WeirError):
+    """The process of a slot has more memory than `slot_memory_mb`. The message names slot, host, use and bound."""
 
 
 class DataRejected(WeirError):

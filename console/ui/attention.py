@@ -1,7 +1,7 @@
 """What an operator must know about a job before anything else: sentences below its state.
 
-Each is decided from rows and from the live report: no checkpoint completes, storage is waited for, a retained
-checkpoint cannot be read.
+Each is decided from rows and from the live report: no checkpoint completes, storage is waited for, slots exceed their
+memory, a retained checkpoint cannot be read.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from django.conf import settings
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import MAX_COUNTED, failures_after, newest_completed
-from console.jobs.models import Run, StageState, StandingStage
+from console.jobs.models import Attempt, Run, StageState, StandingStage
 from console.operations.selectors import last_failed_attempt
 from console.ui import formats
 from runtime.core.lifecycle import RunState
-from runtime.core.restart import OUTAGE
+from runtime.core.restart import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE, SLOT_OUT_OF_MEMORY
 
 OVERDUE_INTERVALS: Final = 3
 MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms
@@ -24,6 +24,7 @@ MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: slots and restored state co
 MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a worker, where places are free
 _CHECKPOINTING: Final = (RunState.RUNNING, RunState.RESTARTING)
 _NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
+_RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a run that lasts longer is sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ def warnings(run: Run | None, now: datetime) -> tuple[Attention, ...]:
     """In the order of their weight; none for a run that has ended, but for what concerns its storage."""
     if run is None:
         return ()
-    found = (_outage(run, now), _overdue(run, now), _unreadable(run))
+    attempt = None if run.is_terminal else last_failed_attempt(run)
+    found = (_outage(run, attempt, now), _memory(run, attempt, now), _overdue(run, now), _unreadable(run))
     return (*(warning for warning in found if warning is not None), *_stages(run, now))
 
 
-def _outage(run: Run, now: datetime) -> Attention | None:
+def _outage(run: Run, attempt: Attempt | None, now: datetime) -> Attention | None:
     if run.run_state not in _NOT_RUNNING:
         return None
-    attempt = last_failed_attempt(run)
     detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
     if detail.get("code") != OUTAGE:
         return None
@@ -54,6 +55,20 @@ def _outage(run: Run, now: datetime) -> Attention | None:
     following = f"the next try is in {formats.duration(wait_ms)}" if wait_ms > 0 else "it is being tried again now"
     text = f"Waiting for storage or a service. {detail.get('message', '')}. Failed {tries} times in a row; {following}."
     return Attention(f"{text} No restart is counted, and the run goes on by itself.")
+
+
+def _memory(run: Run, attempt: Attempt | None, now: datetime) -> Attention | None:
+    """A run whose slots exceed their memory runs again and again between failures, so its state hides them."""
+    detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
+    if attempt is None or detail.get("code") != SLOT_OUT_OF_MEMORY:
+        return None
+    if run.run_state not in _NOT_RUNNING and now - (attempt.ended_at or now) > _RECENT_MEMORY:
+        return None
+    tries = int(detail.get("tries", 1))
+    often = "" if tries == 1 else f" {tries} attempts in a row have failed so."
+    return Attention(
+        f"{detail.get('message', '')}{often} Attempts begin from the last checkpoint, and no host was lost."
+    )
 
 
 def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Quantity | None:

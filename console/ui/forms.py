@@ -40,6 +40,8 @@ _SETTINGS_HELP = {
     "slot_request_timeout_ms": "A new run waits so long for free slots, then it fails.",
     "slot_replacement_timeout_ms": "A run that has lost slots waits so long for others. Empty: without end.",
     "slot_start_timeout_ms": "From the start of the Spark tasks until every slot has connected.",
+    "slot_memory_mb": "A slot whose process uses more memory fails by name instead of taking its host down. At least "
+    "256; not in batch. Empty: no bound.",
     "spark": 'Settings of the run\'s Spark application as JSON, such as {"spark.executor.memory": "2g"}.',
 }
 

@@ -46,6 +46,8 @@ class SlotLive(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     executor: str = ""
     log: str = ""
+    memory_bytes: int | None = None  #: resident, of its process
+    memory_bound_bytes: int | None = None
     seen_ms_ago: float | None = None
 
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 OUTAGE: Final = "outage"  #: code of an attempt that failed because storage or a service was away
+SLOT_OUT_OF_MEMORY: Final = "slot-out-of-memory"  #: code of an attempt in which a slot exceeded `slot_memory_mb`
+#: An attempt that exceeds the bound later than this counts as a first failure. An earlier checkpoint does not end the
+#: row: state that has outgrown the bound is restored, checkpointed once more, and exceeds the bound again.
+MIN_RUN_WITHIN_MEMORY_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     slot_request_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] = 300_000
     slot_replacement_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] | None = None  #: None: without end
     slot_start_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 120_000
+    slot_memory_mb: Annotated[int, Meta(ge=256, le=1_048_576)] | None = None  #: None: as much as the host has
     spark: dict[str, str] = {}  #: of the run's Spark application; `spark_settings` refuses what would break it
 
     def __post_init__(self) -> None:
@@ -74,6 +75,10 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             mode=self.checkpoint_mode,
             tolerable_failures=self.tolerable_failed_checkpoints,
         )
+
+    @property
+    def slot_memory_bytes(self) -> int | None:
+        return None if self.slot_memory_mb is None else self.slot_memory_mb << 20
 
     @property
     def slots(self) -> SlotTimeouts:

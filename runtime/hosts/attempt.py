@@ -262,6 +262,7 @@ class Attempt:
                     config.settings.mode,
                     list(config.markers),
                     config.first,
+                    config.slot_memory_bytes,
                 )
                 self._control.send(each, deploy)
 

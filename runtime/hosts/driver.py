@@ -27,7 +27,9 @@ from runtime.core.mapping import check_restorable
 from runtime.core.messages import CheckpointKind
 from runtime.core.recovery import Restored, assign
 from runtime.core.restart import (
+    MIN_RUN_WITHIN_MEMORY_MS,
     OUTAGE,
+    SLOT_OUT_OF_MEMORY,
     ExponentialDelay,
     Failure,
     FixedDelay,
@@ -81,6 +83,7 @@ class MasterConfig:
     retained_checkpoints: int = 5
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
     allow_unmapped: bool = False  #: state of operators that the job lacks may go
+    slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process; None: unbounded
 
 
 PAUSE_SLICE_S: Final = 1.0
@@ -113,6 +116,7 @@ class JobMaster:
         self._had_slots = config.had_slots
         self._failures = 0
         self._outages = 0  #: in a row
+        self._memory_failures = 0  #: in a row
         self._facts: dict[str, Any] = {}  #: for the live report
         self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
         self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
@@ -229,6 +233,7 @@ class JobMaster:
             facts=self._facts,
             markers=markers,
             first=first,
+            slot_memory_bytes=self._config.slot_memory_bytes,
         )
         attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed, self._alive)
         self._attempt = attempt
@@ -451,6 +456,9 @@ class JobMaster:
             "operator": outcome.operator,
             "story": list(outcome.story),
         }
+        if outcome.code == SLOT_OUT_OF_MEMORY:
+            self._memory_failures = 1 if self._as_failure(outcome).progressed else self._memory_failures + 1
+            failure["tries"] = self._memory_failures
         if delay_ms is None:
             return self._end(RunEvent.GAVE_UP, "failed", failure)
         return self._next_attempt(outcome.detail, failure, delay_ms)
@@ -509,7 +517,10 @@ class JobMaster:
     @staticmethod
     def _as_failure(outcome: Outcome) -> Failure:
         draw = random.random()  # noqa: S311 - it keeps no secret
-        return Failure(ran_ms=outcome.ran_ms, progressed=outcome.progressed, draw=draw)
+        progressed = outcome.progressed
+        if outcome.code == SLOT_OUT_OF_MEMORY:
+            progressed = outcome.ran_ms >= MIN_RUN_WITHIN_MEMORY_MS
+        return Failure(ran_ms=outcome.ran_ms, progressed=progressed, draw=draw)
 
     def _pause(self, delay_ms: int) -> Exit | None:
         """Waits before the next attempt, but hears of a release, a cancel or a newer attempt. None: go on."""

@@ -6,7 +6,10 @@ used: an eighth of the processor time of a slot was the system's. Arrow's memory
 """
 
 import ctypes
+from contextlib import suppress
 from typing import Final
+
+import pyarrow as pa
 
 _M_TRIM_THRESHOLD: Final = -1  #: glibc's names and numbers (malloc.h)
 _M_MMAP_THRESHOLD: Final = -3
@@ -21,3 +24,10 @@ def keep() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES))
+
+
+def give_back() -> None:
+    """Returns freed memory of Arrow and of the C library to the system, as far as they can."""
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -31,6 +31,7 @@ class Monitor:
         self._silence_ms: dict[int, float] = {}
         self._looked: float | None = None
         self._metrics: dict[tuple[str, int], SubtaskMetrics] = {}
+        self._memory: dict[int, tuple[int, int | None]] = {}  #: of each slot: bytes in use, and their bound
         self._before: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
 
     def hello(self, slot: int, hello: Hello, now: float) -> None:
@@ -40,7 +41,10 @@ class Monitor:
     def heard(self, slot: int, now: float, heartbeat: Heartbeat | None = None) -> None:
         self._seen[slot] = now
         self._silence_ms[slot] = 0.0
-        for metrics in heartbeat.subtasks if heartbeat else ():
+        if heartbeat is None:
+            return
+        self._memory[slot] = heartbeat.memory_bytes, heartbeat.memory_bound_bytes
+        for metrics in heartbeat.subtasks:
             self._metrics[metrics.subtask.operator, metrics.subtask.index] = metrics
 
     def silent(self, now: float, timeout_ms: float) -> int | None:
@@ -109,9 +113,12 @@ class Monitor:
                 "address": hello.address,
                 "executor": hello.executor,
                 "log": hello.log,
+                "memory_bytes": memory,
+                "memory_bound_bytes": bound,
                 "seen_ms_ago": round(now - self._seen[slot]),
             }
             for slot, hello in sorted(self._slots.items())
+            for memory, bound in [self._memory.get(slot, (None, None))]
         ]
 
     def _counters(self) -> dict[str, int]:

@@ -31,6 +31,7 @@ class Deploy(_Message, frozen=True):
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     markers: list[Marker] = []
     first: bool = False  #: the run has not run yet: a folder that is not shared refuses its start
+    memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
 
 
 class Go(_Message, frozen=True):
@@ -126,9 +127,14 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(_Message, frozen=True):
-    """The slot's process lives, and how far its subtasks have come."""
+    """The slot's process lives, and how far its subtasks have come.
+
+    `memory_bytes`: resident memory of the process; `memory_bound_bytes`: its bound, None without one.
+    """
 
     subtasks: list[SubtaskMetrics]
+    memory_bytes: int = 0
+    memory_bound_bytes: int | None = None
 
 
 class Failed(_Message, frozen=True):
@@ -136,7 +142,7 @@ class Failed(_Message, frozen=True):
 
     `error`: equal for two failures of the same code at the same record; empty where it is no programming error.
     `damaged`: the state file that could not be restored, if it was that. `outage`: storage or a service is away that a
-    source, a sink or the restore needs.
+    source, a sink or the restore needs. `code`: a stable word for the cause, where there is one.
     """
 
     detail: str
@@ -147,6 +153,7 @@ class Failed(_Message, frozen=True):
     damaged: str
     outage: bool = False
     error: str = ""
+    code: str = ""
 
 
 ToMaster = Deployed | Ack | Declined | BuildSideRead | Finished | Ended | Heartbeat | Failed

@@ -235,16 +235,24 @@ class SparkLauncher(StandingLauncher):
         if is_local(settings.get("spark.master", "")):
             settings.set("spark.authenticate", "true")
         if self._spark_master.startswith("spark://"):
-            SparkContext._ensure_initialized(conf=settings)  # from here on a SparkConf has what an operator has set
-            operators = SparkConf()
-            for name, value in {**_CLUSTER_SETTINGS, **_UI_SETTINGS, **_addresses(self.host)}.items():
-                if not operators.contains(name):
-                    settings.set(name, value)
+            operators = _set_where_absent(settings, {**_CLUSTER_SETTINGS, **_UI_SETTINGS, **_addresses(self.host)})
             operators.setAll(list(self._settings.items()))
             settings.set("spark.cores.max", str(cores_for(slots, operators)))
         else:
             settings.setAll(list(_UI_SETTINGS.items()))
+        if self.spans_hosts:
+            _set_where_absent(settings, _EXECUTOR_SETTINGS)
         return settings
+
+
+def _set_where_absent(settings: SparkConf, defaults: Mapping[str, str]) -> SparkConf:
+    """Sets what neither a version nor an operator has set. Returns what an operator has set; the JVM reads it."""
+    SparkContext._ensure_initialized(conf=settings)
+    operators = SparkConf()
+    for name, value in defaults.items():
+        if not operators.contains(name) and not settings.contains(name):
+            settings.set(name, value)
+    return operators
 
 
 def cores_for(slots: int, conf: SparkConf) -> int:
@@ -269,6 +277,10 @@ _CLUSTER_SETTINGS: Final = {
     "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
     "spark.network.timeoutInterval": "5s",
 }
+#: Where neither a version nor an operator has set them otherwise. No records of a job come into an executor's JVM,
+#: which starts Python processes and reports on them; Spark's default is a heap of 1 GB, its minimum 450 MB. In the
+#: master's own JVM (`local[N]`) there are no executors.
+_EXECUTOR_SETTINGS: Final = {"spark.executor.memory": "512m"}
 #: On a cluster, where an operator has not set them otherwise.
 _UI_SETTINGS: Final = {
     "spark.ui.enabled": "true",
@@ -333,6 +345,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
                 secret=given.secret,
                 master=given.master,
                 job=cloudpickle.loads(job),
+                has_own_process=True,
             )
             collector.settle()
             run_slot(config, exchange, FileStore)
@@ -385,6 +398,7 @@ def _master(
         retained_checkpoints=settings.retained_checkpoints,
         on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
         allow_unmapped=row.allow_unmapped,
+        slot_memory_bytes=settings.slot_memory_bytes,
     )
     master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), show_life)
     return master, records

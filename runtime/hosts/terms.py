@@ -10,6 +10,7 @@ from runtime.core.checkpoint import Manifest
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import SubtaskId, Token
 from runtime.core.recovery import Restored
+from runtime.core.restart import SLOT_OUT_OF_MEMORY
 from runtime.hosts.protocol import Failed
 from runtime.hosts.shared_folders import Marker
 
@@ -108,7 +109,10 @@ class Outcome:
 
 
 def failed_by(said: Failed) -> Outcome:
-    """The outcome of an attempt in which a slot reported its own failure: it is there, and so are the others."""
+    """The outcome of an attempt in which a slot reported its own failure: it is there, and so are the others.
+
+    A process that has exceeded its memory is replaced: an allocator does not give everything back.
+    """
     return Outcome(
         OutcomeKind.FAILED,
         said.detail,
@@ -118,7 +122,8 @@ def failed_by(said: Failed) -> Outcome:
         damaged=said.damaged,
         error=said.error,
         outage=said.outage,
-        intact=True,
+        code=said.code,
+        intact=said.code != SLOT_OUT_OF_MEMORY,
     )
 
 
@@ -137,3 +142,4 @@ class AttemptConfig:
     facts: Mapping[str, Any] = field(default_factory=dict)  #: of the run, for each live report; they may change
     markers: Sequence[Marker] = ()  #: left for slots on other hosts, removed once every slot is deployed
     first: bool = False  #: the run has not run yet
+    slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process

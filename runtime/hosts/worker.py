@@ -27,10 +27,18 @@ from runtime.core.lead import hearings
 from runtime.core.messages import Barrier, Message
 from runtime.core.reading import Reading
 from runtime.core.recovery import Restored
+from runtime.core.restart import SLOT_OUT_OF_MEMORY
 from runtime.core.spec import spec_of
 from runtime.core.subtask import Subtask
-from runtime.errors import CorruptState, DataRejected, EnvironmentFailure, JobRejected, OperatorFailure
-from runtime.hosts.collector import Relief
+from runtime.errors import (
+    CorruptState,
+    DataRejected,
+    EnvironmentFailure,
+    JobRejected,
+    OperatorFailure,
+    SlotOutOfMemory,
+)
+from runtime.hosts.collector import Relief, resident_bytes
 from runtime.hosts.feedback import replayed
 from runtime.hosts.logs import executor_number, log_path, trace
 from runtime.hosts.outages import is_outage
@@ -53,6 +61,7 @@ from runtime.hosts.protocol import (
     Trigger,
 )
 from runtime.hosts.shared_folders import unshared
+from runtime.hosts.slot_memory import MemoryWatch, exceeded, limit_allocations, refused
 from runtime.hosts.sources import SourceOperator
 from runtime.hosts.task import Task
 from runtime.io.clock import SystemClock
@@ -82,6 +91,7 @@ class SlotConfig:
     secret: str
     master: str
     job: CompiledJob
+    has_own_process: bool = False  #: no other slot runs in its process at the same time
 
 
 def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]) -> None:
@@ -96,6 +106,10 @@ def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable
 
 class _Lost(Exception):
     """The master or a peer is gone: this attempt is over for the slot."""
+
+
+class _Reported(Exception):
+    """The slot has failed, and another thread has told the master."""
 
 
 class Slot:
@@ -117,6 +131,8 @@ class Slot:
         self._relief = Relief()
         self._beating = threading.Event()
         self._dismissed = threading.Event()  #: the master wants nothing more, or is gone
+        self._memory_bytes: int | None = None  #: bound on the memory of the process
+        self._memory_watch: MemoryWatch | None = None
         self._exchange = exchange(config.index, config.token, config.secret, self)
         hello = Hello(
             token=config.token,
@@ -146,6 +162,8 @@ class Slot:
             self._loop()
         except _Lost as lost:
             log.info("slot ends", slot=self._config.index, reason=str(lost))
+        except _Reported:
+            self._wait_for_shutdown()
         except Exception as error:
             self._tell_failure(error)
             self._wait_for_shutdown()
@@ -179,6 +197,8 @@ class Slot:
 
     def _close(self) -> None:
         self._beating.set()
+        if self._memory_watch is not None:
+            self._memory_watch.close()
         for task in self._order:
             try:
                 task.close()
@@ -241,6 +261,7 @@ class Slot:
     def _deploy(self, deploy: Deploy) -> None:
         self._job_id = deploy.job
         self._check_folders(deploy)
+        self._bound_memory(deploy.memory_bytes)
         self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
         store = self._open_store(deploy.storage)
         for restored in deploy.restored:
@@ -252,6 +273,21 @@ class Slot:
         for task in self._tasks.values():
             task.open()
         self._control.send(Deployed())
+
+    def _bound_memory(self, memory_bytes: int | None) -> None:
+        """From before state is restored: it may be too large already."""
+        self._memory_bytes = memory_bytes
+        if memory_bytes is None:
+            return
+        if self._config.has_own_process:
+            limit_allocations(memory_bytes)
+        self._memory_watch = MemoryWatch(memory_bytes, partial(self._on_memory_exceeded, memory_bytes))
+        self._memory_watch.start()
+
+    def _on_memory_exceeded(self, bound_bytes: int, used_bytes: int) -> None:
+        """On the watch's thread: a step that takes memory may not come to its end."""
+        self._tell_failure(exceeded(self._config.index, used_bytes, bound_bytes))
+        self._mail.put(_stop_reported)
 
     def _check_folders(self, deploy: Deploy) -> None:
         """Raises JobRejected at the first start of a run; later EnvironmentFailure: the mount may come back."""
@@ -357,7 +393,8 @@ class Slot:
         self._control.send(message)
 
     def _tell_metrics(self) -> None:
-        self._control.send(Heartbeat([task.metrics() for task in list(self._tasks.values())]))
+        metrics = [task.metrics() for task in list(self._tasks.values())]
+        self._control.send(Heartbeat(metrics, resident_bytes(), self._memory_bytes))
 
     def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
         future = self._writer.submit(work)
@@ -379,7 +416,11 @@ class Slot:
     def _tell_failure(self, error: Exception) -> None:
         operator = error.operator if isinstance(error, OperatorFailure) else ""
         story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
-        said, traced = _sendable(described(error))[:MAX_DETAIL_CHARACTERS], trace(error)
+        problem, traced = described(error), trace(error)
+        if self._memory_bytes is not None and isinstance(_cause(error), MemoryError):
+            error = refused(self._config.index, resident_bytes(), self._memory_bytes, problem)
+            problem = str(error)
+        said = _sendable(problem)[:MAX_DETAIL_CHARACTERS]
         self._tell_metrics()
         self._control.send(
             Failed(
@@ -390,6 +431,7 @@ class Slot:
                 story=[line[:500] for line in story[-20:]],
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
                 error=_sendable(fingerprint(error)),
+                code=SLOT_OUT_OF_MEMORY if isinstance(error, SlotOutOfMemory) else "",
                 outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
             )
         )
@@ -400,6 +442,10 @@ class Slot:
 def _note_untidy(future: "Future[None]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
+
+
+def _stop_reported() -> None:
+    raise _Reported
 
 
 def _look_again() -> None:

@@ -7,22 +7,24 @@ values that expire and event timers have their story in `test_rows_on_spark`.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from runtime.core.checkpoint import FailureReason, FinishedState
 from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.ids import Token
 from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
+from runtime.core.restart import SLOT_OUT_OF_MEMORY, FixedDelay
 from runtime.hosts.spark import SparkLauncher
 from runtime.io.memory_records import MemoryRecords
 from tests.acceptance.operator_jobs import FULL, HeldOpen, Service, lookups, rated, rated_answer, told
 from tests.acceptance.row_jobs import rows_in, rows_of
-from tests.hosts.jobs import Numbers
+from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import Run, running
 from tests.hosts.test_changelog import folded
 from tests.spark import spark_cluster
@@ -63,6 +65,52 @@ def test_open_requests_are_asked_again_after_a_sigkill(launcher: SparkLauncher, 
 
 def _pid(run: Run, slot: int) -> int:
     return next(int(row["pid"]) for row in run.records.live["slots"] if row["index"] == slot)
+
+
+def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, tmp_path: Path) -> None:
+    """State that grows, then one allocation of 3 GB: neither takes the host down, and the output stays exact."""
+    grow, jump, hurry, bound_mb = tmp_path / "grow", tmp_path / "jump", tmp_path / "hurry", 512
+    held: list[bytes | bytearray] = []
+
+    def trouble(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if grow.exists():
+            held.append(bytearray(b"x") * (4 << 20))
+        if jump.exists():
+            held.append(b"x" * (3 << 30))
+        return batch
+
+    source = Numbers(total=50_000, batch=50, unbounded=True, slow_until=str(hurry))
+    job = counts(source, tmp_path / "out", trouble).compile(2)
+    again = FixedDelay(attempts=20, delay_ms=50)
+    with running(
+        job, tmp_path / "state", settings=OFTEN, restart=again, launcher=launcher, slot_memory_bytes=bound_mb << 20
+    ) as run:
+        for number, cause in enumerate((grow, jump), start=1):
+            run.wait_for(lambda: any(manifest.token == run.records.token for manifest in run.manifests))
+            run.wait_for(lambda: all(row["memory_bytes"] for row in run.records.live["slots"]))
+            assert all(row["memory_bytes"] < bound_mb << 20 for row in run.records.live["slots"])
+            pids, failed = {row["pid"] for row in run.records.live["slots"]}, len(run.records.details)
+            cause.touch()
+            run.wait_for(lambda failed=failed: len(run.records.details) > failed)  # type: ignore[misc]
+            cause.unlink()
+            detail = run.records.details[failed]
+            assert detail["code"] == SLOT_OUT_OF_MEMORY, detail
+            assert detail["tries"] == failed + 1
+            assert f"its bound of {bound_mb} MB" in detail["message"]
+            assert re.match(r"Slot [01] on host '", detail["message"])
+            assert detail["operator"] == ("" if cause is grow else "trouble")
+            run.wait_for(lambda number=number: run.records.live.get("restarts", 0) >= number)  # type: ignore[misc]
+            run.wait_for(lambda pids=pids: _are_replaced(run, pids))  # type: ignore[misc]
+        hurry.touch()
+        run.wait_for(lambda: final_counts(tmp_path / "out") == expected_counts(source))
+        run.end("drain")
+    assert final_counts(tmp_path / "out") == expected_counts(source)
+
+
+def _are_replaced(run: Run, pids: set[int]) -> bool:
+    """Whether both slots are processes that were not there before."""
+    slots = run.records.live["slots"]
+    return len(slots) == 2 and not pids & {row["pid"] for row in slots}
 
 
 def test_what_operators_hold_moves_over_two_rescales(launcher: SparkLauncher, tmp_path: Path) -> None:

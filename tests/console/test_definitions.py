@@ -68,7 +68,7 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
         "restart_initial_backoff_ms": 1000, "restart_max_backoff_ms": 60000, "restart_backoff_multiplier": 1.5,
         "restart_reset_after_ms": 3600000, "restart_jitter": 0.1,
         "on_corrupt_checkpoint": "fail", "heartbeat_timeout_ms": 10000, "slot_request_timeout_ms": 300000,
-        "slot_replacement_timeout_ms": None, "slot_start_timeout_ms": 120000, "spark": {},
+        "slot_replacement_timeout_ms": None, "slot_start_timeout_ms": 120000, "slot_memory_mb": None, "spark": {},
     }  # fmt: skip
     assert [callback.args for callback in callbacks] == [("console.jobs.tasks.compile_version", version.pk)]  # type: ignore[attr-defined]
 
@@ -91,6 +91,7 @@ def test_versions_are_numbered_within_their_job(definer: User, job: Job, version
         ({"settings": {"checkpoint_interval_ms": 1}}, "settings.checkpoint_interval_ms"),
         ({"settings": {"restart_attempts": "many"}}, "settings.restart_attempts"),
         ({"settings": {"interval": 5}}, "settings.interval"),
+        ({"settings": {"slot_memory_mb": 100}}, "settings.slot_memory_mb"),
         ({"settings": {"restart_strategy": "failure_rate"}}, "settings.restart_strategy"),
         (
             {"settings": {"restart_initial_backoff_ms": 9, "restart_max_backoff_ms": 1}},

@@ -78,6 +78,8 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
         ({"restart_strategy": "failure_rate"}, "restart_strategy"),
         ({"restart_backoff_multiplier": 0.5}, "restart_backoff_multiplier"),
         ({"restart_jitter": 1.5}, "restart_jitter"),
+        ({"slot_memory_mb": 255}, r">= 256 - at `\$\.slot_memory_mb`"),
+        ({"slot_memory_mb": "2g"}, "slot_memory_mb"),
         ({"restart_initial_backoff_ms": 10, "restart_max_backoff_ms": 9}, "restart_max_backoff_ms"),
         ({"on_corrupt_checkpoint": "ignore"}, "on_corrupt_checkpoint"),
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),

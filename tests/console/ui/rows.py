@@ -111,7 +111,8 @@ def live(acknowledged: int | None = 5, **changes: Any) -> dict[str, Any]:
         "operators": operators,
         "slots": [
             {"index": 0, "pid": 48_213, "host": "127.0.0.1", "executor": "4", "address": "grpc://127.0.0.1:4100",
-             "log": "/scratch/app-20261122121314-0000/4/stderr", "seen_ms_ago": 212},
+             "log": "/scratch/app-20261122121314-0000/4/stderr", "seen_ms_ago": 212,
+             "memory_bytes": 412 << 20, "memory_bound_bytes": 512 << 20},
             {"index": 1, "pid": 48_215, "host": "127.0.0.1", "seen_ms_ago": 198},
         ],
         "checkpoint": None if acknowledged is None else under_way,

@@ -67,6 +67,17 @@ def test_storage_that_is_waited_for_is_named_with_the_next_try(at_console: Clien
     assert "Waiting for storage" not in page(at_console, run)
 
 
+def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(at_console: Client, run: Run) -> None:
+    now = timezone.now()
+    detail = {"code": "slot-out-of-memory", "message": "Slot 1 on host h uses 612 MB of memory.", "tries": 3}
+    ended: dict[str, Any] = {"started_at": now, "ended_at": now, "outcome": "failed", "detail": detail}
+    attempt = Attempt.objects.create(run=run, token=9_001, **ended)
+    text = page(at_console, run)
+    assert "Slot 1 on host h uses 612 MB of memory. 3 attempts in a row have failed so." in text
+    Attempt.objects.filter(pk=attempt.pk).update(ended_at=now - timedelta(minutes=11))
+    assert "612 MB" not in page(at_console, run), "it has run for long since"
+
+
 def test_an_unreadable_manifest_is_named(at_console: Client, run: Run) -> None:
     Run.objects.update(live=rows.live(unreadable=["savepoint-5-40"]))
     assert "The manifest of savepoint-5-40 cannot be read" in page(at_console, run)

@@ -16,7 +16,7 @@ from console.jobs.models import JobVersion, Pipeline, Run
 from tests.console.ui import blocks, rows
 
 POLL = {"HX-Request": "true"}
-PAGE_QUERIES = 19
+PAGE_QUERIES = 20
 
 
 # ---------------------------------------------------------------- who may
@@ -113,6 +113,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "213 checkpoint Completed" in said
     assert "48213" in said
     assert "log: /scratch/app-20261122121314-0000/4/stderr" in said
+    assert "410 MiB of 510 MiB" in said
     assert "Late records 0" in said
     assert "slot 1 was lost: its control connection closed" in said
 

@@ -26,6 +26,7 @@ MODULES: Final = {
     "W11": "benchmarks.recovery.measure",
     "W14": "benchmarks.scaling",
     "W15": "benchmarks.modes.measure",
+    "W16": "benchmarks.state_reading",
 }
 
 

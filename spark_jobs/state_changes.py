@@ -52,6 +52,25 @@ class Changes:
         return found[0].manifest.max_parallelism
 
     @property
+    def opened(self) -> Opened:
+        """The newer checkpoint with the state."""
+        found = self.now or self.before
+        assert found is not None, "one of them has the state"
+        return found[0]
+
+    @property
+    def state(self) -> State:
+        """The newer of the two."""
+        found = self.now or self.before
+        assert found is not None, "one of them has the state"
+        return found[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the files of both."""
+        return sum(found[1].nbytes for found in (self.now, self.before) if found is not None)
+
+    @property
     def is_broadcast(self) -> bool:
         return any(found is not None and found[1].broadcast for found in (self.now, self.before))
 
@@ -163,7 +182,7 @@ def find_changes(now: Opened, since: Opened, operator: str, name: str) -> Change
     found = [(each, find_state(each, operator, name)) if has_rows(each, operator, name) else None
              for each in (now, since)]  # fmt: skip
     if found == [None, None]:
-        find_state(now, operator, name)  # names what there is
+        found[0] = (now, find_state(now, operator, name))  # without rows; otherwise it names what there is
     states = [state for each in found if each is not None for state in (each[1],)]
     for state in states:
         if state.broadcast and not holds_objects(state):

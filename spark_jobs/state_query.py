@@ -39,7 +39,6 @@ PAGE_ROWS: Final = 200
 QUERY_ROWS_MAX: Final = 1_000
 CELL_LENGTH_MAX: Final = 2_000  #: characters
 TABLE_BYTES_MAX: Final = 2 * 1024 * 1024
-PARTITION_BYTES: Final = 32 * 1024 * 1024  #: of state files: small states are read by one task
 ERROR_LENGTH_MAX: Final = 600
 STATE_SOURCE: Final = "weir-state"
 KEY_GROUP: Final = OWN_COLUMNS[2]
@@ -144,7 +143,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: P
     given = _typed_key(state, stored, asked.key)
     from pyspark.sql import functions as f
 
-    frame = _state_frame(spark(), path, opened, stored)
+    frame = _state_frame(spark(), path, stored)
     if (condition := _condition(frame, state, stored, given)) is not None:
         frame = frame.where(condition)
     hidden = OWN_COLUMNS if state.broadcast else OWN_COLUMNS[:2]
@@ -289,8 +288,8 @@ def _query_table(spark: Callable[[], SparkSession], path: str, opened: Opened, a
     views = _views(opened, asked.name)
     session = spark()
     for view, state in views.items():
-        if state.rows and _occurs(view, asked.sql):
-            _state_frame(session, path, opened, state).createOrReplaceTempView(view)
+        if _occurs(view, asked.sql) and _has_columns(opened, state):
+            _state_frame(session, path, state).createOrReplaceTempView(view)
     if _occurs(CONTENTS_VIEW, asked.sql):
         session.read.format(STATE_SOURCE).load(path).createOrReplaceTempView(CONTENTS_VIEW)
     try:
@@ -321,10 +320,24 @@ def _views(opened: Opened, query: str) -> dict[str, StoredState]:
     return views
 
 
+def _has_columns(opened: Opened, state: StoredState) -> bool:
+    """Whether a view can be made of it: of a state without rows, the manifest has to name the columns."""
+    if state.rows:
+        return True
+    try:
+        find_state(opened, state.operator, state.name)
+    except JobRejected as error:
+        if error.code != "empty-state":
+            raise
+        return False
+    return True
+
+
 def _without_view(asked: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
     empty = [view for view, state in views.items() if not state.rows and _occurs(view, asked.sql)]
     if empty:
-        return JobRejected("empty-state", asked.name, f"{empty[0]} has no rows in this checkpoint")
+        detail = f"{empty[0]} has no rows in this checkpoint, and its columns are not known"
+        return JobRejected("empty-state", asked.name, detail)
     known = ", ".join([CONTENTS_VIEW, *views])
     return JobRejected("bad-sql", asked.name, f"{sentence} The views of this checkpoint are {known}")
 
@@ -336,10 +349,8 @@ def _occurs(view: str, sql: str) -> bool:
 # ---------------------------------------------------------------- from Spark to a table
 
 
-def _state_frame(spark: SparkSession, path: str, opened: Opened, state: StoredState) -> DataFrame:
-    partitions = min(opened.manifest.max_parallelism, 1 + state.nbytes // PARTITION_BYTES)
-    options = {"operator": state.operator, "state": state.name, "partitions": str(partitions)}
-    return spark.read.format(STATE_SOURCE).options(**options).load(path)
+def _state_frame(spark: SparkSession, path: str, state: StoredState) -> DataFrame:
+    return spark.read.format(STATE_SOURCE).options(operator=state.operator, state=state.name).load(path)
 
 
 def _cells(fields: Sequence[StructField], names: Sequence[str]) -> tuple[list[TableColumn], list[Column]]:

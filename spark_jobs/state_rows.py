@@ -7,8 +7,9 @@ and Arrow, and no Spark. (Flink's State Processor API.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot, TableColumns
 from runtime.core.envelope import FILE_NAME, Keys, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
@@ -44,6 +45,9 @@ CONTENTS: Final = pa.schema(
     ]
 )
 _decode: Final = msgspec.msgpack.Decoder().decode
+_PARAMETRIC: Final = re.compile(
+    r"(?P<kind>timestamp|decimal128|fixed_size_binary)[\[(](?P<first>[^,\])]+)(?:, (?P<second>[^\])]+))?[\])]"
+)
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,10 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
 
 @dataclass(frozen=True)
 class State:
-    """One named state of one operator, with the files of each subtask, oldest first. `stored`: their newest columns."""
+    """One named state of one operator, with the files of each subtask, oldest first; none: it is empty.
+
+    `stored`: the newest columns of the files. `key_types`: Arrow types of the operator's key columns, where known.
+    """
 
     operator: str
     name: str
@@ -137,6 +144,18 @@ class State:
     files: tuple[tuple[Segment, ...], ...]
     value_columns: frozenset[str] | None  #: None: the manifest is older than this record
     broadcast: bool
+    key_types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all files."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    @property
+    def partition_fields(self) -> list[pa.Field]:
+        """The key columns of a typed table that decide the key group. Raises as `key_schema`."""
+        keys = self.key_schema
+        return [keys.field(place) for place in TableSchema(self.name, keys, self.value_schema).partition_columns]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -150,12 +169,12 @@ class State:
         Raises:
             JobRejected: the manifest does not tell keys from values.
         """
-        return pa.schema([field for field in list(self.stored)[2:] if field.name not in self._values])
+        return pa.schema([column for column in list(self.stored)[2:] if column.name not in self._values])
 
     @property
     def value_schema(self) -> pa.Schema:
         """The value columns of a typed table. Raises as `key_schema`."""
-        return pa.schema([field for field in list(self.stored)[2:] if field.name in self._values])
+        return pa.schema([column for column in list(self.stored)[2:] if column.name in self._values])
 
     @property
     def _values(self) -> frozenset[str]:
@@ -186,13 +205,46 @@ def find_state(opened: Opened, operator: str, name: str) -> State:
     named = sorted({state for snapshot in snapshots for state in (*snapshot.keyed, *snapshot.broadcast)})
     if name not in named:
         raise _unknown("state", name, named)
+    key_types = next((snapshot.key_types for snapshot in snapshots if snapshot.key_types), {})
     if not has_rows(opened, operator, name):
-        raise JobRejected("empty-state", "state", f"{name!r} of {operator!r} has no rows in this checkpoint")
+        return _empty_state(operator, name, snapshots, key_types)
     keyed = tuple(snapshot.keyed[name] for snapshot in snapshots if snapshot.keyed.get(name))
     copies = tuple(snapshot.broadcast[name] for snapshot in snapshots if snapshot.broadcast.get(name))
     files = keyed or copies[:1]
     stored = _stored_schema(opened, files[0][-1])
-    return State(operator, name, stored, files, _value_columns(snapshots, name), broadcast=not keyed)
+    return State(operator, name, stored, files, _value_columns(snapshots, name), not keyed, key_types)
+
+
+def _empty_state(operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]) -> State:
+    """Raises JobRejected: nothing names its columns, as of broadcast rows and of older manifests."""
+    named = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
+    if not named:
+        detail = f"{name!r} of {operator!r} has no rows in this checkpoint, and its columns are not known"
+        raise JobRejected("empty-state", "state", detail)
+    columns = max(named, key=_typed_columns)
+    fields = [(column, arrow_type(kind)) for part in (columns.keys, columns.values) for column, kind in part.items()]
+    stored = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *fields])
+    is_broadcast = any(name in snapshot.broadcast for snapshot in snapshots)
+    return State(operator, name, stored, (), frozenset(columns.values), is_broadcast, key_types)
+
+
+def _typed_columns(columns: TableColumns) -> int:
+    """Of how many columns the type is known: one subtask may have had rows before, and another none."""
+    return sum(kind != "null" for part in (columns.keys, columns.values) for kind in part.values())
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The type that Arrow prints as `name`, of those that columns of keyed tables have.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if found := _PARAMETRIC.fullmatch(name):
+        kind, first, second = found["kind"], found["first"], found["second"]
+        if kind == "timestamp":
+            return pa.timestamp(first, second.removeprefix("tz=") if second else None)
+        return pa.decimal128(int(first), int(second)) if kind == "decimal128" else pa.binary(int(first))
+    return pa.type_for_alias(name)
 
 
 def _unknown(what: str, given: str, known: list[str]) -> JobRejected:
@@ -214,7 +266,7 @@ def row_schema(state: State) -> pa.Schema:
     if taken:
         raise JobRejected("column-clash", state.name, f"a column of the state is called {taken[0]!r}")
     own = [pa.field("operator", pa.string()), pa.field("state", pa.string()), pa.field("key_group", pa.int32())]
-    return pa.schema([*own, *(pa.field(field.name, field.type) for field in columns)])
+    return pa.schema([*own, *(pa.field(column.name, column.type) for column in columns)])
 
 
 @dataclass(frozen=True)
@@ -235,6 +287,10 @@ class StateRows:
     @property
     def is_broadcast(self) -> bool:
         return self.state.broadcast
+
+    @property
+    def nbytes(self) -> int:
+        return self.state.nbytes
 
     def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
         """See `rows`."""
@@ -358,6 +414,21 @@ def holds_objects(state: State) -> bool:
     """Whether it is state of Python functions: entries of bytes by key."""
     stored = state.stored
     return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
+
+
+def has_keys_of_rows(opened: Opened, state: State) -> bool:
+    """Whether entries of a state of objects belong to keys of rows. Operators keep some by key group alone.
+
+    Reads the first block of a file: the entries of one state are alike.
+
+    Raises:
+        CorruptState: the file is missing, truncated or altered; it is named.
+    """
+    first = next((segment for segment in state.segments if segment.rows), None)
+    if first is None:
+        return False
+    entries = read_segment(opened.store, first, range(first.first_group, first.first_group + 1)).column("key")
+    return isinstance(_decode(entries[0].as_py())[0], list)
 
 
 def _stored_schema(opened: Opened, newest: Segment) -> pa.Schema:

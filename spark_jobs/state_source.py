@@ -7,25 +7,29 @@
     spark.read.format("weir-state").option("operator", "counts").option("state", "keys")
         .option("since", "/storage/7/chk-11-3").load("/storage/7/savepoint-12-3")       what has changed since then
 
-A state is read in parallel, by ranges of key groups. Comparisons of `key_group` with constants choose which are read,
-where the session has `spark.sql.python.filterPushdown.enabled`; other sessions read all, and Spark filters.
+A state is read in parallel, by ranges of key groups: a task for each 64 MB of files. Where the session has
+`spark.sql.python.filterPushdown.enabled`, comparisons of `key_group` with constants choose which groups are read, and a
+key that is given whole, by `=`, `<=>` or `IN`, is read from its own group. Other sessions read all, and Spark filters.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    EqualNullSafe,
     EqualTo,
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
+    In,
     InputPartition,
     LessThan,
     LessThanOrEqual,
@@ -36,9 +40,10 @@ from runtime.core.keygroups import range_of
 from runtime.errors import JobRejected
 from spark_jobs.column_types import in_spark, spark_schema
 from spark_jobs.state_changes import Changes, find_changes
+from spark_jobs.state_keys import groups_with_keys
 from spark_jobs.state_rows import CONTENTS, Opened, StateRows, contents, find_state, open_checkpoint
 
-PARTITIONS_MAX: Final = 32
+PARTITION_BYTES: Final = 64 << 20  #: of state files, which are compressed; their rows lie in the memory of a task
 
 
 class StateSource(DataSource):
@@ -58,7 +63,7 @@ class StateSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         opened, rows = self._opened, self._rows
-        return ContentsReader(opened) if rows is None else StateReader(rows, self._partitions(opened))
+        return ContentsReader(opened) if rows is None else StateReader(rows, self._partitions(opened, rows.nbytes))
 
     @cached_property
     def _opened(self) -> Opened:
@@ -79,8 +84,9 @@ class StateSource(DataSource):
             return find_changes(self._opened, open_checkpoint(since), operator, state)
         return StateRows(self._opened, find_state(self._opened, operator, state))
 
-    def _partitions(self, opened: Opened) -> int:
-        given = self.options.get("partitions", str(min(PARTITIONS_MAX, opened.manifest.max_parallelism)))
+    def _partitions(self, opened: Opened, nbytes: int) -> int:
+        by_size = min(opened.manifest.max_parallelism, max(1, math.ceil(nbytes / PARTITION_BYTES)))
+        given = self.options.get("partitions", str(by_size))
         if not given.isdigit() or not 0 < int(given) <= opened.manifest.max_parallelism:
             detail = f"between 1 and the number of key groups, {opened.manifest.max_parallelism}, not {given!r}"
             raise JobRejected("bad-partitions", "partitions", detail)
@@ -102,10 +108,9 @@ class ContentsReader(DataSourceReader):
 
 @dataclass
 class Groups(InputPartition):
-    """Key groups from `start` to before `stop`."""
+    """Ranges of key groups, in order."""
 
-    start: int
-    stop: int
+    ranges: tuple[range, ...]
 
 
 @dataclass(frozen=True)
@@ -129,30 +134,44 @@ class StateReader(DataSourceReader):
     def __init__(self, rows: StateRows | Changes, count: int) -> None:
         self._rows, self._count = rows, count
         self._wanted = range(rows.key_groups)
+        self._keys: dict[str, list[Any]] = {}  #: by column, the values that rows can have in it
 
     @property
     def pushFilters(self) -> Pushed:  # noqa: N802  (a hook of PySpark)
         return Pushed(self.narrow)
 
     def narrow(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Of the key groups; broadcast rows have none. Spark still checks every filter."""
+        """Of key groups and keys; broadcast rows have no key groups. Spark still checks every filter."""
         for each in filters:
-            if not self._rows.is_broadcast and getattr(each, "attribute", None) == ("key_group",):
-                self._wanted = _narrowed(self._wanted, each)
+            match each:
+                case _ if self._rows.is_broadcast:
+                    pass
+                case _ if getattr(each, "attribute", None) == ("key_group",):
+                    self._wanted = _narrowed(self._wanted, each)
+                case EqualTo(attribute=(column,), value=value) | EqualNullSafe(attribute=(column,), value=value):
+                    self._keys[column] = [value]
+                case In(attribute=(column,), value=values):
+                    self._keys.setdefault(column, list(values))
             yield each
 
     def partitions(self) -> Sequence[InputPartition]:
         if self._rows.is_broadcast:
-            return [Groups(0, 1)]
+            return [Groups((range(1),))]
         groups = self._rows.key_groups
         parts = (range_of(index, groups, self._count) for index in range(self._count))
-        found = [(max(p.start, self._wanted.start), min(p.stop, self._wanted.stop)) for p in parts]
-        return [Groups(start, stop) for start, stop in found if start < stop] or [Groups(0, 0)]
+        ranges = [range(max(p.start, self._wanted.start), min(p.stop, self._wanted.stop)) for p in parts]
+        of_keys = groups_with_keys(self._rows.opened, self._rows.state, self._keys)
+        if of_keys is None:
+            found = [(each,) if each else () for each in ranges]
+        else:
+            found = [tuple(range(g, g + 1) for g in sorted(of_keys) if g in each) for each in ranges]
+        return [Groups(each) for each in found if each] or [Groups(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Groups), "partitions are made above"
-        for batch in self._rows.rows(range(partition.start, partition.stop)):
-            yield in_spark(batch)
+        for groups in partition.ranges:
+            for batch in self._rows.rows(groups):
+                yield in_spark(batch)
 
 
 def _narrowed(groups: range, told: Filter) -> range:

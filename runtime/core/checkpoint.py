@@ -151,6 +151,13 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
 
 
+class TableColumns(msgspec.Struct, frozen=True):
+    """The columns of a keyed state with their Arrow types; "null" where no row has told the type yet."""
+
+    keys: dict[str, str]
+    values: dict[str, str]
+
+
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one subtask at one barrier, as handles.
 
@@ -171,6 +178,9 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     feedback: tuple[Segment, ...] = ()
     key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
     value_types: dict[str, str] = {}  #: of value columns of keyed tables, as `state.column`; older manifests lack them
+    empty_tables: dict[
+        str, TableColumns
+    ] = {}  #: keyed states without rows, so without a file; older manifests lack them
 
     def segments(self) -> tuple[Segment, ...]:
         named = (*self.keyed.values(), *self.broadcast.values())

@@ -46,6 +46,7 @@ class Storing:
             unions=stored.unions,
             feedback=feedback,
             value_types=stored.value_types,
+            empty_tables=stored.empty_tables,
         )
         written += sum(segment.nbytes for segment in feedback)
         async_ms = self.clock.monotonic_ms() - started

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from runtime.core.checkpoint import TableColumns
 from runtime.errors import JobRejected
 from runtime.state.columns import storage_dtype
 from runtime.state.keycodes import check_key_type, common_key_type, common_value_type, plain_type
@@ -67,3 +68,11 @@ class TableSchema:
             detail = f"column {field.name!r} is {field.type} in the state and {plain_type(kind)} in the data"
             raise JobRejected("state-type-changed", self.name, detail)
         return field.with_type(common)
+
+
+def columns_of(schema: TableSchema) -> TableColumns:
+    """The columns as a manifest names them."""
+    keys, values = (
+        {field.name: str(plain_type(field.type)) for field in part} for part in (schema.keys, schema.values)
+    )
+    return TableColumns(keys, values)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import Segment, SubtaskSnapshot
+from runtime.core.checkpoint import Segment, SubtaskSnapshot, TableColumns
 from runtime.core.recovery import Restored
 from runtime.errors import CorruptState, JobRejected
 from runtime.ports import SnapshotStore
@@ -23,7 +23,7 @@ from runtime.state.keycodes import key_type_beside
 from runtime.state.lists import OperatorList
 from runtime.state.objects import ObjectTable
 from runtime.state.rows import SegmentRows, column_names, segment_batches
-from runtime.state.schema import TableSchema
+from runtime.state.schema import TableSchema, columns_of
 from runtime.state.segments import read_segment
 from runtime.state.table import KeyedTable
 
@@ -45,6 +45,7 @@ class StateCapture:
     lists: dict[str, tuple[Any, ...]]
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     value_types: dict[str, str] = field(default_factory=dict)
+    empty_tables: dict[str, TableColumns] = field(default_factory=dict)
     chains: tuple[Chain, ...] = ()  #: to be tidied
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
@@ -52,7 +53,12 @@ class StateCapture:
         keyed, keyed_bytes = _written(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
         snapshot = SubtaskSnapshot(
-            keyed=keyed, broadcast=broadcast, lists=self.lists, unions=self.unions, value_types=self.value_types
+            keyed=keyed,
+            broadcast=broadcast,
+            lists=self.lists,
+            unions=self.unions,
+            value_types=self.value_types,
+            empty_tables=self.empty_tables,
         )
         merged_bytes = sum(chain.taken_merged_bytes() for chain in self.chains)
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
@@ -201,6 +207,7 @@ class SubtaskState:
             unions={name: values.capture() for name, values in self._unions.items()},
             chains=() if full else tuple(self._chains.values()),
             value_types=self._value_types(),
+            empty_tables=self._empty_tables(),
         )
 
     def close(self) -> None:
@@ -212,6 +219,11 @@ class SubtaskState:
         """The types of the value columns of typed tables, where they are known."""
         typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.settled]
         return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
+
+    def _empty_tables(self) -> dict[str, TableColumns]:
+        """What tables without rows would have as columns: readers of a checkpoint cannot see it in a file."""
+        tables = {**self._tables, **{name: entries.table for name, entries in self._maps.items()}}
+        return {name: columns_of(table.schema) for name, table in tables.items() if not len(table)}
 
     def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
         if not table.settled:

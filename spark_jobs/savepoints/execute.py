@@ -264,6 +264,7 @@ def _united(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
         keyed=one.keyed | other.keyed,
         value_types=one.value_types | other.value_types,
         key_types=one.key_types | other.key_types,
+        empty_tables=one.empty_tables | other.empty_tables,
     )
 
 

@@ -18,7 +18,7 @@ from runtime.core.graph import Partitioning
 from runtime.core.keygroups import range_of
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.schema import TableSchema
+from runtime.state.schema import TableSchema, columns_of
 from runtime.state.table import KeyedTable
 from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.tables import add_rows, value_types, write_table
@@ -89,6 +89,7 @@ class TableRows:
         return SubtaskSnapshot(
             keyed={self.schema.name: write_table(store, prefix, table, groups)},
             value_types=value_types(table),
+            empty_tables={} if len(table) else {self.schema.name: columns_of(table.schema)},
             key_types=types if self.is_keyed else {},
         )
 

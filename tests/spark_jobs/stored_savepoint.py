@@ -15,7 +15,7 @@ from runtime.core.keygroups import range_of
 from runtime.core.messages import CheckpointKind
 from runtime.io.filesystem import FileStore
 from runtime.state.hashing import key_groups
-from runtime.state.schema import TableSchema, namespace_field
+from runtime.state.schema import TableSchema, columns_of, namespace_field
 from runtime.state.table import KeyedTable
 from spark_jobs.savepoints.tables import add_rows, value_types, write_table
 
@@ -63,5 +63,6 @@ def _subtask(store: FileStore, prefix: str, name: str, stored: Stored, groups: r
     add_rows(table, [mine.column(key.name) for key in keys], [mine.column(value.name) for value in values], prefix)
     types = {key: str(mine.schema.field(key).type) for key in stored.keys}
     return SubtaskSnapshot(
-        keyed={name: write_table(store, prefix, table, groups)}, key_types=types, value_types=value_types(table)
-    )
+        keyed={name: write_table(store, prefix, table, groups)}, key_types=types, value_types=value_types(table),
+        empty_tables={} if len(table) else {name: columns_of(table.schema)},
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.checkpoint import SubtaskSnapshot, TableColumns
 from runtime.core.ids import OperatorId
 from runtime.errors import JobRejected
 from runtime.io.filesystem import FileStore
@@ -114,7 +114,18 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
         changes(one, words)
 
 
-def test_a_state_without_rows_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_state_without_rows_has_its_columns(tmp_path: Path) -> None:
+    columns = TableColumns({"user": "string"}, {"n": "int64"})
+    snapshot = SubtaskSnapshot(keyed={"totals": ()}, empty_tables={"totals": columns})
+    empty = opened(tmp_path, {"sums": {0: snapshot}}, 1)
+    assert find_state(empty, OperatorId("sums"), "totals").key_schema.names == ["user"]
+    found = find_changes(empty, empty, "sums", "totals")
+    assert found.schema.names == ["operator", "state", "key_group", "change", "user", "n", "before"]
+    assert changes(empty, empty) == []
+    assert changes(empty, typed(tmp_path, "one", {"a": 1})) == [("removed", "a", None, {"n": 1})]
+
+
+def test_a_state_without_rows_and_known_columns_is_refused_by_name(tmp_path: Path) -> None:
     """It was an IndexError."""
     empty = opened(tmp_path, {"sums": {0: SubtaskSnapshot(keyed={"totals": ()})}}, 1)
     with pytest.raises(JobRejected, match="'totals' of 'sums' has no rows in this checkpoint"):

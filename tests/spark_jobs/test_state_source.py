@@ -177,6 +177,36 @@ def test_filters_on_key_groups_choose_what_is_read(spark: SparkSession, savepoin
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("operator", "state", "condition"),
+    [
+        ("numbers", "positions", "split = 2"),
+        ("numbers", "positions", "split <=> 2 and next > 0"),
+        ("numbers", "positions", "split in (2)"),
+        ("seen", "last", "key = '3'"),
+    ],
+)
+def test_a_filter_on_a_key_reads_its_key_group(
+    spark: SparkSession, savepoint: Path, operator: str, state: str, condition: str
+) -> None:
+    whole = on_spark(spark, savepoint, operator=operator, state=state, partitions="8")
+    some = whole.where(condition)
+    assert (whole.rdd.getNumPartitions(), some.rdd.getNumPartitions()) == (8, 1)
+    column, value = ("split", 2) if operator == "numbers" else ("key", "3")
+    (row,) = [row for row in read(savepoint, operator, state) if row[column] == value]
+    assert [found.key_group for found in some.collect()] == [row["key_group"]]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_small_state_is_read_by_one_task(spark: SparkSession, savepoint: Path) -> None:
+    assert on_spark(spark, savepoint, operator="seen", state="last").rdd.getNumPartitions() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_a_session_that_pushes_no_filters_reads_all_and_filters_itself(spark: SparkSession, savepoint: Path) -> None:
     """As sessions are that are not Weir's: the setting is off by default, and Spark refuses a plain `pushFilters`."""
     plain = spark.newSession()

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.checkpoint import SubtaskSnapshot, TableColumns
 from runtime.core.ids import OperatorId, SubtaskId
 from runtime.core.keygroups import range_of
 from runtime.core.recovery import Restored
@@ -590,3 +590,22 @@ def test_broadcast_rows_of_another_schema_are_refused() -> None:
 
 def test_a_capture_is_what_the_port_asks_for() -> None:
     assert isinstance(SubtaskState(range(1), 1, None).capture(True), StateCapture)
+
+
+def test_a_table_without_rows_names_its_columns() -> None:
+    """It has no file from which a reader of the checkpoint could know them."""
+    state, store = SubtaskState(range(GROUPS), GROUPS, None), MemorySnapshotStore()
+    table = declared(state)
+    state.object_table("objects")
+    snapshot, _ = state.capture(full=False).write(store, "chk-1-1/op-0")
+    assert snapshot.empty_tables == {
+        "counts": TableColumns({"name": "null", "window": "int64"}, {"n": "int64", "best": "null"}),
+        "objects": TableColumns({"key": "large_binary"}, {"value": "large_binary"}),
+    }
+    table.settle([pa.string(), pa.int64()], [pa.int64(), pa.float64()])
+    slots = table.upsert([pa.array(["a"]), pa.array([1])])
+    snapshot, _ = state.capture(full=False).write(store, "chk-2-1/op-0")
+    assert list(snapshot.empty_tables) == ["objects"]
+    table.delete(slots)
+    snapshot, _ = state.capture(full=True).write(store, "savepoint-3-1/op-0")
+    assert snapshot.empty_tables["counts"].values == {"n": "int64", "best": "double"}

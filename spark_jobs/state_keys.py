@@ -1,0 +1,82 @@
+"""The key groups in which rows with given keys can lie: a filter on a key reads one group instead of the whole state.
+
+A value of a filter takes the type of its key column and is hashed as the runtime hashes rows (`runtime.state.hashing`).
+A row that equals the value has the same hash. A value that the type cannot hold equals no row, so any answer is right.
+It knows no Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.state.hashing import groups_of, hash_columns
+from spark_jobs.state_rows import OBJECT_COLUMNS, Opened, State, arrow_type, has_keys_of_rows, holds_objects
+
+MAX_KEYS: Final = 64  #: combinations of values; more of them would read most of a state anyway
+_OBJECT_KEY: Final = OBJECT_COLUMNS.names[0]
+#: Key columns whose values JSON holds exactly; bytes are base 64 there, and times are numbers.
+_IN_JSON: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
+    (pa.types.is_boolean, bool), (pa.types.is_integer, int), (pa.types.is_string, str), (pa.types.is_large_string, str),
+)  # fmt: skip
+
+
+def groups_with_keys(opened: Opened, state: State, given: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
+    """The key groups of rows whose columns have one of the values that `given` has for each.
+
+    None: it cannot be told. A column that decides the key group is not given, or values have no exact form in its type.
+    """
+    if state.broadcast:
+        return None
+    try:
+        columns = _object_columns(opened, state, given) if holds_objects(state) else _typed_columns(state, given)
+        if columns is None:
+            return None
+        return frozenset(groups_of(hash_columns(columns), opened.manifest.max_parallelism).tolist())
+    except (JobRejected, pa.ArrowException, msgspec.DecodeError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _typed_columns(state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+    """A column for each key column that decides the key group, a row for each combination of values."""
+    fields = state.partition_fields
+    if not fields or any(field.name not in given for field in fields):
+        return None
+    combinations = list(itertools.islice(itertools.product(*(given[field.name] for field in fields)), MAX_KEYS + 1))
+    if not combinations or len(combinations) > MAX_KEYS:
+        return None
+    columns = zip(*combinations, strict=True)
+    return [_column(values, field.type) for values, field in zip(columns, fields, strict=True)]
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind):  # Spark has no uint64: such a column is a decimal there
+        values = [int(value) if isinstance(value, Decimal) else value for value in values]
+    return pa.array(values, kind)
+
+
+def _object_columns(opened: Opened, state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
+    """State of Python functions: the column `key` is JSON, of a list where the operator has several key columns."""
+    texts = given.get(_OBJECT_KEY)
+    if not texts or len(texts) > MAX_KEYS or not state.key_types or not has_keys_of_rows(opened, state):
+        return None
+    kinds = [arrow_type(name) for name in state.key_types.values()]
+    decoded = [msgspec.json.decode(text) for text in texts]
+    rows = [[values] if len(kinds) == 1 else values for values in decoded]
+    columns = list(zip(*rows, strict=True))
+    if len(columns) != len(kinds) or not all(map(_is_exact, columns, kinds)):
+        return None
+    return [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+
+
+def _is_exact(values: Sequence[Any], kind: pa.DataType) -> bool:
+    wanted = next((python for test, python in _IN_JSON if test(kind)), None)
+    return wanted is not None and all(type(value) is wanted for value in values)

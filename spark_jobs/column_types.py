@@ -42,6 +42,8 @@ def _spark_type(field: pa.Field) -> pa.DataType:
         JobRejected: it has none; the column is named.
     """
     kind = field.type
+    if pa.types.is_null(kind):
+        return kind
     if pa.types.is_dictionary(kind):
         return _spark_type(field.with_type(kind.value_type))
     if pa.types.is_struct(kind):

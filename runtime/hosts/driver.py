@@ -450,7 +450,7 @@ class JobMaster:
         if outage:
             return self._wait_out(outcome)
         delay_ms = None if outcome.final else self._next_delay_ms(outcome)
-        failure = {
+        failure: dict[str, Any] = {
             "code": outcome.code or ("final" if outcome.final else "attempt-failed"),
             "message": outcome.detail,
             "operator": outcome.operator,

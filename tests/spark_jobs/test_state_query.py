@@ -41,12 +41,17 @@ MOMENTS = pa.RecordBatch.from_pydict({
 })  # fmt: skip
 
 
+#: A table to which no row has come: it is not known yet what its key is.
+NEVER = pa.RecordBatch.from_pydict({"user": pa.nulls(0), "n": pa.array([], pa.int64())})
+
+
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     states = {
         ("daily", "windows"): Stored(WINDOWS, ["carrier", "number"], ["window_start"]),
         ("by-day", "notes"): Stored(MOMENTS, ["at"], ["note"]),
         ("nothing", "rows"): Stored(MOMENTS.slice(0, 0), ["at"], ["note"]),
+        ("never", "seen"): Stored(NEVER, ["user"]),
     }
     return store_savepoint(tmp_path_factory.mktemp("state") / "7", states)
 
@@ -73,13 +78,13 @@ def test_states_are_listed_from_the_manifest(savepoint: Path) -> None:
     assert (windows.kind, windows.subtasks, windows.rows) == (StateKind.KEYED, 2, COUNT)
     assert windows.nbytes == sum(path.stat().st_size for path in savepoint.glob("daily-*/*"))
     assert windows.keys == {"carrier": "string", "number": "int32"}
-    assert {state.view for state in found.values()} == {"daily_windows", "by_day_notes", "nothing_rows"}
+    assert {state.view for state in found.values()} == {"daily_windows", "by_day_notes", "nothing_rows", "never_seen"}
 
 
 @pytest.mark.parametrize(
     ("asked", "code", "text"),
     [
-        ({"operator": "dayly"}, "unknown-operator", "no operator 'dayly', only by-day, daily, nothing"),
+        ({"operator": "dayly"}, "unknown-operator", "no operator 'dayly', only by-day, daily, never, nothing"),
         ({"state": "panes"}, "unknown-state", "no state 'panes', only windows"),
         ({"key": {"airline": "AA"}}, "unknown-column", "no key column 'airline', only carrier, number, window_start"),
         ({"key": {"number": "twelve"}}, "bad-key", "'number' is int32; \"twelve\" is none"),
@@ -205,7 +210,9 @@ def test_saved_sql_reads_the_views_of_states(spark: SparkSession, savepoint: Pat
     totals = "SELECT count(*) AS n, max(length) AS longest FROM nothing_rows WHERE note = 'a'"
     assert sql(lambda: spark, savepoint, totals).rows == [[0, None]]
     kinds = sql(lambda: spark, savepoint, "SELECT DISTINCT operator FROM contents WHERE state IS NOT NULL ORDER BY 1")
-    assert kinds.rows == [["by-day"], ["daily"], ["nothing"]]
+    assert kinds.rows == [["by-day"], ["daily"], ["never"], ["nothing"]]
+    never = "SELECT user, sum(n) AS total FROM never_seen WHERE user = 'AA' GROUP BY user"
+    assert sql(lambda: spark, savepoint, never).rows == []
 
 
 def open_windows() -> Stored:

@@ -456,8 +456,10 @@ class JobMaster:
             "operator": outcome.operator,
             "story": list(outcome.story),
         }
+        if outcome.code != SLOT_OUT_OF_MEMORY or self._as_failure(outcome).progressed:
+            self._memory_failures = 0
         if outcome.code == SLOT_OUT_OF_MEMORY:
-            self._memory_failures = 1 if self._as_failure(outcome).progressed else self._memory_failures + 1
+            self._memory_failures += 1
             failure["tries"] = self._memory_failures
         if delay_ms is None:
             return self._end(RunEvent.GAVE_UP, "failed", failure)

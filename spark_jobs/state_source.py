@@ -162,9 +162,8 @@ class StateReader(DataSourceReader):
         ranges = [range(max(p.start, self._wanted.start), min(p.stop, self._wanted.stop)) for p in parts]
         of_keys = groups_with_keys(self._rows.opened, self._rows.state, self._keys)
         if of_keys is None:
-            found = [(each,) if each else () for each in ranges]
-        else:
-            found = [tuple(range(g, g + 1) for g in sorted(of_keys) if g in each) for each in ranges]
+            return [Groups((each,)) for each in ranges if each] or [Groups(())]
+        found = (tuple(range(group, group + 1) for group in sorted(of_keys) if group in each) for each in ranges)
         return [Groups(each) for each in found if each] or [Groups(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -87,9 +88,9 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
     ) as run:
         for number, cause in enumerate((grow, jump), start=1):
             run.wait_for(lambda: any(manifest.token == run.records.token for manifest in run.manifests))
-            run.wait_for(lambda: all(row["memory_bytes"] for row in run.records.live["slots"]))
-            assert all(row["memory_bytes"] < bound_mb << 20 for row in run.records.live["slots"])
-            pids, failed = {row["pid"] for row in run.records.live["slots"]}, len(run.records.details)
+            run.wait_for(lambda: len(_slots(run)) == 2 and all(row["memory_bytes"] for row in _slots(run)))
+            assert all(row["memory_bytes"] < bound_mb << 20 for row in _slots(run))
+            pids, failed = {row["pid"] for row in _slots(run)}, len(run.records.details)
             cause.touch()
             run.wait_for(lambda failed=failed: len(run.records.details) > failed)  # type: ignore[misc]
             cause.unlink()
@@ -107,10 +108,15 @@ def test_a_slot_above_its_memory_is_named_and_replaced(launcher: SparkLauncher, 
     assert final_counts(tmp_path / "out") == expected_counts(source)
 
 
+def _slots(run: Run) -> list[dict[str, Any]]:
+    """None while slots are waited for."""
+    found: list[dict[str, Any]] = run.records.live.get("slots", [])
+    return found
+
+
 def _are_replaced(run: Run, pids: set[int]) -> bool:
     """Whether both slots are processes that were not there before."""
-    slots = run.records.live["slots"]
-    return len(slots) == 2 and not pids & {row["pid"] for row in slots}
+    return len(_slots(run)) == 2 and not pids & {row["pid"] for row in _slots(run)}
 
 
 def test_what_operators_hold_moves_over_two_rescales(launcher: SparkLauncher, tmp_path: Path) -> None:

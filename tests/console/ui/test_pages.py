@@ -113,7 +113,7 @@ def test_a_running_job_shows_graph_checkpoints_and_slots(at_console: Client, run
     assert "213 checkpoint Completed" in said
     assert "48213" in said
     assert "log: /scratch/app-20261122121314-0000/4/stderr" in said
-    assert "410 MiB of 510 MiB" in said
+    assert "412 MiB of 512 MiB" in said
     assert "Late records 0" in said
     assert "slot 1 was lost: its control connection closed" in said
 

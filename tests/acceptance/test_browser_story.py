@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from stack.demo_api import Api
 from stack.settings import ROOT
 from tests.acceptance.word_count import PATIENCE_S
-from tests.console.ui.test_browser import ARGUMENTS
+from tests.console.ui.test_browser import ARGUMENTS, CUT_OFF
 from tests.stack.checkout import Checkout
 from tests.waiting import until
 
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.spark, pytest.mark.slow, pytest.m
 
 PATIENCE_MS = PATIENCE_S * 1000
 FEED_S = 25
+WIDTH, HEIGHT = 1440, 1000
+SCROLLING = ("Picture of the job graph", "Table of rows")  #: as wide as a job and its state are
 
 
 class Flights:
@@ -41,6 +43,12 @@ class Flights:
         self.api.operate(self.job, "start", {}, PATIENCE_S)
         feeder = [sys.executable, "-m", "spark_jobs.feeder", "--to", str(folder / "in"), "--seconds", str(FEED_S)]
         self.feeder = subprocess.Popen(feeder, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    @property
+    def written(self) -> int:
+        """Records that have come to the sink."""
+        live = self.api.run(int(self.api.latest_run(self.job)["id"]))["live"] or {}
+        return int(live.get("operators", {}).get("parquet", {}).get("records_in", 0))
 
     @property
     def state(self) -> str:
@@ -63,16 +71,22 @@ def page(chromium: str) -> Iterator[Page]:
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         yield page
         browser.close()
-    assert complaints == []
+    assert not complaints, "\n".join(complaints)
 
 
 def picture(page: Page, weir_var: Path, name: str) -> None:
+    """Of the page. What is cut off, at this width or on a smaller screen, is a complaint like others."""
+    for width in (1280, WIDTH):
+        page.set_viewport_size({"width": width, "height": HEIGHT})
+        for found in page.evaluate(CUT_OFF):
+            if not found.startswith(SCROLLING):
+                page.evaluate("text => console.error(text)", f"cut off in {name} at {width} px: {found}")
     folder = Path(os.environ.get("WEIR_SCREENSHOTS") or weir_var / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=folder / f"{name}.png")
@@ -113,7 +127,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
 
     page.get_by_role("button", name="Take savepoint").click()
     expect(page.locator("tr", has_text="savepoint").first).to_contain_text("Completed", timeout=PATIENCE_MS)
-    until(lambda: len(flights.api.checkpoints(flights.job)) > 12, PATIENCE_S)
+    until(lambda: len(flights.api.checkpoints(flights.job)) > 12 and flights.written > 0, PATIENCE_S)
     page.reload()
     picture(page, weir_var, "job")
 

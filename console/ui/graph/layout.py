@@ -30,7 +30,7 @@ class Metrics:
     box_width: float = 204
     box_height: float = 128
     gap: float = 148  #: between two ranks, at most; holds an edge's label
-    least_gap: float = 84
+    least_gap: float = 92
     room: float = 1390  #: a wide page; gaps shrink to fit into it
     space: float = 32  #: between two boxes of one rank
     joint_height: float = 20

@@ -151,10 +151,11 @@ CUT_OFF = """() => [...document.querySelectorAll('.scroll')].filter((e) => e.scr
   .map((e) => `${e.getAttribute('aria-label')}: ${e.scrollWidth} of ${e.clientWidth}`)"""
 
 
-@pytest.mark.parametrize("width", [1440, 1024])
+@pytest.mark.parametrize("width", [1440, 1280, 1024])
 def test_nothing_is_cut_off_at_a_desk(signed_in: Open, running: Run, width: int) -> None:
     """A reason, or a part of the graph, that one has to scroll for is not seen."""
     rows.operation(running.job, state="failed", run=running, error={"code": "expired", "message": LATE})
+    rows.checkpoint(running, 215, "drain", finished_operators=[f"an-operator-{number}" for number in range(9)])
     with signed_in(width) as page:
         cut_off = {}
         for name, path in others(running.job_id).items():

@@ -7,8 +7,9 @@ from typing import Any, Final
 from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
 
 from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
-from console.jobs.models import Attempt, Job, Run
+from console.jobs.models import Attempt, Job, JobVersion, Run
 from runtime.core.checkpoint import FailureReason
+from runtime.core.settings import ExecutionMode
 from runtime.core.statistics import REMEMBERED, Measured, Summary, summary
 
 MAX_COUNTED: Final = 100  #: failures that a sentence counts
@@ -52,9 +53,20 @@ class Statistics:
     latest_restored: Attempt | None
 
 
+def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
+    """The checkpoints of a job. The record with which a run in BATCH commits its output is none."""
+    batch = JobVersion.objects.filter(job=job, graph__mode=ExecutionMode.BATCH.value)
+    return Checkpoint.objects.filter(job=job).exclude(run__in=Run.objects.filter(job=job, version__in=batch))
+
+
+def output_of(run: Run) -> Checkpoint | None:
+    """The record with which a run in BATCH has committed its output."""
+    return Checkpoint.objects.filter(run=run, status=Status.COMPLETED).defer("operators").first()
+
+
 def statistics(job: Job, run: Run | None = None) -> Statistics:
     """The statistics of `job`, or of one run of it."""
-    rows, attempts = Checkpoint.objects.filter(job=job), Attempt.objects.filter(run__job=job)
+    rows, attempts = checkpoints_of(job), Attempt.objects.filter(run__job=job)
     if run is not None:
         rows, attempts = rows.filter(run=run), attempts.filter(run=run)
     restored = attempts.exclude(restored_checkpoint=None)

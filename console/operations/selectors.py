@@ -10,6 +10,7 @@ from django.db.models.lookups import LessThanOrEqual
 
 from console.accounts.rights import operate_refusal, type_of_user
 from console.checkpoints.models import Checkpoint, Kind, Status
+from console.checkpoints.selectors import checkpoints_of, output_of
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage, VersionState
 from console.operations.models import ACTIVE, OF_JOB, Operation, OperationKind
 from console.operations.restore import committed_of
@@ -71,6 +72,7 @@ class JobPage:
     runs: tuple[Run, ...]
     attempts: tuple[Attempt, ...]  #: of the latest run
     stages: tuple[StandingStage, ...]  #: likewise
+    output: Checkpoint | None  #: the record of its output, of a run in BATCH
 
 
 def jobs_found(search: str = "") -> FoundJobs:
@@ -124,6 +126,7 @@ def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
         runs=tuple(runs_of(job).defer("live", "failure", *_HEAVY_OF_VERSION)[:rows]),
         attempts=tuple(Attempt.objects.filter(run=run).defer("detail")[:rows]) if run else (),
         stages=tuple(StandingStage.objects.filter(run=run)) if run else (),
+        output=output_of(run) if run and run.version.is_batch else None,
     )
 
 
@@ -152,7 +155,7 @@ def of_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
 
 def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
     """The checkpoints of a job, newest first, without what each holds of every operator."""
-    return Checkpoint.objects.filter(job=job).defer("operators").order_by("-number")
+    return checkpoints_of(job).defer("operators").order_by("-number")
 
 
 def restorable(job: Job) -> FoundCheckpoints:

@@ -105,7 +105,7 @@ def confirmation(kind: str, run: Run | None, reached: Reached, live: Live) -> Co
         case OperationKind.DRAIN:
             return _drain(where, live)
         case _:
-            return _cancel(where, reached)
+            return _cancel_batch(where) if run and run.version.is_batch else _cancel(where, reached)
 
 
 def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> Confirmation:
@@ -168,6 +168,20 @@ def _drain(where: str, live: Live) -> Confirmation:
             _FINAL,
         ),
         instead="If the job is to go on later, stop it with a savepoint instead.",
+        dangerous=True,
+    )
+
+
+def _cancel_batch(where: str) -> Confirmation:
+    return Confirmation(
+        title="Cancel",
+        verb="Cancel the run",
+        sentences=(
+            f"Spark ends the tasks of {where} at once.",
+            "A run in BATCH commits its output once, at its end: nothing of this run is committed.",
+            "A later start reads all input again.",
+        ),
+        instead="To keep what it has done, wait for its end.",
         dangerous=True,
     )
 

@@ -74,7 +74,7 @@ def _memory(run: Run, attempt: Attempt | None, now: datetime) -> Attention | Non
 def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Quantity | None:
     """How long no checkpoint has completed, where that is too long. `completed`: the newest completed one of `run`."""
     interval_ms = run.version.settings.get("checkpoint_interval_ms")
-    if run.run_state not in _CHECKPOINTING or run.started_at is None or not interval_ms:
+    if run.version.is_batch or run.run_state not in _CHECKPOINTING or run.started_at is None or not interval_ms:
         return None
     since = (completed.completed_at if completed else None) or run.started_at
     least = MIN_OVERDUE if completed else MIN_OVERDUE_FIRST

@@ -11,7 +11,7 @@ from console.operations.models import Operation
 from console.operations.selectors import JobRow
 from console.ui.attention import overdue
 from console.ui.formats import Quantity
-from console.ui.jobpage import FLOWING, numbers_of, wanted
+from console.ui.jobpage import numbers_of, wanted
 from console.ui.live import Live
 from runtime.core.lifecycle import RunState
 
@@ -66,7 +66,7 @@ def _group(state: str | None) -> str:
 
 def _line(row: JobRow, now: datetime) -> JobLine:
     numbers = numbers_of(row.run)
-    has = bool(numbers.operators) and row.run is not None and row.run.run_state in FLOWING
+    has = bool(numbers.operators) and row.run is not None and numbers.flowing
     sources, sinks = _ends(row.run) if has else ([], [])
     own = row.checkpoint if row.run and row.checkpoint and row.checkpoint.run_id == row.run.pk else None
     return JobLine(

@@ -19,7 +19,7 @@ from console.operations.selectors import JobPage
 from console.ui import acts, live
 from console.ui.attention import Attention, warnings
 from console.ui.graph.picture import GraphPicture, draw
-from console.ui.live import Live
+from console.ui.live import BatchLive, Live
 from console.ui.paging import Paged, by_number
 from console.ui.schema_fields import written
 from console.ui.stages import StageView, stage_views
@@ -78,6 +78,12 @@ class JobView:
     promise: Promise | None  #: from end to end; None while it is not known
     settled: bool
 
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is a place for them: a run in BATCH takes none, but another version may have taken some."""
+        is_batch = self.page.version is not None and self.page.version.is_batch
+        return bool(self.checkpoints.rows) or not self.checkpoints.first or not is_batch
+
 
 def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     run, table = page.run, selectors.checkpoint_table(page.job)
@@ -108,11 +114,14 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
 
 
 def numbers_of(run: Run | None) -> Live:
-    """The live numbers; where no records flow now only what stays true: totals, and no rates."""
+    """The live numbers; where no records flow now only what stays true: totals, and no rates.
+
+    Of a run in BATCH only totals are known, of the tasks that have ended.
+    """
     if run is None:
         return live.NOTHING_LIVE
     found = live.parse(run.live, run.live_at)
-    if run.run_state in FLOWING:
+    if run.run_state in FLOWING and not run.version.is_batch:
         return found
     slots = () if run.is_terminal else found.slots
     return msgspec.structs.replace(found, flowing=False, checkpoint=None, slots=slots)
@@ -133,7 +142,16 @@ def _at_rest(numbers: Live, run: Run | None) -> Live:
         uid: operator if uid in finished else msgspec.structs.replace(operator, state=word)
         for uid, operator in numbers.operators.items()
     }
-    return msgspec.structs.replace(numbers, operators=operators)
+    return msgspec.structs.replace(numbers, operators=operators, batch=_stages_at_rest(numbers.batch, word))
+
+
+def _stages_at_rest(batch: BatchLive | None, word: str) -> BatchLive | None:
+    """`word`: what a stage is called that was active."""
+    if batch is None:
+        return None
+    words = {"active": word, "pending": "not started"}
+    stages = tuple(msgspec.structs.replace(one, state=words.get(one.state, one.state)) for one in batch.stages)
+    return msgspec.structs.replace(batch, stages=stages)
 
 
 def graph_of(version: JobVersion | None, run: Run | None) -> Mapping[str, Any] | None:

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 import structlog
 from msgspec import Meta
 
 log = structlog.get_logger(__name__)
-
-BAR_WIDTH: Final = 72.0  #: of the meters in templates
 
 
 class SubtaskLive(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,30 +67,40 @@ class WaitingLive(msgspec.Struct, frozen=True):
 
 
 class StageLive(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage of Spark in a run in BATCH. Records are those of finished tasks."""
+    """A stage of the plan of a run in BATCH. Records are those of finished tasks. None: not known yet."""
 
     number: int
     name: str = ""
+    operators: tuple[str, ...] = ()
     state: str = ""
-    tasks: int = 0
+    tasks: int | None = None
     tasks_done: int = 0
-    tasks_failed: int = 0
+    tasks_failed: int | None = None
     records_read: int = 0
     records_written: int = 0
+    duration_ms: float | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == "complete"
 
 
 class BatchLive(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a run in BATCH: the stages that Spark has begun; more may follow."""
+    """Of a run in BATCH: the stages of its plan. `tasks`: of the stages whose number of tasks is known."""
 
-    plan: tuple[str, ...] = ()
     stages: tuple[StageLive, ...] = ()
     tasks: int = 0
     tasks_done: int = 0
+    tasks_failed: int = 0  #: tries
 
     @property
-    def width(self) -> float:
-        """Of the bar of tasks done."""
-        return BAR_WIDTH * min(1.0, self.tasks_done / self.tasks) if self.tasks else 0.0
+    def stages_done(self) -> int:
+        return sum(stage.is_complete for stage in self.stages)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more tasks may come: Spark decides how many a DataFrame has."""
+        return any(stage.tasks is None for stage in self.stages)
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,9 @@ wire       Arrow rows as Spark columns, with what they are dealt and sorted by
 plan       a compiled job → stages in topological order; no Spark yet
 subtask    operators of one task, driven without channels and barriers
 tasks      what runs in `mapInArrow`: read, process, and write or deal
+counts     rows of each task, by operator, as tasks report them
 execute    the stages as DataFrames; what sink tasks have prepared
-progress   stages, tasks and records of a run, as Spark counts
+progress   stages, tasks and records of a run
 master     the job master of a run that the console started
 run        a batch run from the start to the one commit at its end
 

@@ -18,6 +18,7 @@ import structlog
 from runtime.core.ids import OperatorId
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
 from spark_jobs.batch.plan import Emit, Read, Rows, Stage, Write
+from spark_jobs.batch.progress import Progress
 from spark_jobs.batch.subtask import Job
 from spark_jobs.batch.tasks import CHUNK_ROWS, PREPARED, task_of
 from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME, quoted
@@ -62,6 +63,7 @@ def execute(
     group: str,
     chunk_rows: int = CHUNK_ROWS,
     frames: Mapping[OperatorId, OpenedFrame] = MappingProxyType({}),
+    progress: Progress | None = None,
 ) -> list[Prepared]:
     """Runs the stages. Nothing is visible afterwards; what is returned may be committed.
 
@@ -69,11 +71,13 @@ def execute(
         group: the Spark job group, by which the run is cancelled.
         chunk_rows: see `tasks.CHUNK_ROWS`.
         frames: sources that are DataFrames.
+        progress: of these stages; shows how far they have come.
 
     Raises:
         WeirError: a task failed for good; the operator is named.
     """
-    execution = _Execution(spark, stages, job, group, chunk_rows, frames)
+    progress = progress or Progress(spark.sparkContext, stages, group)
+    execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
     try:
         return execution.run()
     except WeirError:
@@ -93,9 +97,10 @@ class _Execution:
         group: str,
         chunk_rows: int,
         sources: Mapping[OperatorId, OpenedFrame],
+        progress: Progress,
     ) -> None:
         self._spark, self._stages, self._job, self._group = spark, stages, job, group
-        self._chunk_rows, self._sources = chunk_rows, sources
+        self._chunk_rows, self._sources, self._progress = chunk_rows, sources, progress
         self._frames: dict[int, DataFrame] = {}
         self._builds: dict[int, Any] = {}
 
@@ -105,12 +110,14 @@ class _Execution:
             self._spark.sparkContext.setJobGroup(self._group, f"{self._job.name}: {stage.name}", interruptOnCancel=True)
             frame = self._frame(stage)
             if isinstance(stage.tail, Write):
-                rows = frame.collect()
+                with self._progress.action(stage):
+                    rows = frame.collect()
                 found += [_prepared(partition, row) for partition, row in enumerate(rows)]
                 continue
             self._frames[stage.number] = frame.persist() if stage.shared else frame
             if stage.broadcast:
-                self._builds[stage.number] = self._collected(stage.tail, self._frames[stage.number])
+                with self._progress.action(stage):
+                    self._builds[stage.number] = self._collected(stage.tail, self._frames[stage.number])
         return found
 
     def close(self) -> None:
@@ -123,7 +130,7 @@ class _Execution:
     def _frame(self, stage: Stage) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        task = task_of(stage, self._job, self._builds, self._chunk_rows)
+        task = task_of(stage, self._job, self._builds, self._chunk_rows, self._progress.reporter)
         schema = stage.tail.wire.spark_schema() if isinstance(stage.tail, Emit) else from_arrow_schema(PREPARED)
         return self._input(stage.head).mapInArrow(task, schema)
 

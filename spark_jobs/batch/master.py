@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,7 @@ from runtime.io.postgres import RunRow
 from runtime.ports import SnapshotStore
 from runtime.records import RunRecords
 from spark_jobs.batch.execute import TaskFailure
-from spark_jobs.batch.plan import Stage
-from spark_jobs.batch.progress import progress
+from spark_jobs.batch.progress import Progress
 from spark_jobs.batch.run import BatchRun, Superseded, planned
 from spark_jobs.session import SparkSettings, spark_session
 
@@ -77,7 +76,7 @@ class BatchMaster:
             patiently=self._patiently,
             may_end=self._ends,
         )
-        self._stages: Sequence[Stage] = ()
+        self._progress: Progress | None = None
         self._spark: SparkSession | None = None
         self._error: Exception | None = None
         self._leaving = threading.Lock()  #: either the end is recorded, or the run is left
@@ -113,9 +112,10 @@ class BatchMaster:
     def _work(self) -> None:
         try:
             with planned(self._run.job, self._session) as (plan, spark):
-                self._stages, self._spark = plan.stages, spark
+                progress = Progress(spark.sparkContext, plan.stages, self._run.group)
+                self._progress, self._spark = progress, spark
                 self._patiently(lambda: self._records.change_state(RunEvent.DEPLOYED))
-                self._run.run(plan, spark)
+                self._run.run(plan, spark, progress)
                 self._report()
         except Exception as error:  # noqa: BLE001 - the boundary of the thread: the run ends with it
             self._error = error
@@ -161,11 +161,11 @@ class BatchMaster:
                 self._spark.sparkContext.cancelJobGroup(self._run.group)
 
     def _report(self) -> None:
-        spark = self._spark
-        if spark is None:
+        """Nothing before the first stage begins: a master that only commits leaves the numbers of the one before."""
+        if self._progress is None or not self._progress.has_begun:
             return
         try:
-            live = progress(spark.sparkContext, self._run.group, self._stages)
+            live = self._progress.live()
         except Exception as error:  # noqa: BLE001 - py4j: the context may be stopping
             log.debug("no news of the stages", error=str(error))
             return

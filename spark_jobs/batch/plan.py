@@ -114,9 +114,20 @@ class Stage:
     @property
     def name(self) -> str:
         """For people: the operators in it."""
+        return " → ".join(self.operators)
+
+    @property
+    def operators(self) -> tuple[OperatorId, ...]:
+        """Their uids, in the order in which rows pass through."""
         first = [self.head.uid] if isinstance(self.head, Read) else []
         last = [self.tail.uid] if isinstance(self.tail, Write) else []
-        return " → ".join([*first, *(step.uid for step in self.steps), *last])
+        return (*first, *(step.uid for step in self.steps), *last)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The numbers of the stages whose rows it reads."""
+        before = [self.head.stage] if isinstance(self.head, Rows) else []
+        return (*before, *(number for step in self.steps for _, number in step.builds))
 
 
 @dataclass

@@ -1,66 +1,162 @@
-"""How far a batch run has come, as Spark counts: stages with their tasks, and the records that they read and wrote."""
+"""How far a batch run has come: the stages of its plan, with their tasks and records.
+
+Tasks report their rows (`counts`), so a stage of the plan shows its own tasks, whatever stages Spark cuts it into.
+Failed tries and durations are Spark's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.batch.plan import Stage
+from spark_jobs.batch.counts import Reporter, TaskReport, collected_reports
+from spark_jobs.batch.plan import Rows, Stage
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-def progress(context: SparkContext, group: str, stages: Sequence[Stage]) -> dict[str, Any]:
-    """The live report of a run, for `RunRecords.write_live`. `stages` of the plan name the parts of the job.
+class StageState(StrEnum):
+    """Spark's words, of a stage of the plan."""
 
-    Spark submits a stage when those that it reads have ended, so the list grows.
-    """
-    rows = _stages(context, group)
-    return {
-        "batch": {
-            "plan": [stage.name for stage in stages],
-            "stages": rows,
-            "tasks": sum(row["tasks"] for row in rows),
-            "tasks_done": sum(row["tasks_done"] for row in rows),
-            "records": max((row["records_read"] for row in rows), default=0),
+    PENDING = "pending"  #: stages that it reads have not ended, or nothing has asked for it yet
+    ACTIVE = "active"  #: Spark has its tasks
+    COMPLETE = "complete"
+
+
+_OPERATOR_STATES = {StageState.ACTIVE: "running", StageState.COMPLETE: "finished"}
+
+
+class Progress:
+    """Of the stages of one plan. The thread that executes calls `action`; `live` may be called from any thread."""
+
+    def __init__(self, context: SparkContext, stages: Sequence[Stage], group: str) -> None:
+        self._context, self._stages, self._group = context, stages, group
+        self._reports = collected_reports(context)
+        self._begun: frozenset[int] = frozenset()
+        self._ended: frozenset[int] = frozenset()
+
+    @property
+    def reporter(self) -> Reporter:
+        """For the tasks."""
+        return Reporter(self._reports)
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._begun)
+
+    @contextmanager
+    def action(self, stage: Stage) -> Iterator[None]:
+        """Spark computes `stage` and those that it needs as long as this is entered."""
+        needed = self._needed(stage)
+        self._begun |= needed
+        yield
+        self._ended |= needed
+
+    def live(self) -> dict[str, Any]:
+        """The live report of the run, for `RunRecords.write_live`. Records are those of tasks that have ended."""
+        reports = self._reports.value
+        done = Counter(stage for stage, _ in reports)
+        rows, operators = [], {}
+        for stage in self._stages:
+            own = [report for (number, _), report in reports.items() if number == stage.number]
+            state = self._state(stage, done)
+            rows.append(self._row(stage, state, own))
+            if state in _OPERATOR_STATES:
+                operators |= {uid: _operator(uid, _OPERATOR_STATES[state], own) for uid in stage.operators}
+        return {
+            "batch": {
+                "stages": rows,
+                "tasks": sum(row["tasks"] or 0 for row in rows),
+                "tasks_done": sum(row["tasks_done"] for row in rows),
+                "tasks_failed": sum(failed for _, _, failed in _tasks_by_stage(self._context, self._group)),
+            },
+            "operators": operators,
         }
+
+    # ------------------------------------------------------------ parts
+
+    def _needed(self, stage: Stage) -> frozenset[int]:
+        found = frozenset({stage.number})
+        return found.union(*(self._needed(self._stages[number]) for number in stage.inputs))
+
+    def _state(self, stage: Stage, done: Counter[int]) -> StageState:
+        if self._is_complete(stage, done):
+            return StageState.COMPLETE
+        ready = all(self._is_complete(self._stages[number], done) for number in stage.inputs)
+        return StageState.ACTIVE if ready and stage.number in self._begun else StageState.PENDING
+
+    def _is_complete(self, stage: Stage, done: Counter[int]) -> bool:
+        tasks = self._planned_tasks(stage)
+        return stage.number in self._ended or (tasks is not None and done[stage.number] >= tasks)
+
+    def _planned_tasks(self, stage: Stage) -> int | None:
+        """None: Spark decides into how many partitions it cuts a DataFrame."""
+        if isinstance(stage.head, Rows):
+            return stage.head.owners or self._planned_tasks(self._stages[stage.head.stage])
+        return stage.head.parallelism if stage.head.shape is None else None
+
+    def _row(self, stage: Stage, state: StageState, reports: Sequence[TaskReport]) -> dict[str, Any]:
+        of_spark = reports[-1].spark_stage if reports else None
+        facts = _spark_facts(self._context, of_spark) if of_spark is not None else {}
+        return {
+            "number": stage.number + 1,
+            "name": stage.name,
+            "operators": list(stage.operators),
+            "state": state,
+            "tasks": len(reports) if stage.number in self._ended else self._planned_tasks(stage),
+            "tasks_done": len(reports),
+            "tasks_failed": facts.get("tasks_failed"),
+            "records_read": sum(report.rows_read for report in reports),
+            "records_written": sum(report.rows_written for report in reports),
+            "duration_ms": facts.get("duration_ms"),
+        }
+
+
+def _operator(uid: str, state: str, reports: Iterable[TaskReport]) -> dict[str, Any]:
+    return {
+        "state": state,
+        "records_in": sum(report.rows_in.get(uid, 0) for report in reports),
+        "records_out": sum(report.rows_out.get(uid, 0) for report in reports),
     }
+
+
+# ---------------------------------------------------------------- as Spark counts
 
 
 def tasks_of(context: SparkContext, group: str) -> tuple[int, int]:
     """Tasks of the stages that a job group has begun, and how many of them are done."""
-    rows = _stages(context, group)
-    return sum(row["tasks"] for row in rows), sum(row["tasks_done"] for row in rows)
+    rows = _tasks_by_stage(context, group)
+    return sum(tasks for tasks, _, _ in rows), sum(done for _, done, _ in rows)
 
 
-def _stages(context: SparkContext, group: str) -> list[dict[str, Any]]:
+def _tasks_by_stage(context: SparkContext, group: str) -> list[tuple[int, int, int]]:
+    """Tasks, those done and failed tries, of each of Spark's stages that a job group has begun."""
     tracker = context.statusTracker()
-    found: dict[int, dict[str, Any]] = {}
-    for job in sorted(tracker.getJobIdsForGroup(group)):
-        info = tracker.getJobInfo(job)
-        for number in sorted(info.stageIds) if info is not None else ():
-            if (row := _stage(context, number)) is not None:
-                found[number] = row
-    return [found[number] for number in sorted(found)]
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    numbers = {number for job in jobs if job is not None for number in job.stageIds}
+    found = []
+    for number in sorted(numbers):
+        info = tracker.getStageInfo(number)
+        if info is not None and str(_stage_data(context, number).status().toString()) not in ("SKIPPED", "PENDING"):
+            found.append((int(info.numTasks), int(info.numCompletedTasks), int(info.numFailedTasks)))
+    return found
 
 
-def _stage(context: SparkContext, number: int) -> dict[str, Any] | None:
-    """None while Spark knows nothing of it, and for one that it skips: its output is there already."""
-    info = context.statusTracker().getStageInfo(number)
-    if info is None:
-        return None
-    data = context._jsc.sc().statusStore().lastStageAttempt(number)
-    state = str(data.status().toString()).lower()
-    if state in ("skipped", "pending"):
-        return None
-    return {
-        "number": number,
-        "name": str(data.description().getOrElse(None) or info.name),
-        "state": state,
-        "tasks": int(info.numTasks),
-        "tasks_done": int(info.numCompletedTasks),
-        "tasks_failed": int(info.numFailedTasks),
-        "records_read": int(data.inputRecords()) + int(data.shuffleReadRecords()),
-        "records_written": int(data.shuffleWriteRecords()) + int(data.outputRecords()),
-    }
+def _spark_facts(context: SparkContext, number: int) -> dict[str, Any]:
+    """Failed tries and duration so far of one of Spark's stages; nothing once Spark has forgotten it."""
+    if context.statusTracker().getStageInfo(number) is None:
+        return {}
+    data = _stage_data(context, number)
+    facts: dict[str, Any] = {"tasks_failed": int(data.numFailedTasks())}
+    began, ended = data.submissionTime(), data.completionTime()
+    if began.isDefined() and ended.isDefined():
+        facts["duration_ms"] = int(ended.get().getTime()) - int(began.get().getTime())
+    return facts
+
+
+def _stage_data(context: SparkContext, number: int) -> Any:
+    return context._jsc.sc().statusStore().lastStageAttempt(number)

@@ -38,6 +38,7 @@ from runtime.records import RunRecords
 from spark_jobs.batch.columns import Columns
 from spark_jobs.batch.execute import Prepared, execute
 from spark_jobs.batch.plan import Stage, stages_of
+from spark_jobs.batch.progress import Progress
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.batch.subtask import Job
 from spark_jobs.sources import SparkTable
@@ -143,8 +144,11 @@ class BatchRun:
     patiently: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: waits for records that are away
     may_end: Callable[[], bool] = lambda: True  #: asked right before the end is recorded
 
-    def run(self, plan: BatchPlan, spark: SparkSession) -> BatchResult:
+    def run(self, plan: BatchPlan, spark: SparkSession, progress: Progress | None = None) -> BatchResult:
         """Executes and commits; only commits if an earlier attempt has recorded the end.
+
+        Args:
+            progress: of the stages of `plan`; shows how far they have come.
 
         Raises:
             WeirError: a task failed for good, or the attempt was superseded; nothing is visible.
@@ -154,7 +158,7 @@ class BatchRun:
             if recorded is not None:
                 self._commit(read_manifest(self.store, recorded))
                 return BatchResult(rows={})
-            prepared = execute(spark, plan.stages, self.facts, self.group, frames=plan.frames)
+            prepared = execute(spark, plan.stages, self.facts, self.group, frames=plan.frames, progress=progress)
             self._check_there(prepared)
             self._commit(self._recorded(prepared))
         finally:

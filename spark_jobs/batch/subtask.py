@@ -18,6 +18,7 @@ from runtime.core.messages import MAX_WATERMARK
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.ports import Collector, Operator, OperatorContext
 from runtime.state.store import SubtaskState
+from spark_jobs.batch.counts import Tally
 from spark_jobs.batch.refusals import PROCESSING_TIME
 
 _MS_PER_S: Final = 1_000
@@ -59,6 +60,7 @@ class Subtask:
         schema: of its output; None: not checked.
         builds: broadcast rows by input; they come first, and whole.
         out: takes its output.
+        tally: counts the rows of its first input, and those that it emits.
     """
 
     def __init__(
@@ -71,9 +73,11 @@ class Subtask:
         schema: pa.Schema | None,
         builds: Sequence[tuple[int, Sequence[pa.RecordBatch]]],
         out: Collector,
+        tally: Tally | None = None,
     ) -> None:
         self._uid, self._index, self._operator = uid, index, operator
-        self._out = out if schema is None else _Checked(uid, schema, out)
+        self._tally = tally or Tally()
+        self._out = out if schema is None else _Checked(uid, schema, out, self._tally)
         self._inputs = [0, *(number for number, _ in builds)]
         self._call("open", operator.open, context_of(job, uid, index, parallelism, self._refuse_clock))
         self._call("start", operator.start, self._out)
@@ -83,9 +87,11 @@ class Subtask:
             self._call("end_input", operator.end_input, number, self._out)
 
     def process(self, batch: pa.RecordBatch) -> None:
+        self._tally.rows_in[self._uid] += batch.num_rows
         self._call("process", self._operator.process, 0, batch, self._out)
 
     def process_sorted(self, batch: pa.RecordBatch) -> None:
+        self._tally.rows_in[self._uid] += batch.num_rows
         self._call("process", self._operator.process_sorted, batch, self._out)
 
     def finish(self) -> None:
@@ -117,8 +123,8 @@ class Subtask:
 class _Checked:
     """Passes batches on if their columns are those that the step was planned with."""
 
-    def __init__(self, uid: str, schema: pa.Schema, out: Collector) -> None:
-        self._uid, self._schema, self._out = uid, schema, out
+    def __init__(self, uid: str, schema: pa.Schema, out: Collector, tally: Tally) -> None:
+        self._uid, self._schema, self._out, self._tally = uid, schema, out, tally
         self._seen: pa.Schema | None = None
 
     def emit(self, batch: pa.RecordBatch) -> None:
@@ -127,6 +133,7 @@ class _Checked:
         if batch.schema is not self._seen:
             check_columns(self._uid, self._schema, batch.schema)
             self._seen = batch.schema
+        self._tally.rows_out[self._uid] += batch.num_rows
         self._out.emit(batch)
 
 

@@ -22,6 +22,7 @@ from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import by_function
 from runtime.ports import Collector
 from runtime.state.hashing import groups_of, hash_columns
+from spark_jobs.batch.counts import Tally, TaskReport
 from spark_jobs.batch.plan import Deal, Emit, Read, Rows, Stage, Step, Write
 from spark_jobs.batch.subtask import Chain, Job, Subtask, check_columns, context_of, wall_clock_ms
 from spark_jobs.sources import SparkTable
@@ -55,12 +56,20 @@ class TaskRaised(Exception):
         super().__init__(msgspec.json.encode([error.operator, described(error)]).decode())
 
 
-def task_of(stage: Stage, job: Job, builds: Builds, chunk_rows: int = CHUNK_ROWS) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`."""
+def task_of(
+    stage: Stage,
+    job: Job,
+    builds: Builds,
+    chunk_rows: int = CHUNK_ROWS,
+    report: Callable[[TaskReport], None] = lambda _: None,
+) -> Callable[[Batches], Batches]:
+    """The function for `mapInArrow`. It calls `report` behind its last row."""
 
     def run(batches: Batches) -> Batches:
         try:
-            yield from _Task(stage, job, builds, chunk_rows).run(batches)
+            task = _Task(stage, job, builds, chunk_rows)
+            yield from task.run(batches)
+            report(task.tally.report(stage.number))
         except JobRejected as error:
             raise TaskRefused(error) from error
         except OperatorFailure as error:
@@ -84,6 +93,7 @@ class _Tail(Protocol):
 class _Task:
     def __init__(self, stage: Stage, job: Job, builds: Builds, chunk_rows: int) -> None:
         self._stage, self._job, self._chunk_rows = stage, job, chunk_rows
+        self.tally = Tally()
         wanted = {number for step in stage.steps for _, number in step.builds}
         self._builds = {number: _decoded(builds[number].value) for number in wanted}
 
@@ -112,6 +122,7 @@ class _Task:
                 watermark = reader.watermark()
                 batch = reader.poll(POLL_ROWS)
                 if batch is not None:
+                    self.tally.read(batch.num_rows, head.uid)
                     run.tail.watermark = _NEVER if watermark is None else watermark
                     yield from run.push(batch)
                 elif reader.exhausted:
@@ -133,6 +144,7 @@ class _Task:
         with _Run(self, task.partitionId() % head.parallelism, self._stage.steps) as run:
             for batch in batches:
                 rows = shape.fitted(batch)
+                self.tally.read(rows.num_rows, head.uid)
                 run.tail.watermark = _NEVER if clock.watermark is None else clock.watermark
                 clock.note(rows)
                 yield from run.push(rows)
@@ -145,6 +157,7 @@ class _Task:
         try:
             for spark_batch in batches:
                 for rows in head.wire.decode(spark_batch):
+                    self.tally.read(rows.batch.num_rows)
                     if run is None or rows.owner != owner:
                         if run is not None:
                             yield from run.finish()
@@ -169,11 +182,12 @@ class _Task:
 
     def subtask(self, step: Step, index: int, out: Collector) -> Subtask:
         builds = [(number, self._builds[stage]) for number, stage in step.builds]
-        return Subtask(self._job, step.uid, index, step.parallelism, step.make(), step.schema, builds, out)
+        operator, tally = step.make(), self.tally
+        return Subtask(self._job, step.uid, index, step.parallelism, operator, step.schema, builds, out, tally)
 
     def tail(self, index: int) -> _Tail:
         tail = self._stage.tail
-        return _Emitter(tail, index) if isinstance(tail, Emit) else _Writer(tail, self._job)
+        return _Emitter(tail, index, self.tally) if isinstance(tail, Emit) else _Writer(tail, self._job, self.tally)
 
     def check_read(self, batch: pa.RecordBatch) -> None:
         """A source is held to the columns that it was planned with where its rows leave the task as they are."""
@@ -281,8 +295,8 @@ class _Keyed(_Run):
 class _Emitter:
     """Rows for a later stage, with their owner, hash and event time."""
 
-    def __init__(self, emit: Emit, index: int) -> None:
-        self._emit, self._index = emit, index
+    def __init__(self, emit: Emit, index: int, tally: Tally) -> None:
+        self._emit, self._index, self._tally = emit, index, tally
         self._combiner = None if emit.folding is None else emit.folding.make()
         self._ready: list[pa.RecordBatch] = []
         self._count = 0
@@ -322,6 +336,7 @@ class _Emitter:
         times = 0 if time is None else event_times_ms(batch, time)
         self._ready.append(self._emit.wire.encode(batch, owners, hashes, times, self._index, self._count))
         self._count += batch.num_rows
+        self._tally.write(batch.num_rows)
 
     def _dealt(self, batch: pa.RecordBatch) -> tuple[Any, Any]:
         emit = self._emit
@@ -372,13 +387,13 @@ class _Emitter:
 class _Writer:
     """A sink: this try's rows under a name of its own, prepared and not visible."""
 
-    def __init__(self, write: Write, job: Job) -> None:
+    def __init__(self, write: Write, job: Job, tally: Tally) -> None:
         from pyspark import TaskContext
 
         task = TaskContext.get()
         assert task is not None, "it runs in a Spark task"
         self._uid, self._attempt = write.uid, int(task.taskAttemptId())
-        self._rows = 0
+        self._rows, self._tally = 0, tally
         self._ready: list[pa.RecordBatch] = []
         self.watermark = _NEVER
         context = context_of(job, write.uid, 0, 1, wall_clock_ms)
@@ -388,6 +403,7 @@ class _Writer:
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
+        self._tally.write(batch.num_rows, self._uid)
         self._writer.write(batch)
 
     def finish(self) -> None:

@@ -65,8 +65,14 @@ def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
     assert (row["state"], row["failure"]) == ("finished", None)
     assert words(tmp_path / "out") == Counter(" ".join(LINES).split())
     assert [(one["outcome"], one["reason"]) for one in place.attempts(run)] == [("ended", "")]
-    assert row["live"]["batch"]["tasks"] == row["live"]["batch"]["tasks_done"] > 0
-    assert max(stage["records_read"] for stage in row["live"]["batch"]["stages"]) == 5 * len(LINES)
+    batch, rows = row["live"]["batch"], 5 * len(LINES)
+    assert batch["tasks"] == batch["tasks_done"] > 0
+    assert [stage["number"] for stage in batch["stages"]] == list(range(1, len(batch["stages"]) + 1))
+    assert {stage["state"] for stage in batch["stages"]} == {"complete"}
+    assert batch["stages"][-1]["records_written"] == len(words(tmp_path / "out"))
+    operators = row["live"]["operators"]
+    assert {one["state"] for one in operators.values()} == {"finished"}
+    assert max(one["records_in"] for one in operators.values()) == rows
     recorded = place.sql("SELECT kind, status FROM weir_checkpoint WHERE run_id = %s", run)
     assert [(one["kind"], one["status"]) for one in recorded] == [("drain", "completed")]
 

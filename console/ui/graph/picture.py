@@ -16,7 +16,8 @@ from console.ui.formats import Quantity
 from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
-from console.ui.live import NOTHING_LIVE, Live, OperatorLive
+from console.ui.live import NOTHING_LIVE, Live, OperatorLive, StageLive
+from runtime.core.settings import ExecutionMode
 
 _PAD = 12.0
 _LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: of a name that fits in large letters, and at all
@@ -40,6 +41,7 @@ class NodePicture:
     state: str
     numbers: OperatorLive | None
     flowing: bool
+    stage: StageLive | None  #: of the plan of a run in BATCH, to which it belongs
     records_in: Quantity
     records_out: Quantity
     rate_in: Quantity
@@ -75,6 +77,13 @@ class NodePicture:
         return formats.percent(self.numbers.backpressured if self.numbers and self.flowing else None)
 
     @property
+    def tasks_width(self) -> float:
+        """Of the bar of tasks done in its stage."""
+        if self.stage is None or not self.stage.tasks:
+            return 0.0
+        return round(_share(self.stage.tasks_done / self.stage.tasks) * self.bar_width, 1)
+
+    @property
     def finished(self) -> bool:
         return self.state == "finished"
 
@@ -106,6 +115,7 @@ class GraphPicture:
     width: float
     height: float
     ranks: int  #: from left to right
+    is_batch: bool
     nodes: tuple[NodePicture, ...]
     edges: tuple[EdgePicture, ...]
     line: WeirLine | None
@@ -126,6 +136,7 @@ def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job 
         width=placed.width,
         height=placed.height,
         ranks=len(placed.columns),
+        is_batch=graph.get("mode") == ExecutionMode.BATCH,
         nodes=nodes,
         edges=drawn,
         line=_line(nodes, placed, live),
@@ -175,6 +186,7 @@ def _node(
         state=numbers.state if numbers else "",
         numbers=numbers,
         flowing=moving is not None,
+        stage=next((one for one in live.batch.stages if uid in one.operators), None) if live.batch else None,
         records_in=formats.compact(numbers.records_in if numbers else None),
         records_out=formats.compact(numbers.records_out if numbers else None),
         rate_in=formats.rate(moving.rate_in if moving else None),

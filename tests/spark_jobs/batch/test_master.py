@@ -95,6 +95,13 @@ class Run:
         return self.exit
 
 
+def has_tasks(cluster: SparkSession, run: Run) -> bool:
+    """Whether Spark works for the run, and its page shows an active stage."""
+    stages = run.records.live.get("batch", {}).get("stages", ())
+    is_active = any(stage["state"] == "active" for stage in stages)
+    return is_active and bool(cluster.sparkContext.statusTracker().getActiveStageIds())
+
+
 def test_a_run_records_its_end_and_shows_stages_with_tasks_and_records(
     cluster: SparkSession, inputs: Path, tmp_path: Path
 ) -> None:
@@ -105,12 +112,19 @@ def test_a_run_records_its_end_and_shows_stages_with_tasks_and_records(
     assert records.attempts == [(3, "ended", "")]
     assert len(rows_in(tmp_path / "out")) == KEYS
     assert run.beats > 1
-    batch = records.live["batch"]
-    assert batch["plan"] == ["events → step", "counts → out"]
-    assert batch["tasks"] == batch["tasks_done"] > 0
-    assert all(stage["state"] == "complete" for stage in batch["stages"])
-    assert FILES * ROWS_PER_FILE in [stage["records_written"] for stage in batch["stages"]]
-    assert FILES * ROWS_PER_FILE in [stage["records_read"] for stage in batch["stages"]]
+    batch, rows = records.live["batch"], FILES * ROWS_PER_FILE
+    stages = [(stage["number"], stage["name"], stage["state"], stage["tasks"]) for stage in batch["stages"]]
+    assert stages == [(1, "events → step", "complete", 2), (2, "counts → out", "complete", 2)]
+    assert (batch["tasks"], batch["tasks_done"], batch["tasks_failed"]) == (4, 4, 0)
+    assert [stage["records_read"] for stage in batch["stages"]] == [rows, rows]
+    assert [stage["records_written"] for stage in batch["stages"]] == [rows, KEYS]
+    assert all(stage["tasks_failed"] == 0 and stage["duration_ms"] > 0 for stage in batch["stages"])
+    assert records.live["operators"] == {
+        "events": {"state": "finished", "records_in": 0, "records_out": rows},
+        "step": {"state": "finished", "records_in": rows, "records_out": rows},
+        "counts": {"state": "finished", "records_in": rows, "records_out": KEYS},
+        "out": {"state": "finished", "records_in": KEYS, "records_out": 0},
+    }
 
 
 def test_a_cancel_ends_the_run_and_nothing_is_visible(cluster: SparkSession, inputs: Path, tmp_path: Path) -> None:
@@ -118,7 +132,7 @@ def test_a_cancel_ends_the_run_and_nothing_is_visible(cluster: SparkSession, inp
     gate, records = tmp_path / "gate", MemoryRecords(token=Token(1))
     job = counting(inputs, tmp_path / "out", waits_for(gate))
     run = Run(job, cluster, records, tmp_path / "s")
-    until(lambda: records.live.get("batch", {}).get("stages"), 120.0)
+    until(lambda: has_tasks(cluster, run), 120.0)
     records.operations += [OperationRequest("a", "savepoint"), OperationRequest("b", "cancel")]
     assert run.join() is Exit.DONE
     assert records.state is RunState.CANCELED
@@ -135,7 +149,7 @@ def test_a_run_that_is_released_is_run_again_by_the_next_master(
     gate, records = tmp_path / "gate", MemoryRecords(token=Token(1))
     job = counting(inputs, tmp_path / "out", waits_for(gate))
     run = Run(job, cluster, records, tmp_path / "s")
-    until(lambda: records.live.get("batch", {}).get("stages"), 120.0)
+    until(lambda: has_tasks(cluster, run), 120.0)
     run.master.release()
     assert run.join() is Exit.RELEASED
     assert rows_in(tmp_path / "out") == []

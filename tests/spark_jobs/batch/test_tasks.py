@@ -22,10 +22,11 @@ from runtime.operators.aggregates import Count
 from runtime.operators.functions import RowCollector
 from runtime.operators.process import KeyedProcessFunction, ProcessContext
 from runtime.state.hashing import hash_columns
+from spark_jobs.batch.counts import TaskReport
 from spark_jobs.batch.plan import Emit, Stage
 from spark_jobs.batch.run import plan_batch
 from spark_jobs.batch.subtask import Job
-from spark_jobs.batch.tasks import TaskRefused, task_of
+from spark_jobs.batch.tasks import TaskRaised, TaskRefused, task_of
 from spark_jobs.batch.wire import HASH, ORDER, OWNER, TIME, Wire, carrier_of
 from tests.spark_jobs.batch.flows import every_type
 
@@ -72,6 +73,37 @@ def dealt(rows: list[tuple[int, int]], wire: Wire, batch_rows: int) -> Iterator[
     sent = sent.sort_by([(name, "ascending") for name in (OWNER, HASH, TIME, ORDER)])
     for start in range(0, len(rows), batch_rows):
         yield sent.slice(start, batch_rows)
+
+
+def test_a_task_reports_the_rows_of_each_operator_once_at_its_end() -> None:
+    """A keyed operator is made anew for each chunk; its rows are counted together."""
+    stage, found = keyed_stage(), list[TaskReport]()
+    wire: Wire = stage.head.wire  # type: ignore[union-attr]
+    rows = [(key, at) for key in range(5) for at in range(10)]
+    batches = task_of(stage, JOB, {}, 20, found.append)(dealt(rows, wire, 7))
+    written = sum(batch.num_rows for batch in batches)
+    (report,) = found
+    assert (report.stage, report.rows_read, report.rows_written) == (1, 50, written)
+    assert (report.rows_in, report.rows_out) == ({"trace": 50}, {"trace": written})
+
+
+def test_a_task_that_fails_reports_nothing() -> None:
+    is_planned: list[bool] = []
+
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if is_planned:
+            raise ValueError("no such airport")
+        return batch
+
+    flow = Dataflow("fails", max_parallelism=8)
+    numbers = flow.source("numbers", SequenceSource(rows=1_000)).map_batches("step", step)
+    numbers.key_by("key").aggregate("n", {"n": Count()}).sink("out", DiscardSink())
+    stage, found = plan_batch(flow.compile(1)).stages[0], list[TaskReport]()
+    is_planned.append(True)
+    ids = iter([pa.RecordBatch.from_pydict({"id": [0]})])
+    with pytest.raises(TaskRaised, match="step"):
+        list(task_of(stage, JOB, {}, report=found.append)(ids))
+    assert found == []
 
 
 def traced(rows: list[tuple[int, int]], batch_rows: int, chunk_rows: int) -> list[dict[str, Any]]:
@@ -219,10 +251,13 @@ def test_a_source_is_read_by_the_subtask_that_the_range_row_names() -> None:
     stage = plan_batch(flow.compile(3)).stages[0]
     assert isinstance(stage.tail, Emit)
     found: Counter[int] = Counter()
+    reports: list[TaskReport] = []
     for index in range(3):
         ids = iter([pa.RecordBatch.from_pydict({"id": [index]})])
-        for batch in task_of(stage, JOB, {})(ids):
+        for batch in task_of(stage, JOB, {}, report=reports.append)(ids):
             for rows in stage.tail.wire.decode(batch):
                 assert rows.owner == index
                 found.update(rows.batch["id"].to_pylist())
     assert found == Counter(range(1_000))
+    assert sum(report.rows_out.get("numbers", 0) for report in reports) == 1_000
+    assert sum(report.rows_read for report in reports) == sum(report.rows_written for report in reports) == 1_000

@@ -1,5 +1,6 @@
 """Every refusal as RFC 9457 `application/problem+json`, with a stable code and a pointer to the field at fault."""
 
+import re
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -9,7 +10,9 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions
+from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.reverse import reverse
 from rest_framework.views import set_rollback
 
 from console.accounts.middleware import request_id_of
@@ -17,6 +20,7 @@ from console.accounts.refusals import Refused
 
 MEDIA_TYPE = "application/problem+json"
 _AWAY_RETRY_S = 2
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,19}")  #: RFC 9110 allows more; anything else may be a token by itself
 
 
 def handler(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -37,7 +41,17 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
         error = exceptions.NotFound(*error.args)
     elif isinstance(error, PermissionDenied):
         error = exceptions.PermissionDenied(*error.args)
+    elif isinstance(error, exceptions.NotAuthenticated):
+        error.detail = exceptions.ErrorDetail(_how_to_sign_in(context["request"]), error.default_code)
     return _from_drf(error, request_id) if isinstance(error, exceptions.APIException) else None
+
+
+def _how_to_sign_in(request: Request) -> str:
+    """Which scheme the API takes. Another that was sent is named, if more follows: alone it may be the token."""
+    scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+    is_other = bool(credentials) and _SCHEME.fullmatch(scheme) is not None
+    sent = f"The scheme {scheme} is not accepted. " if is_other else ""
+    return f"{sent}Send 'Authorization: Bearer <token>'; POST {reverse('api:login')} issues a token."
 
 
 def problem(

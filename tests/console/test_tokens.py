@@ -16,10 +16,14 @@ from console.accounts.models import ApiToken, User
 LOGIN = {"username": "operator", "password": "a long enough one"}
 
 
-def signed_in(token: str) -> APIClient:
+def sending(authorization: str) -> APIClient:
     api = APIClient()
-    api.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+    api.credentials(HTTP_AUTHORIZATION=authorization)
     return api
+
+
+def signed_in(token: str) -> APIClient:
+    return sending(f"Bearer {token}")
 
 
 def everything_stored() -> str:
@@ -57,6 +61,32 @@ def test_a_wrong_or_revoked_token_is_401(operator: User, browser: Client) -> Non
     row = ApiToken.objects.get()
     assert browser.post(f"/admin/accounts/apitoken/{row.pk}/delete/", {"post": "yes"}).status_code == 302
     assert signed_in(token).get("/api/v1/jobs/").status_code == 401
+
+
+@pytest.mark.parametrize("scheme", ["Token", "Basic", "bearer-token"])
+def test_another_scheme_is_401_and_the_answer_names_the_one_to_use(operator: User, scheme: str) -> None:
+    token = tokens.issue(operator)
+    refused = sending(f"{scheme} {token}").get("/api/v1/jobs/")
+    assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
+    detail = refused.json()["detail"]
+    assert detail == (
+        f"The scheme {scheme} is not accepted. Send 'Authorization: Bearer <token>'; POST /api/v1/auth/token/ issues "
+        "a token."
+    )
+    assert refused.json()["code"] == "not-authenticated"
+
+
+@pytest.mark.parametrize("header", ["{}", "{} ", ""])
+def test_a_token_without_a_scheme_is_not_repeated(operator: User, header: str) -> None:
+    token = tokens.issue(operator)
+    refused = sending(header.format(token)).get("/api/v1/jobs/")
+    assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
+    assert refused.json()["detail"].startswith("Send 'Authorization: Bearer <token>'")
+    assert token not in refused.content.decode()
+
+
+def test_a_session_counts_whatever_scheme_a_proxy_has_passed_on(browser: Client) -> None:
+    assert browser.get("/api/v1/jobs/", headers={"Authorization": "Basic Z2F0ZTprZXk="}).status_code == 200
 
 
 def test_a_user_who_is_not_active_cannot_use_a_token(operator: User) -> None:

@@ -6,6 +6,7 @@ given to a stranger.
 """
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,6 +20,17 @@ import psutil
 
 _KILL_PATIENCE_S = 10.0
 _TAIL_BYTES = 8192
+#: What a JVM and Spark write at each start, whatever happens afterwards.
+_STARTUP = re.compile(
+    r"^WARNING: Using incubator modules: "
+    r"|^Using Spark's default log4j profile: "
+    r"|^Setting (?:default|Spark) log level to "
+    r"|^To adjust logging level use sc\.setLogLevel"
+    r"| WARN NativeCodeLoader: Unable to load native-hadoop library "
+    r"| WARN Utils: Your hostname, .* resolves to a loopback address"
+    r"| WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address"
+    r"| WARN SparkConf: Note that spark\.local\.dir will be overridden by "
+)
 
 
 class Child:
@@ -83,12 +95,13 @@ class Child:
         return self._process.returncode
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines that this child wrote to its log."""
+        """The last lines that this child wrote to its log, without those that Spark writes whenever it starts."""
         with self._log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             start = self._log_start if self._log_start <= end else 0  # the log was rotated meanwhile
             log.seek(max(start, end - _TAIL_BYTES))
-            return log.read().decode(errors="replace").splitlines()[-lines:]
+            written = log.read().decode(errors="replace").splitlines()
+        return [line for line in written if not _STARTUP.search(line)][-lines:]
 
 
 def describe_exit(code: int) -> str:

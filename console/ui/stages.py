@@ -13,6 +13,7 @@ import structlog
 from console.jobs.models import Run, StageState, StandingStage
 from console.ui import formats
 from console.ui.formats import Quantity
+from console.ui.status import NOT_STARTED
 
 log = structlog.get_logger(__name__)
 
@@ -44,16 +45,17 @@ class StageView:
 
 
 def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[StageView, ...]:
-    return tuple(_view(stage) for stage in stages)
+    is_over = run is not None and run.is_terminal
+    return tuple(_view(stage, is_over=is_over) for stage in stages)
 
 
-def _view(stage: StandingStage) -> StageView:
-    """The figures stay when it has ended; but nothing flows any more."""
+def _view(stage: StandingStage, *, is_over: bool) -> StageView:
+    """The figures stay when it has ended; but nothing flows any more. `is_over`: its run has ended."""
     is_running = stage.state == StageState.RUNNING
     shown = [one for one in _report(stage).figures if is_running or one.kind != "rate"]
     return StageView(
         operator=stage.operator,
-        state=stage.state,
+        state=NOT_STARTED if is_over and stage.state == StageState.WAITING else stage.state,
         deaths=stage.deaths,
         note=_note(stage),
         reported_at=stage.live_at,

@@ -104,8 +104,11 @@ ATTEMPT: Mapping[str, Status] = MappingProxyType(
     }
 )
 
+NOT_STARTED = "not_started"  #: a stage whose run ended before it
+
 STAGE: Mapping[str, Status] = MappingProxyType(
     {
+        NOT_STARTED: _status("ring", "Not started", Meaning.NEUTRAL),
         StageState.WAITING: _status("triangle", "Waiting for a place", Meaning.ATTENTION),
         StageState.STARTING: _status("half", "Starting", Meaning.BUSY),
         StageState.RUNNING: _status("disc", "Running", Meaning.OK),

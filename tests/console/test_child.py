@@ -34,3 +34,23 @@ def test_the_tail_is_there_after_the_log_was_rotated(tmp_path: Path) -> None:
         go.touch()
         assert child.wait(LIMIT_S)
         assert child.log_tail() == ["after"]
+
+
+def test_the_tail_leaves_out_what_spark_writes_at_each_start(tmp_path: Path) -> None:
+    """The lines of Spark 4 on Java 21. The log keeps them; other warnings stay in the tail."""
+    startup = [
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties",
+        'Setting default log level to "WARN".',
+        "To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).",
+        "26/11/22 20:53:11 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...",
+        'Setting Spark log level to "WARN".',
+        "26/11/22 20:53:11 WARN SparkConf: Note that spark.local.dir will be overridden by the value set",
+    ]
+    shown = ["26/11/22 20:53:12 WARN TaskSetManager: Lost task 0.0 in stage 1.0", "ValueError: no such table"]
+    log = tmp_path / "run.log"
+    program = f"print({chr(10).join([*startup, *shown])!r})"
+    with Child([sys.executable, "-c", program], log, stdin=subprocess.DEVNULL) as child:
+        assert child.wait(LIMIT_S)
+        assert child.log_tail() == shown
+    assert log.read_text().splitlines() == [*startup, *shown]

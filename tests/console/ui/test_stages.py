@@ -52,6 +52,14 @@ def test_the_death_of_the_process_before_is_not_that_of_the_one_that_runs(at_con
     assert "The process before: Its process ended with signal SIGKILL." in page(at_console, run)
 
 
+def test_a_stage_that_waited_when_its_run_ended_was_not_started(at_console: Client) -> None:
+    run = rows.run(rows.job(), "failed", failure={"code": "missing-table", "message": "there is no table orders"})
+    stage_of(run, state="waiting")
+    said = page(at_console, run)
+    assert "orders Not started" in said
+    assert "Waiting for a place" not in said
+
+
 def test_a_sentence_is_no_large_number(at_console: Client) -> None:
     run = rows.run(rows.job())
     figures = [{"label": "Back-pressure", "value": "the query waits", "kind": "text"}]

@@ -5,8 +5,9 @@ from typing import Any, cast
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from console.api.json_schema import without_references
 from console.checkpoints.models import ABORTED, Checkpoint, Status
-from console.jobs import services
+from console.jobs import job_settings, services
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
 from console.jobs.promises import promise_of
 from console.operations.models import OF_JOB, Operation
@@ -60,11 +61,24 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         )  # fmt: skip
 
 
+_SETTINGS = without_references(job_settings.SCHEMA)
+
+
+@extend_schema_field(_SETTINGS)
+class SettingsField(serializers.DictField):
+    """The settings of a version, to be given."""
+
+
+@extend_schema_field(_SETTINGS)
+class StoredSettingsField(serializers.JSONField):
+    """The settings of a version, with the defaults filled in."""
+
+
 class VersionRequest(StrictSerializer):
     parallelism = serializers.IntegerField()
     max_parallelism = serializers.IntegerField(required=False, allow_null=True, default=None)
     params = serializers.DictField()
-    settings = serializers.DictField(required=False)
+    settings = SettingsField(required=False)
 
 
 class PromiseSerializer(serializers.Serializer[Any]):
@@ -83,7 +97,7 @@ def _schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion)
 
 
 class VersionSerializer(serializers.ModelSerializer[JobVersion]):
-    settings = serializers.JSONField(read_only=True)
+    settings = StoredSettingsField(read_only=True)
     params = serializers.SerializerMethodField(
         help_text="Secrets are masked; a mask that is sent back keeps the secret."
     )
@@ -215,8 +229,16 @@ class ProblemField(serializers.Serializer[Any]):
     detail = serializers.CharField()
 
 
+class RejectionSerializer(serializers.Serializer[Any]):
+    """Why a version was rejected. `field` names the parameter or operator."""
+
+    code = serializers.CharField()
+    field = serializers.CharField(allow_blank=True)
+    detail = serializers.CharField()
+
+
 class Problem(serializers.Serializer[Any]):
-    """RFC 9457. `run` and `operation` are there where one stands in the way."""
+    """RFC 9457. `run` and `operation`: what stands in the way. `rejection`: of the version that was asked for."""
 
     type = serializers.CharField()
     title = serializers.CharField()
@@ -227,3 +249,4 @@ class Problem(serializers.Serializer[Any]):
     request_id = serializers.CharField()
     run = serializers.IntegerField(required=False)
     operation = serializers.CharField(required=False)
+    rejection = RejectionSerializer(required=False)

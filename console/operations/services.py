@@ -162,16 +162,27 @@ def _version(job: Job, version_id: int | None) -> JobVersion:
     if version_id is None:
         version = newest_ready(job)
         if version is None:
-            raise Conflict("no-ready-version", "The job has no version that is ready.", field="params.version")
+            newest = job.versions.order_by("-number").first()
+            raise _not_ready("no-ready-version", "The job has no version that is ready", newest)
         return version
     version = JobVersion.objects.filter(pk=version_id, job=job).first()
     if version is None:
         detail = f"params.version: this job has no version with the id {version_id}."
         raise Refused("unknown-version", detail, field="params.version")
     if version.state != VersionState.READY:
-        detail = f"params.version: version {version.number} is {version.state}."
-        raise Conflict("version-not-ready", detail, field="params.version")
+        raise _not_ready("version-not-ready", f"params.version: version {version.number} is {version.state}", version)
     return version
+
+
+def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
+    """With the rejection of `version`, where that is why: its code, the parameter or operator, and the reason."""
+    error = version.error if version is not None else None
+    if version is None or not isinstance(error, dict):
+        return Conflict(code, f"{detail}.", field="params.version")
+    rejection = {name: str(error.get(name) or "") for name in ("code", "field", "detail")}
+    why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))
+    whole = f"{detail}: version {version.number} was rejected with {rejection['code']}, {why}."
+    return Conflict(code, whole, field="params.version", rejection=rejection)
 
 
 def _check_parallelism(parallelism: int, version: JobVersion) -> None:

@@ -2,48 +2,16 @@
 
 from typing import Any
 
-import msgspec
 from django import forms
 
 from console.accounts.refusals import Refused
+from console.jobs import job_settings
 from console.jobs.models import JobVersion
 from console.jobs.services import DESCRIPTION_LENGTH_MAX, NAME_LENGTH_MAX
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
 from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
-from runtime.core.settings import JobSettings
 from runtime.redaction import masked
-
-SETTINGS_SCHEMA: Schema = msgspec.json.schema(JobSettings)
-
-_SETTINGS_HELP = {
-    "execution_mode": "Streaming takes checkpoints; batch runs a bounded job as a Spark plan; automatic is "
-    "batch where every source is bounded.",
-    "checkpoint_mode": "At least once: no channel waits for a barrier, and a restart may handle records again.",
-    "checkpoint_interval_ms": "From the start of one checkpoint to the start of the next.",
-    "checkpoint_timeout_ms": "A checkpoint that takes longer is given up.",
-    "min_pause_ms": "Left between a completed checkpoint and the next. A failed one is tried again at once, but once.",
-    "max_concurrent_checkpoints": "So many may be under way at once.",
-    "tolerable_failed_checkpoints": "More failures in a row restart the job. Empty: none ever does.",
-    "retained_checkpoints": "Completed checkpoints that are kept; savepoints are always kept.",
-    "restart_strategy": "After a failure: none, attempts at a fixed delay, or ever longer delays without end.",
-    "restart_attempts": "Fixed delay: failures in a row, without a completed checkpoint, before the run fails.",
-    "restart_delay_ms": "Fixed delay: waited before each new attempt.",
-    "restart_initial_backoff_ms": "Exponential delay: waited after the first failure.",
-    "restart_max_backoff_ms": "Exponential delay: never waited longer.",
-    "restart_backoff_multiplier": "Exponential delay: how much longer each failure makes it.",
-    "restart_reset_after_ms": "Exponential delay: running for so long without a failure begins anew.",
-    "restart_jitter": "Exponential delay: the part of it by which chance may change it.",
-    "on_corrupt_checkpoint": "When the newest checkpoint cannot be read: fail and name the one before, or restore that "
-    "one. Then output committed since is repeated: no longer exactly once.",
-    "heartbeat_timeout_ms": "A slot that is silent for so long is taken for dead.",
-    "slot_request_timeout_ms": "A new run waits so long for free slots, then it fails.",
-    "slot_replacement_timeout_ms": "A run that has lost slots waits so long for others. Empty: without end.",
-    "slot_start_timeout_ms": "From the start of the Spark tasks until every slot has connected.",
-    "slot_memory_mb": "A slot whose process uses more memory fails by name instead of taking its host down. At least "
-    "256; not in batch. Empty: no bound.",
-    "spark": 'Settings of the run\'s Spark application as JSON, such as {"spark.executor.memory": "2g"}.',
-}
 
 
 class JobForm(forms.Form):
@@ -81,10 +49,7 @@ class SchemaForm(forms.Form):
 
 class SettingsForm(SchemaForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(SETTINGS_SCHEMA, *args, **kwargs)
-        for name, text in _SETTINGS_HELP.items():
-            if name in self.fields:
-                self.fields[name].help_text = text
+        super().__init__(job_settings.SCHEMA, *args, **kwargs)
 
 
 class VersionForms:

@@ -33,31 +33,107 @@ class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults are those of a job that nobody has tuned."""
+    """Defaults are those of a job that nobody has tuned. Descriptions stand in the form and in the API's document."""
 
-    execution_mode: ExecutionMode = ExecutionMode.STREAMING
-    checkpoint_mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
-    checkpoint_interval_ms: Annotated[int, Meta(ge=100, le=86_400_000)] = 5000
-    checkpoint_timeout_ms: Annotated[int, Meta(ge=1000, le=86_400_000)] = 60_000
-    min_pause_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 500
-    max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100)] = 1
-    tolerable_failed_checkpoints: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None  #: None: as many as may come
-    retained_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 5
-    restart_strategy: Literal["none", "fixed_delay", "exponential_delay"] = "fixed_delay"
-    restart_attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
-    restart_delay_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1000
-    restart_initial_backoff_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1000
-    restart_max_backoff_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
-    restart_backoff_multiplier: Annotated[float, Meta(ge=1, le=100)] = 1.5
-    restart_reset_after_ms: Annotated[int, Meta(ge=1, le=2_592_000_000)] = 3_600_000
-    restart_jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
-    heartbeat_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 10_000
-    slot_request_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] = 300_000
-    slot_replacement_timeout_ms: Annotated[int, Meta(ge=1000, le=604_800_000)] | None = None  #: None: without end
-    slot_start_timeout_ms: Annotated[int, Meta(ge=1000, le=3_600_000)] = 120_000
-    slot_memory_mb: Annotated[int, Meta(ge=256, le=1_048_576)] | None = None  #: None: as much as the host has
-    spark: dict[str, str] = {}  #: of the run's Spark application; `spark_settings` refuses what would break it
+    execution_mode: Annotated[
+        ExecutionMode,
+        Meta(
+            description="Streaming takes checkpoints; batch runs a bounded job as a Spark plan; automatic is "
+            "batch where every source is bounded."
+        ),
+    ] = ExecutionMode.STREAMING
+    checkpoint_mode: Annotated[
+        CheckpointMode,
+        Meta(description="At least once: no channel waits for a barrier, and a restart may handle records again."),
+    ] = CheckpointMode.EXACTLY_ONCE
+    checkpoint_interval_ms: Annotated[
+        int, Meta(ge=100, le=86_400_000, description="From the start of one checkpoint to the start of the next.")
+    ] = 5000
+    checkpoint_timeout_ms: Annotated[
+        int, Meta(ge=1000, le=86_400_000, description="A checkpoint that takes longer is given up.")
+    ] = 60_000
+    min_pause_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=86_400_000,
+            description="Left between a completed checkpoint and the next. "
+            "A failed one is tried again at once, but once.",
+        ),
+    ] = 500
+    max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100, description="So many may be under way at once.")] = 1
+    tolerable_failed_checkpoints: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="More failures in a row restart the job. Empty: none ever does."),
+    ] = None
+    retained_checkpoints: Annotated[
+        int, Meta(ge=1, le=1000, description="Completed checkpoints that are kept; savepoints are always kept.")
+    ] = 5
+    restart_strategy: Annotated[
+        Literal["none", "fixed_delay", "exponential_delay"],
+        Meta(description="After a failure: none, attempts at a fixed delay, or ever longer delays without end."),
+    ] = "fixed_delay"
+    restart_attempts: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Fixed delay: failures in a row, without a completed checkpoint, before the run fails.",
+        ),
+    ] = 10
+    restart_delay_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="Fixed delay: waited before each new attempt.")
+    ] = 1000
+    restart_initial_backoff_ms: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="Exponential delay: waited after the first failure.")
+    ] = 1000
+    restart_max_backoff_ms: Annotated[
+        int, Meta(ge=1, le=86_400_000, description="Exponential delay: never waited longer.")
+    ] = 60_000
+    restart_backoff_multiplier: Annotated[
+        float, Meta(ge=1, le=100, description="Exponential delay: how much longer each failure makes it.")
+    ] = 1.5
+    restart_reset_after_ms: Annotated[
+        int,
+        Meta(
+            ge=1, le=2_592_000_000, description="Exponential delay: running for so long without a failure begins anew."
+        ),
+    ] = 3_600_000
+    restart_jitter: Annotated[
+        float, Meta(ge=0, le=1, description="Exponential delay: the part of it by which chance may change it.")
+    ] = 0.1
+    on_corrupt_checkpoint: Annotated[
+        Literal["fail", "previous"],
+        Meta(
+            description="When the newest checkpoint cannot be read: fail and name the one before, or restore that "
+            "one. Then output committed since is repeated: no longer exactly once."
+        ),
+    ] = "fail"
+    heartbeat_timeout_ms: Annotated[
+        int, Meta(ge=1000, le=3_600_000, description="A slot that is silent for so long is taken for dead.")
+    ] = 10_000
+    slot_request_timeout_ms: Annotated[
+        int, Meta(ge=1000, le=604_800_000, description="A new run waits so long for free slots, then it fails.")
+    ] = 300_000
+    slot_replacement_timeout_ms: Annotated[
+        Annotated[int, Meta(ge=1000, le=604_800_000)] | None,
+        Meta(description="A run that has lost slots waits so long for others. Empty: without end."),
+    ] = None
+    slot_start_timeout_ms: Annotated[
+        int,
+        Meta(ge=1000, le=3_600_000, description="From the start of the Spark tasks until every slot has connected."),
+    ] = 120_000
+    slot_memory_mb: Annotated[
+        Annotated[int, Meta(ge=256, le=1_048_576)] | None,
+        Meta(
+            description="A slot whose process uses more memory fails by name instead of taking its host down. At least "
+            "256; not in batch. Empty: no bound."
+        ),
+    ] = None
+    spark: Annotated[
+        dict[str, str],
+        Meta(description='Settings of the run\'s Spark application as JSON, such as {"spark.executor.memory": "2g"}.'),
+    ] = {}
 
     def __post_init__(self) -> None:
         """Raises ValueError where settings contradict each other."""

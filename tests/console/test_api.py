@@ -18,6 +18,7 @@ from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import settlement
 from console.operations.models import Operation
 from runtime.core.lifecycle import RunState
+from runtime.core.settings import JobSettings
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
 
 
@@ -377,6 +378,27 @@ def test_the_openapi_document_names_every_route(api: APIClient, routes: dict[str
         "422",
     }
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+
+
+def test_the_openapi_document_lists_the_settings_of_a_version(api: APIClient) -> None:
+    """All of them, from their one definition: type, bounds, default and what each does; nothing is referred to."""
+    document = api.get("/api/v1/schema/?format=json").json()
+    for component in ("VersionRequestRequest", "Version"):
+        settings = document["components"]["schemas"][component]["properties"]["settings"]
+        assert settings["properties"].keys() == set(JobSettings.__struct_fields__)
+        for name, one in settings["properties"].items():
+            assert one["description"], name
+            assert one.keys() & {"type", "enum", "anyOf"}, name
+        assert settings["properties"]["checkpoint_interval_ms"] == {
+            "type": "integer",
+            "minimum": 100,
+            "maximum": 86_400_000,
+            "default": 5000,
+            "description": "From the start of one checkpoint to the start of the next.",
+        }
+        assert settings["properties"]["execution_mode"]["enum"] == ["automatic", "batch", "streaming"]
+        assert settings["properties"]["tolerable_failed_checkpoints"]["anyOf"][-1] == {"type": "null"}
+        assert "$ref" not in str(settings)
 
 
 def test_the_page_of_the_api_has_nothing_inline(browser: Client) -> None:

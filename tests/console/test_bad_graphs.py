@@ -55,6 +55,24 @@ def test_an_invalid_graph_rejects_the_version_by_operator(
     check_problem(started, 409, "no-ready-version", "/params/version")
 
 
+def test_a_source_without_an_end_is_refused_in_batch_before_anything_starts(api: APIClient, bad: Job) -> None:
+    """S0-05: the version is rejected by the source, and a start is refused with that reason."""
+    accepted = asked(api, bad, "endless", settings={"execution_mode": "batch"})
+    compile_version(accepted.json()["id"])
+    rejection = {
+        "code": "unbounded-in-batch",
+        "field": "numbers",
+        "detail": "BATCH reads bounded sources: this one has no end",
+    }
+    assert api.get(accepted["Location"]).json()["error"] == rejection
+    for params, code in (({}, "no-ready-version"), ({"version": accepted.json()["id"]}, "version-not-ready")):
+        started = api.post(f"/api/v1/jobs/{bad.pk}/operations/", {"kind": "start", "params": params})
+        body = check_problem(started, 409, code, "/params/version")
+        assert body["rejection"] == rejection
+        assert "was rejected with unbounded-in-batch, numbers: BATCH reads bounded sources" in body["detail"]
+    assert not bad.runs.exists()
+
+
 def test_the_same_pipeline_without_fault_is_ready(api: APIClient, bad: Job) -> None:
     accepted = asked(api, bad, "nothing")
     compile_version(accepted.json()["id"])

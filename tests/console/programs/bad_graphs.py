@@ -14,7 +14,7 @@ from runtime.pipelines import Pipeline, PipelineContext
 class Params(msgspec.Struct):
     """`how`: what is wrong."""
 
-    how: Literal["duplicate-uid", "parallelism", "no-sink", "cycle", "open-loop", "nothing"]
+    how: Literal["duplicate-uid", "parallelism", "no-sink", "cycle", "open-loop", "endless", "nothing"]
 
 
 def same(batch: Any) -> Any:
@@ -23,7 +23,7 @@ def same(batch: Any) -> Any:
 
 def build(params: Params, _: PipelineContext) -> Dataflow:
     flow = Dataflow("bad")
-    numbers = flow.source("numbers", SequenceSource(rows=10))
+    numbers = flow.source("numbers", SequenceSource(rows=None if params.how == "endless" else 10))
     if params.how == "parallelism":
         numbers = numbers.map_batches("narrow", same, parallelism=-1)
     if params.how == "duplicate-uid":

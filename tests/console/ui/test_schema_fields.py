@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from django import forms
 
-from console.ui.forms import SETTINGS_SCHEMA, SchemaForm, SettingsForm
+from console.jobs import job_settings
+from console.ui.forms import SchemaForm, SettingsForm
 from console.ui.schema_fields import JsonChoiceField
 from tests.console.ui.rows import SCHEMA
 
@@ -95,4 +96,4 @@ def test_settings_are_drawn_from_their_struct_with_bounds_and_help() -> None:
     assert isinstance(interval, forms.IntegerField)
     assert (interval.initial, interval.min_value) == (5000, 100)
     assert all(field.help_text for field in form.fields.values())
-    assert SETTINGS_SCHEMA
+    assert list(form.fields) == list(job_settings.SCHEMA["$defs"]["JobSettings"]["properties"])

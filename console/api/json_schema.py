@@ -1,0 +1,20 @@
+"""A JSON schema within the API's document, where references into the schema itself would lead nowhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def without_references(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """`schema` with its own definitions in place. What stands beside a reference wins; titles of types go."""
+    return _inlined(schema, schema.get("$defs", {}))
+
+
+def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
+    if isinstance(part, list):
+        return [_inlined(item, definitions) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    name = str(part.get("$ref", "")).rpartition("/")[2]
+    whole = {**definitions.get(name, {}), **part}
+    dropped = ("$ref", "$defs", "title")
+    return {key: _inlined(value, definitions) for key, value in whole.items() if key not in dropped}

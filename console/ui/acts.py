@@ -65,14 +65,11 @@ class Confirmation:
     repeats: bool = False  #: repeated output has to be accepted
 
 
-def buttons(job_id: int, acts: Iterable[Act], *, start_repeats: bool, goes_on: bool) -> tuple[Button, ...]:
-    """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel.
-
-    A restore is suggested where the job `goes_on`, a start where it repeats no output. A job that has finished needs
-    neither.
-    """
+def buttons(
+    job_id: int, acts: Iterable[Act], *, start_repeats: bool, suggested: OperationKind | None
+) -> tuple[Button, ...]:
+    """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel."""
     enabled = {act.act: act.enabled for act in acts}
-    primary = _K.RESTORE if goes_on else None if start_repeats else _K.START
     return tuple(
         Button(
             kind=kind.value,
@@ -80,7 +77,7 @@ def buttons(job_id: int, acts: Iterable[Act], *, start_repeats: bool, goes_on: b
             url=reverse(f"ui:{kind.value}", args=[job_id]),
             asks=kind not in _AT_ONCE or (kind is _K.START and start_repeats),
             enabled=enabled[kind],
-            primary=kind is primary and enabled[kind],
+            primary=kind is suggested and enabled[kind],
         )
         for kind, label in LABELS.items()
     )

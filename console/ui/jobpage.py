@@ -21,6 +21,7 @@ from console.ui.attention import Attention, warnings
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import BatchLive, Live
 from console.ui.paging import Paged, by_number
+from console.ui.remedies import Suggestion, suggestion_for
 from console.ui.schema_fields import written
 from console.ui.stages import StageView, stage_views
 from console.ui.strip import DRAWN, Strip, strip
@@ -67,16 +68,21 @@ class JobView:
     picture: GraphPicture | None
     strip: Strip | None
     checkpoints: Paged[Checkpoint]
-    newest: Checkpoint | None  #: the newest from which a run has something to do
     buttons: tuple[acts.Button, ...]
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
+    suggestion: Suggestion | None  #: after a failure
     warnings: tuple[Attention, ...]
     stages: tuple[StageView, ...]  #: that stand beside the run
     params: tuple[tuple[str, str], ...]  #: of the version, as its form names them
     promise: Promise | None  #: from end to end; None while it is not known
     settled: bool
+
+    @property
+    def shows_spark_ui(self) -> bool:
+        """Whether Spark's UI of the run lives: its context goes with the attempt."""
+        return self.run is not None and self.run.run_state in FLOWING
 
     @property
     def has_checkpoints(self) -> bool:
@@ -93,6 +99,8 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
     shown = by_number(table, before, TABLE_ROWS)
     show_progress(numbers, shown.rows)
     newest, schema = selectors.continuable(page.job).first(), _schema(page.job.pipeline)
+    failure = failure_of(run, schema)
+    suggestion = suggestion_for(run, failure.code, newest, page.newest_version) if run and failure else None
     return JobView(
         page=page,
         run=run,
@@ -100,11 +108,13 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         picture=draw(graph, numbers, now) if graph else None,
         strip=strip(columns),
         checkpoints=shown,
-        newest=newest,
-        buttons=acts.buttons(page.job.pk, page.acts, start_repeats=page.start_repeats, goes_on=_goes_on(run, newest)),
+        buttons=acts.buttons(
+            page.job.pk, page.acts, start_repeats=page.start_repeats, suggested=_suggested(page, newest, suggestion)
+        ),
         reasons=acts.reasons(page.acts),
         wanted=wanted(run, page.active),
-        failure=failure_of(run, schema),
+        failure=failure,
+        suggestion=suggestion,
         warnings=warnings(run, now),
         stages=stage_views(run, page.stages),
         params=_params(page.version, schema),
@@ -182,9 +192,18 @@ def show_progress(numbers: Live, rows: Sequence[Checkpoint]) -> None:
             row.acknowledged, row.subtasks = under_way.acknowledged, under_way.subtasks
 
 
-def _goes_on(run: Run | None, newest: Checkpoint | None) -> bool:
-    """Whether a restore is what follows: not after the job has finished, nor if nothing is left to do."""
-    return newest is not None and run is not None and run.run_state is not RunState.FINISHED
+def _suggested(page: JobPage, newest: Checkpoint | None, suggestion: Suggestion | None) -> OperationKind | None:
+    """What mends a failure; else a restore where the job goes on, or a start. None: a start would repeat output.
+
+    A job that has finished does not go on, and a run in BATCH begins from empty state.
+    """
+    run = page.run
+    if suggestion is not None:
+        act = suggestion.act
+    else:
+        goes_on = run is not None and run.run_state is not RunState.FINISHED and not run.version.is_batch
+        act = OperationKind.RESTORE if newest is not None and goes_on else OperationKind.START
+    return None if act is OperationKind.START and page.start_repeats else act
 
 
 def _schema(pipeline: str) -> Schema:

@@ -400,8 +400,9 @@ class Attempt:
             self._epochs.on_recorded(manifest)
         except (WeirError, OSError) as error:
             detail = f"checkpoint {manifest.checkpoint} cannot be committed: {error}"
-            final = isinstance(error, JobRejected)
-            failed = Outcome(OutcomeKind.FAILED, detail, final=final, outage=is_outage(error), intact=True)
+            code = error.code if isinstance(error, JobRejected) else ""
+            outage = is_outage(error)
+            failed = Outcome(OutcomeKind.FAILED, detail, final=bool(code), outage=outage, code=code, intact=True)
             self._post(partial(self._end, failed))
             self._uncommitted = manifest.checkpoint
 

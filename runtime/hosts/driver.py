@@ -162,7 +162,7 @@ class JobMaster:
             check_roots(self._config.job)  # a folder may have become a link since the attempt before
             restored = self._restore()
         except JobRejected as error:
-            return Outcome(OutcomeKind.FAILED, str(error), final=True)
+            return Outcome(OutcomeKind.FAILED, str(error), final=True, code=error.code)
         except CorruptState as error:
             return Outcome(OutcomeKind.FAILED, str(error), damaged=error.file)
         except (WeirError, OSError) as error:

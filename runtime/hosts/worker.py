@@ -431,7 +431,7 @@ class Slot:
                 story=[line[:500] for line in story[-20:]],
                 damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
                 error=_sendable(fingerprint(error)),
-                code=SLOT_OUT_OF_MEMORY if isinstance(error, SlotOutOfMemory) else "",
+                code=_failure_code(error),
                 outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
             )
         )
@@ -460,6 +460,12 @@ def _sendable(text: str) -> str:
 def _is_final(error: BaseException) -> bool:
     """Whether trying again cannot help: that is for the cause to say, whichever operator met it."""
     return isinstance(_cause(error), DataRejected | JobRejected)
+
+
+def _failure_code(error: BaseException) -> str:
+    if isinstance(error, SlotOutOfMemory):
+        return SLOT_OUT_OF_MEMORY
+    return cause.code if isinstance(cause := _cause(error), JobRejected) else ""
 
 
 def _cause(error: BaseException) -> BaseException | None:

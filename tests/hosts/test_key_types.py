@@ -70,7 +70,7 @@ def test_a_job_whose_key_column_became_another_is_refused_by_name(tmp_path: Path
     with running(job(make(total=40, kind=pa.float64()), tmp_path / "out").compile(2), tmp_path / "state", again) as run:
         run.join()
     assert again.failure is not None
-    assert again.failure["code"] == "final"
+    assert again.failure["code"] == "key-type-changed"
     where = "checkpoint" if make is Described else "state"
     assert f"key column 'key' is float in the {where} and double in the" in again.failure["message"]
     assert "counts" in again.failure["message"]

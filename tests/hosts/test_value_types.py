@@ -59,7 +59,7 @@ def test_a_job_whose_aggregated_column_became_another_is_refused_before_any_slot
     with running(job(source, tmp_path / "out").compile(2), tmp_path / "state", again) as run:
         run.join()
     assert again.failure is not None
-    assert again.failure["code"] == "final"
+    assert again.failure["code"] == "state-type-changed"
     wanted = "state column 'aggregates.most:max' is int64 in the checkpoint and double in the job"
     assert wanted in again.failure["message"]
     assert "largest" in again.failure["message"]

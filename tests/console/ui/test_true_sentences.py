@@ -87,7 +87,7 @@ def test_the_question_before_a_start_offers_no_drained_savepoint(at_console: Cli
 
 def test_a_failure_does_not_point_to_a_drained_savepoint(at_console: Client, drained: Run) -> None:
     Checkpoint.objects.filter(number=11).update(discarded_at=timezone.now())
-    rows.run(drained.job, "failed", failure={"code": "x", "message": "the disk is full"})
+    rows.run(drained.job, "failed", failure={"code": "attempt-failed", "message": "the disk is full"})
     said = blocks.text(at_console.get(f"/jobs/{drained.job_id}/"))
     assert "Restore from savepoint 12" not in said
     assert "start the job again" in said

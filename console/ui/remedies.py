@@ -1,0 +1,89 @@
+"""What mends a failed run, by the code of its failure: what its page suggests to do next.
+
+A code that is not in the table is one of `JobRejected`: of the author's graph, parameters, code or data. A restore
+alone meets it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import JobVersion, Run, VersionState
+from console.operations.models import OperationKind
+
+
+class Remedy(StrEnum):
+    """The first thing to do."""
+
+    AGAIN = "again"  #: the cause may be gone: go on from the newest checkpoint
+    OUTSIDE = "outside"  #: put right what the message names, outside of the job
+    VERSION = "version"  #: make a new version, or mend the input
+    CHECKPOINT = "checkpoint"  #: restore another checkpoint
+    EMPTY = "empty"  #: start from empty state
+
+
+_CODES: Mapping[Remedy, tuple[str, ...]] = {
+    Remedy.AGAIN: (
+        "attempt-failed", "batch-failed", "commit-failed", "master-died", "spark-unavailable", "splits-missing",
+        "stage-died", "unknown",
+    ),
+    Remedy.OUTSIDE: (
+        "bad-environment", "bad-manifest-key", "broken-pipeline", "folder-not-shared", "missing-file",
+        "missing-package", "missing-table", "no-slots", "path-not-allowed", "unknown-pipeline",
+    ),
+    Remedy.CHECKPOINT: (
+        "corrupt-state", "newer-format", "not-a-savepoint", "not-signed", "other-job", "savepoint-clash",
+    ),
+    Remedy.EMPTY: (
+        "epochs-out-of-step", "epochs-released", "input-changed", "input-replaced", "occupied", "other-epochs",
+    ),
+}  # fmt: skip
+REMEDIES: Mapping[str, Remedy] = MappingProxyType({code: remedy for remedy, codes in _CODES.items() for code in codes})
+
+
+def remedy_of(code: str) -> Remedy:
+    return REMEDIES.get(code, Remedy.VERSION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """What to do after a failure.
+
+    Args:
+        checkpoint: to restore from, after the remedy; None: start.
+        version: a newer one that is ready, where a new version is the remedy.
+    """
+
+    remedy: Remedy
+    checkpoint: Checkpoint | None
+    version: JobVersion | None
+
+    @property
+    def act(self) -> OperationKind | None:
+        """The act that may follow now. None: a new version comes first."""
+        if self.remedy is Remedy.VERSION and self.version is None:
+            return None
+        return OperationKind.START if self.checkpoint is None else OperationKind.RESTORE
+
+
+def suggestion_for(run: Run, code: str, newest: Checkpoint | None, newest_version: JobVersion | None) -> Suggestion:
+    """What to do after `run` has failed with `code`. `newest`: the newest checkpoint from which the job could go on.
+
+    A run that was refused before it had completed a checkpoint is asked for again as it was: a start stays a start.
+    """
+    remedy = remedy_of(code)
+    was_restored = run.restore_checkpoint_id is not None or bool(run.restore_path)
+    goes_on = newest is not None and (newest.run_id == run.pk or was_restored)
+    may_restore = not run.version.is_batch and remedy is not Remedy.EMPTY
+    repeats = remedy in (Remedy.OUTSIDE, Remedy.VERSION)
+    return Suggestion(
+        remedy=remedy,
+        checkpoint=newest if may_restore and (goes_on or not repeats) else None,
+        version=newest_version if remedy is Remedy.VERSION and _is_newer(newest_version, run.version) else None,
+    )
+
+
+def _is_newer(newest: JobVersion | None, than: JobVersion) -> bool:
+    return newest is not None and newest.state == VersionState.READY and newest.number > than.number

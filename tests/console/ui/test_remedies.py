@@ -1,0 +1,130 @@
+"""What the page of a failed run suggests, by the code of its failure."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from django.test import Client
+
+from console.checkpoints.models import Checkpoint
+from console.jobs.models import JobVersion, Run
+from console.operations.models import OperationKind
+from console.ui.remedies import REMEDIES, Remedy, remedy_of, suggestion_for
+from tests.console.ui import blocks, rows
+
+ROOT = Path(__file__).resolve().parents[3]
+BATCH = {"graph": {**rows.GRAPH, "mode": "batch"}}
+
+
+def codes_in(*folders: str) -> tuple[set[str], set[str]]:
+    """The codes of `JobRejected` in the sources, and other literals that are called a code."""
+    refusals, others = set[str](), set[str]()
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                refusals |= _text(node.args[0]) if name == "JobRejected" and node.args else set()
+                others |= _text(node.args[0]) if name in ("StageError", "StageFailure") and node.args else set()
+                named = {text for word in node.keywords if word.arg == "code" for text in _text(word.value)}
+                (refusals if name == "Problem" else others).update(named)
+            elif isinstance(node, ast.Dict):
+                pairs = zip(node.keys, node.values, strict=True)
+                others |= {text for key, value in pairs if key and _text(key) == {"code"} for text in _text(value)}
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(getattr(target, "id", "") in ("CHANGED", "FAILED", "PROCESSING_TIME") for target in targets):
+                    refusals |= _text(node.value)
+    return refusals, others
+
+
+def _text(node: ast.expr) -> set[str]:
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+
+REFUSALS, OTHERS = codes_in("runtime", "spark_jobs", "console/jobs")
+
+
+def unsaved(*, restored: bool = False, batch: bool = False) -> tuple[Run, Checkpoint, JobVersion]:
+    """A run of version 1 that failed before it completed a checkpoint, one of an earlier run, and version 1."""
+    version = JobVersion(pk=1, number=1, state="ready", graph=BATCH["graph"] if batch else rows.GRAPH)
+    run = Run(pk=5, version=version, state="failed", restore_checkpoint_id=9 if restored else None)
+    return run, Checkpoint(pk=9, run_id=4, number=9), version
+
+
+def test_the_sources_have_the_codes_of_the_table() -> None:
+    assert {"missing-table", "unbounded-in-batch", "unmapped-state", "input-changed"} <= REFUSALS
+    assert {"master-died", "stage-died", "no-slots", "commit-failed", "corrupt-state"} <= OTHERS
+    assert REMEDIES.keys() - REFUSALS - OTHERS == {"attempt-failed", "batch-failed", "unknown"}
+
+
+def test_a_refusal_is_never_mended_by_an_older_checkpoint() -> None:
+    """A run that was refused before anything started: what it was refused for comes first."""
+    run, newest, version = unsaved()
+    for code in REFUSALS:
+        found = suggestion_for(run, code, newest, version)
+        assert found.remedy is not Remedy.AGAIN, code
+        assert found.act is not OperationKind.RESTORE or found.remedy is Remedy.CHECKPOINT, code
+        if found.remedy is Remedy.VERSION:
+            assert found.act is None, f"{code}: a new version comes first"
+
+
+def test_a_run_in_batch_is_never_restored() -> None:
+    run, newest, version = unsaved(batch=True)
+    for code in REFUSALS | OTHERS | REMEDIES.keys():
+        assert suggestion_for(run, code, newest, version).act is not OperationKind.RESTORE, code
+
+
+@pytest.mark.parametrize("code", ["attempt-failed", "master-died", "stage-died", "spark-unavailable", "commit-failed"])
+def test_what_may_be_gone_is_gone_on_from(code: str) -> None:
+    run, newest, version = unsaved()
+    assert suggestion_for(run, code, newest, version).act is OperationKind.RESTORE
+    assert suggestion_for(run, code, None, version).act is OperationKind.START
+
+
+def test_a_restore_that_was_refused_is_asked_for_again() -> None:
+    run, newest, version = unsaved(restored=True)
+    assert suggestion_for(run, "missing-table", newest, version).act is OperationKind.RESTORE
+    assert suggestion_for(run, "unmapped-state", newest, version).checkpoint is newest
+    newer = JobVersion(pk=2, number=2, state="ready")
+    assert suggestion_for(run, "unmapped-state", newest, newer).act is OperationKind.RESTORE
+
+
+def test_a_start_that_was_refused_follows_the_newer_version() -> None:
+    run, newest, _ = unsaved()
+    assert suggestion_for(run, "bad-path", newest, JobVersion(pk=2, number=2, state="rejected")).act is None
+    assert suggestion_for(run, "bad-path", newest, JobVersion(pk=2, number=2, state="ready")).act is OperationKind.START
+
+
+SAID = {
+    Remedy.AGAIN: "Restore from checkpoint 7, taken",
+    Remedy.OUTSIDE: "Put right what the message names, then start the job again.",
+    Remedy.VERSION: "Make a new version, or put right the input that the message names; then start it.",
+    Remedy.CHECKPOINT: "Restore another checkpoint or savepoint than the one that the message names.",
+    Remedy.EMPTY: "A restore meets the same again: start the job from empty state.",
+}
+CODES = dict(
+    zip(SAID, ("master-died", "missing-table", "unknown-column", "corrupt-state", "input-changed"), strict=True)
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("remedy", Remedy)
+def test_the_page_says_what_mends_the_failure(at_console: Client, remedy: Remedy) -> None:
+    """The run before has left a checkpoint. The one that failed was a start."""
+    code, job = CODES[remedy], rows.job()
+    rows.checkpoint(rows.run(job, "stopped"), 7)
+    rows.run(job, "failed", failure={"code": code, "message": "no such thing"})
+    assert remedy_of(code) is remedy
+    response = at_console.get(f"/jobs/{job.pk}/")
+    assert SAID[remedy] in blocks.text(response)
+    acts = blocks.live(response)["acts"]
+    assert ('primary" id="do-restore"' in acts) == (remedy in (Remedy.AGAIN, Remedy.CHECKPOINT))
+
+
+@pytest.mark.django_db
+def test_a_run_in_batch_that_failed_is_started_again(at_console: Client) -> None:
+    job = rows.job(version=BATCH)
+    rows.run(job, "failed", failure={"code": "batch-failed", "message": "there is no folder /in"})
+    response = at_console.get(f"/jobs/{job.pk}/")
+    assert "A run in BATCH begins anew: start the job again once the cause is gone." in blocks.text(response)
+    assert 'primary" id="do-start"' in blocks.live(response)["acts"]

@@ -235,11 +235,11 @@ class SparkLauncher(StandingLauncher):
         if is_local(settings.get("spark.master", "")):
             settings.set("spark.authenticate", "true")
         if self._spark_master.startswith("spark://"):
-            operators = _set_where_absent(settings, {**_CLUSTER_SETTINGS, **_UI_SETTINGS, **_addresses(self.host)})
+            operators = _set_where_absent(settings, {**_CLUSTER_SETTINGS, **UI_SETTINGS, **_addresses(self.host)})
             operators.setAll(list(self._settings.items()))
             settings.set("spark.cores.max", str(cores_for(slots, operators)))
         else:
-            settings.setAll(list(_UI_SETTINGS.items()))
+            settings.setAll(list(UI_SETTINGS.items()))
         if self.spans_hosts:
             _set_where_absent(settings, _EXECUTOR_SETTINGS)
         return settings
@@ -281,8 +281,8 @@ _CLUSTER_SETTINGS: Final = {
 #: which starts Python processes and reports on them; Spark's default is a heap of 1 GB, its minimum 450 MB. In the
 #: master's own JVM (`local[N]`) there are no executors.
 _EXECUTOR_SETTINGS: Final = {"spark.executor.memory": "512m"}
-#: On a cluster, where an operator has not set them otherwise.
-_UI_SETTINGS: Final = {
+#: Of a context that runs a job. On a cluster, where an operator has not set them otherwise.
+UI_SETTINGS: Final = {
     "spark.ui.enabled": "true",
     "spark.ui.port": "0",
     "spark.ui.killEnabled": "false",  # runs are ended in the console, which then knows why

@@ -28,6 +28,7 @@ from runtime.hosts import logs
 from runtime.hosts.driver import Exit
 from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life
 from runtime.hosts.scribe import RETRY_S
+from runtime.hosts.spark import LOOPBACK, UI_SETTINGS
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres import RunRow
 from runtime.ports import SnapshotStore
@@ -77,6 +78,7 @@ class BatchMaster:
             may_end=self._ends,
         )
         self._progress: Progress | None = None
+        self._reporting = threading.Lock()  #: both threads report; the last report is the newest
         self._spark: SparkSession | None = None
         self._error: Exception | None = None
         self._leaving = threading.Lock()  #: either the end is recorded, or the run is left
@@ -164,14 +166,20 @@ class BatchMaster:
         """Nothing before the first stage begins: a master that only commits leaves the numbers of the one before."""
         if self._progress is None or not self._progress.has_begun:
             return
-        try:
-            live = self._progress.live()
-        except Exception as error:  # noqa: BLE001 - py4j: the context may be stopping
-            log.debug("no news of the stages", error=str(error))
-            return
-        live |= {"parallelism": self._run.job.graph.parallelism}
-        with suppress(EnvironmentFailure):
-            self._records.write_live(live)
+        with self._reporting:
+            try:
+                live = self._progress.live()
+            except Exception as error:  # noqa: BLE001 - py4j: the context may be stopping
+                log.debug("no news of the stages", error=str(error))
+                return
+            live |= {"parallelism": self._run.job.graph.parallelism, "spark_ui": self._ui_address}
+            with suppress(EnvironmentFailure):
+                self._records.write_live(live)
+
+    @property
+    def _ui_address(self) -> str:
+        """Where Spark shows the run while it lives."""
+        return "" if self._spark is None else str(self._spark.sparkContext.uiWebUrl or "")
 
     def _end(self) -> Exit:
         error = self._error
@@ -227,7 +235,9 @@ class BatchMaster:
 def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
     job, chosen = job_of(row), settings_of(row).spark
     settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
-    settings = replace(settings, extra={**settings.extra, **chosen})
+    settings = replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
+    if not settings.master.startswith("spark://"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
     records = records_of(row, run, token, url)
     master = BatchMaster(
         job=job,

@@ -70,6 +70,7 @@ def test_a_run_in_batch_ends_with_its_output_and_is_recorded_like_any_other(
     assert [stage["number"] for stage in batch["stages"]] == list(range(1, len(batch["stages"]) + 1))
     assert {stage["state"] for stage in batch["stages"]} == {"complete"}
     assert batch["stages"][-1]["records_written"] == len(words(tmp_path / "out"))
+    assert row["live"]["spark_ui"].startswith("http://127.0.0.1:")
     operators = row["live"]["operators"]
     assert {one["state"] for one in operators.values()} == {"finished"}
     assert max(one["records_in"] for one in operators.values()) == rows

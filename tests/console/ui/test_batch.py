@@ -61,7 +61,7 @@ def test_the_page_shows_stages_with_operators_tasks_records_and_duration(at_cons
     said = page(at_console, batch_run())
     assert "2 of at least 3 tasks done, 1 of 3 stages complete, 2 failed tries of tasks" in said
     assert "1 airlines complete 1 of 1 0 16 16 0.31 s" in said
-    assert "2 flights → prepared → join airlines active 1 2 84\u202f202 5\u202f412 –" in said
+    assert "2 flights → prepared → join airlines active 1 2 84 202 5 412 –" in said
     assert "3 window 1 day → parquet pending 0 of 2 – – – –" in said
 
 
@@ -75,9 +75,9 @@ def test_the_graph_shows_records_and_stages_and_invents_nothing(at_console: Clie
     assert (nodes["flights"].stage.number, nodes["flights"].tasks_width) == (2, 0.0)
     assert nodes["airlines"].tasks_width == nodes["airlines"].bar_width
     graph = blocks.live(at_console.get(f"/jobs/{batch_run().job_id}/"))["graph"]
-    assert "active: 1 tasks done" in graph
-    assert "pending: 0 of 2 tasks done" in graph
-    for word in ("watermark", "busy ", "/s", "no records flow"):
+    assert "active, tasks done: 1<" in graph
+    assert "pending, tasks done: 0 of 2" in graph
+    for word in ("watermark", "busy ", "k/s", "no records flow"):
         assert word not in graph
 
 
@@ -95,11 +95,20 @@ def test_the_commit_at_its_end_is_no_checkpoint(at_console: Client) -> None:
     committed(run)
     said = page(at_console, run)
     assert "Output committed" in said
-    for wrong in ("savepoint", "drain)", "takes no checkpoints. Its"):
+    for wrong in ("savepoint 1", "Savepoint 1", "(drain)", "takes no checkpoints. Its"):
         assert wrong not in said
     assert "none: batch" in blocks.text(at_console.get("/jobs/"))
     assert selectors.statistics(run.job).counts.completed == 0
     assert blocks.text(at_console.get(f"/jobs/{run.job_id}/checkpoints/")).count("Savepoint 1") == 0
+
+
+def test_spark_s_ui_is_linked_while_the_run_lives(at_console: Client) -> None:
+    numbers = {**NUMBERS, "spark_ui": "http://127.0.0.1:40123"}
+    job = batch_job()
+    run = rows.run(job, live=numbers)
+    assert 'href="http://127.0.0.1:40123"' in at_console.get(f"/jobs/{job.pk}/").content.decode()
+    Run.objects.filter(pk=run.pk).update(state="finished", ended_at=timezone.now())
+    assert "40123" not in at_console.get(f"/jobs/{job.pk}/").content.decode()
 
 
 def test_a_poll_brings_the_same_blocks_as_the_page(at_console: Client) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 def without_references(schema: Mapping[str, Any]) -> dict[str, Any]:
     """`schema` with its own definitions in place. What stands beside a reference wins; titles of types go."""
-    return _inlined(schema, schema.get("$defs", {}))
+    found: dict[str, Any] = _inlined(schema, schema.get("$defs", {}))
+    return found
 
 
 def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:

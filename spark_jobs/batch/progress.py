@@ -60,7 +60,8 @@ class Progress:
         """The live report of the run, for `RunRecords.write_live`. Records are those of tasks that have ended."""
         reports = self._reports.value
         done = Counter(stage for stage, _ in reports)
-        rows, operators = [], {}
+        rows: list[dict[str, Any]] = []
+        operators: dict[str, dict[str, Any]] = {}
         for stage in self._stages:
             own = [report for (number, _), report in reports.items() if number == stage.number]
             state = self._state(stage, done)

@@ -30,7 +30,8 @@ class Metrics:
     box_width: float = 204
     box_height: float = 128
     gap: float = 148  #: between two ranks, at most; holds an edge's label
-    least_gap: float = 92
+    least_gap: float = 84
+    wide_gap: float = 96  #: of a graph that does not fit into a wide page at all
     room: float = 1390  #: a wide page; gaps shrink to fit into it
     space: float = 32  #: between two boxes of one rank
     joint_height: float = 20
@@ -109,10 +110,10 @@ def _back_route(source: Box, target: Box, level: float) -> Route:
 
 
 def _fitted(sizes: Metrics, ranks: int) -> Metrics:
-    """Narrower gaps where the graph would not fit into a wide page otherwise."""
+    """Narrower gaps where the graph fits into a wide page with them."""
     free = sizes.room - 2 * sizes.margin - ranks * sizes.box_width
     gap = free / max(ranks - 1, 1)
-    return replace(sizes, gap=min(sizes.gap, max(sizes.least_gap, gap // 1)))
+    return replace(sizes, gap=min(sizes.gap, gap // 1) if gap >= sizes.least_gap else sizes.wide_gap)
 
 
 def _column(rank: int, sizes: Metrics) -> tuple[float, float]:

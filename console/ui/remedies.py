@@ -31,7 +31,7 @@ _CODES: Mapping[Remedy, tuple[str, ...]] = {
     ),
     Remedy.OUTSIDE: (
         "bad-environment", "bad-manifest-key", "broken-pipeline", "folder-not-shared", "missing-file",
-        "missing-package", "missing-table", "no-slots", "path-not-allowed", "unknown-pipeline",
+        "missing-package", "missing-table", "no-privilege", "no-slots", "path-not-allowed", "unknown-pipeline",
     ),
     Remedy.CHECKPOINT: (
         "corrupt-state", "newer-format", "not-a-savepoint", "not-signed", "other-job", "savepoint-clash",

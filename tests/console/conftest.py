@@ -156,6 +156,7 @@ def _no_throttle() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _cheap_passwords(settings: Settings) -> None:
-    """A good hash takes a quarter of a second, by design."""
+def _cheap_clients(settings: Settings) -> None:
+    """A good hash takes a quarter of a second, by design; to know all static files takes each new client as long."""
+    settings.WHITENOISE_AUTOREFRESH = True
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -11,6 +11,7 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink, ParquetWriter
 from runtime.core.checkpoint import CommitPermit
+from runtime.core.coordinator import CoordinatorSettings
 from runtime.core.lifecycle import RunState
 from runtime.core.restart import OUTAGE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 from runtime.dataflow import Dataflow
@@ -89,10 +90,11 @@ def test_the_last_output_of_a_drain_waits_for_its_folder(tmp_path: Path, monkeyp
     monkeypatch.setattr(driver, "COMMIT_PATIENCE_MS", 0)
     monkeypatch.setattr(driver, "PAUSE_SLICE_S", 0.02)
     source, output = Numbers(total=100, unbounded=True), tmp_path / "out"
-    with running(troubled(source, output).compile(1), tmp_path / "state") as run:
+    seldom = CoordinatorSettings(interval_ms=3_000, min_pause_ms=0)  # none may come, and fail, before the drain
+    with running(troubled(source, output).compile(1), tmp_path / "state", settings=seldom) as run:
         run.wait_for(lambda: len(committed(output)) == source.total * source.splits)
-        ReadOnlyCommitter.away.set()
         source_rows = committed(output)
+        ReadOnlyCommitter.away.set()
         run.ask("drain")
         run.wait_for(run.records.final_savepoint)
         ReadOnlyCommitter.away.clear()

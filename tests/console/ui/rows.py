@@ -28,6 +28,7 @@ SCHEMA: dict[str, Any] = {
 }
 PARAMS = {"input": "/data/flights", "output": "/data/delays", "max_disorder_ms": 3_600_000, "on_malformed": "fail"}
 
+RETAINED = 12  #: checkpoints that a history leaves in storage
 QUERIES = {
     "open windows by airline": "SELECT name AS airline, count(*) AS open_windows, sum(`flights:count`) AS flights\n"
     "FROM window_state GROUP BY name ORDER BY flights DESC",
@@ -190,7 +191,9 @@ OPERATORS = [
 ]
 
 
-def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "completed", **changes: Any) -> Checkpoint:
+def checkpoint(
+    of: Run, number: int, kind: str = "checkpoint", status: str = "completed", *, is_stored: bool = True, **changes: Any
+) -> Checkpoint:
     triggered = changes.pop("triggered_at", timezone.now() - timedelta(seconds=5))
     duration_ms = changes.pop("duration_ms", 312 if status == "completed" else None)
     done = status == "completed"
@@ -208,7 +211,7 @@ def checkpoint(of: Run, number: int, kind: str = "checkpoint", status: str = "co
         "finished_operators": ["airlines"] if done else [],
     }
     row = Checkpoint.objects.create(job=of.job, run=of, number=number, kind=kind, status=status, **{**given, **changes})
-    if done:
+    if done and is_stored:
         store(row)
     return row
 
@@ -228,7 +231,10 @@ def state_query(of: Checkpoint, state: str = "succeeded", **changes: Any) -> Sta
 
 
 def history(of: Run, upto: int = 214) -> list[Checkpoint]:
-    """Some sixty checkpoints as a day brings them: savepoints, two failures, a restart, one under way."""
+    """Some sixty checkpoints as a day brings them: savepoints, two failures, a restart, one under way.
+
+    The newest are in storage, and the savepoints.
+    """
     now, made = timezone.now(), []
     for number in range(upto - 62, upto):
         at = now - timedelta(seconds=5 * (upto - number))
@@ -242,7 +248,8 @@ def history(of: Run, upto: int = 214) -> list[Checkpoint]:
                                    detail="slot 1 was lost", **{**more, "duration_ms": None}))  # fmt: skip
             continue
         kind = "savepoint" if number in (upto - 40, upto - 6) else "checkpoint"
-        made.append(checkpoint(of, number, kind=kind, **more))
+        stored = kind == "savepoint" or number > upto - RETAINED
+        made.append(checkpoint(of, number, kind=kind, is_stored=stored, **more))
     made.append(checkpoint(of, upto, status="in_progress", triggered_at=now))
     return made
 

@@ -27,6 +27,7 @@ def test_java_options_of_an_operator_are_kept(tmp_path: Path) -> None:
     options = "-Dweir.probe=kept -XX:+UseParallelGC"
     (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {options}\n")
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path)}
+    environment.pop("JAVA_TOOL_OPTIONS", None)  # of the tests: with another collector
     done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True)
     probe, arguments = done.stdout.splitlines()
     assert probe == "kept"

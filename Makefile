@@ -10,7 +10,7 @@ JOBS ?= 3
 # Tests wait about as long as they compute, so more run at a time than there are cores; those of the slow suite compute.
 # Files begin in the order of their names: in the slow suite those that take longest come first.
 # A JVM of a test lives for seconds: the second compiler and parallel collectors would cost more than they save.
-TESTS = JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
+TESTS = env JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25
 
 # Checks read Django's settings and reach no server.
 CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=redis://127.0.0.1:1/0 \
@@ -41,11 +41,11 @@ logs: setup ## follow the logs of all processes
 	@exec $(BIN)/python -m stack logs
 
 test: setup-browser ## run the tests, on a real Postgres, Redis, Spark and Chromium (PYTEST="-k name": some of them)
-	@$(TESTS) $(PYTEST)
+	@exec $(TESTS) $(PYTEST)
 
 test-slow: JOBS = 2
 test-slow: setup-browser ## run the evidence that takes minutes: jobs on Spark executors, SIGKILL, several hosts, containers
-	@$(TESTS) -m slow $(PYTEST)
+	@exec $(TESTS) -m slow $(PYTEST)
 
 check: setup ## style, types, direction of imports, missing migrations
 	$(BIN)/ruff check

@@ -178,9 +178,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     feedback: tuple[Segment, ...] = ()
     key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
     value_types: dict[str, str] = {}  #: of value columns of keyed tables, as `state.column`; older manifests lack them
-    empty_tables: dict[
-        str, TableColumns
-    ] = {}  #: keyed states without rows, so without a file; older manifests lack them
+    empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows; older manifests lack them
 
     def segments(self) -> tuple[Segment, ...]:
         named = (*self.keyed.values(), *self.broadcast.values())

@@ -20,7 +20,7 @@ import structlog
 from runtime.connectors.commit_log import Epoch
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.errors import JobRejected, WeirError
-from spark_jobs.sinks.targets import DeliveredEpoch, Preparing, TargetAway
+from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,9 +69,8 @@ class Delivery:
         """
         self.release_delivered()
         self._show()
-        target: object = self._function  # mypy takes no Callable for a Preparing
-        if isinstance(target, Preparing):
-            self._reach(target.prepare, stopping)
+        if (prepare := getattr(self._function, "prepare", None)) is not None:
+            self._reach(prepare, stopping)
         while not stopping.is_set():
             if not self.deliver_next(stopping):
                 stopping.wait(POLL_S)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from runtime.errors import EnvironmentFailure, JobRejected
 
@@ -41,14 +40,6 @@ class DeliveredEpoch:
             raise JobRejected("written-twice", "function", detail)
         yield
         self._written.add(target)
-
-
-@runtime_checkable
-class Preparing(Protocol):
-    """A function of an `EpochStage` that looks at its target before the first epoch."""
-
-    def prepare(self) -> None:
-        """Raises: JobRejected if the target can never take an epoch, TargetAway if it cannot be reached now."""
 
 
 class TargetAway(EnvironmentFailure):

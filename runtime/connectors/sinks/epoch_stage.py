@@ -33,7 +33,8 @@ class EpochStage:
 
     Args:
         function: or a target; what it raises ends the stage's process. It must not keep the frame: the files of an
-            epoch are deleted once it has returned.
+            epoch are deleted once it has returned. Of an object, `check()` is called where the job is compiled, and
+            `prepare()` when the stage starts.
         max_backlog: while more epochs than this wait for the function, the sources of the job are not read.
         guarantee: of a function; "exactly-once" if it writes through targets only. A target has its own.
     """

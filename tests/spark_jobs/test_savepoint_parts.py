@@ -10,7 +10,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pyspark_weir import SavepointWriter
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.ids import Token
@@ -35,6 +34,7 @@ from spark_jobs.savepoints.tasks import _by_place, units_of
 from spark_jobs.state_rows import Opened, contents, find_state, rows
 from tests.hosts.jobs import Numbers, committed
 from tests.spark_jobs.visits import Seen, flow, visits
+from weir import SavepointWriter
 
 VISITS = visits(0, 400).combine_chunks().to_batches()[0]
 OPERATORS = {"seen": ("last", "recent", "pages", "_event_timers"), "totals": ("aggregates",),

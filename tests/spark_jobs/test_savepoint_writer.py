@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from pyspark_weir import SavepointWriter
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.envelope import FILE_NAME, opened
@@ -32,6 +31,7 @@ from spark_jobs.state_rows import find_state, open_checkpoint, rows
 from tests.hosts.live import running
 from tests.spark import ROOT
 from tests.spark_jobs.visits import VISITS, Remember, flow, outputs, put, visits
+from weir import SavepointWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

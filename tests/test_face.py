@@ -1,0 +1,91 @@
+"""The names that an author imports: complete, defined elsewhere, and loaded at their first use."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+import weir
+import weir.spi
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("django", "numpy", "pandas", "psycopg", "pyarrow", "pyspark")
+OWN = ("console", "pyspark_weir", "pyspark_weir_output", "runtime", "spark_jobs", "stack", "templates", "weir")
+#: They run a job or Spark, so they load all that it takes.
+RUNNING = {"BatchResult", "SavepointWriter", "WrittenSavepoint", "run_batch", "run_local"}
+
+
+def loaded(program: str, modules: tuple[str, ...]) -> list[str]:
+    """Which of `modules` a fresh interpreter has loaded after `program`."""
+    command = [sys.executable, "-c", f"import sys\n{program}\nprint([m for m in {modules!r} if m in sys.modules])"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names: list[str] = ast.literal_eval(done.stdout)
+    return names
+
+
+def test_the_import_loads_nothing_heavy() -> None:
+    assert loaded("import weir", (*HEAVY, "runtime", "spark_jobs")) == []
+
+
+def test_errors_and_restart_strategies_do_without_arrow() -> None:
+    assert loaded("import weir; weir.JobRejected, weir.FixedDelay", HEAVY) == []
+
+
+def test_what_builds_a_job_loads_neither_spark_nor_the_network() -> None:
+    """Slots are forked from a process that has imported pipelines: nothing there may have started threads."""
+    names = [name for name in weir.__all__ if name not in RUNNING]
+    program = f"import weir\nfor name in {names!r}: getattr(weir, name)"
+    assert loaded(program, ("pyspark", "pyarrow", "pyarrow._flight", "pyarrow.flight", "django")) == ["pyarrow"]
+
+
+@pytest.mark.parametrize("name", weir._HOMES)
+def test_a_name_is_that_of_the_module_that_defines_it(name: str) -> None:
+    found, home = getattr(weir, name), weir._HOMES[name]
+    assert found is getattr(import_module(home), name)
+    assert (found.__module__, found.__name__) == (home, name), "no second name for one thing"
+    assert found.__doc__, "help() describes it"
+
+
+def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
+    tree = ast.parse((ROOT / "weir/__init__.py").read_text())
+    imported = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname: node.module
+        for node in imported.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert seen == {**weir._HOMES, "spi": "weir"}
+
+
+def test_no_name_is_in_both_modules() -> None:
+    assert not set(weir.__all__) & set(weir.spi.__all__)
+    assert [name for name in weir.spi.__all__ if not hasattr(weir.spi, name)] == []
+
+
+def test_the_names_are_listed() -> None:
+    assert dir(weir) == sorted(weir.__all__)
+    assert weir.spi is sys.modules["weir.spi"]
+
+
+def test_the_interfaces_need_no_import_of_their_own() -> None:
+    assert loaded("import weir; weir.spi.SourceReader", ("weir.spi",)) == ["weir.spi"]
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match=r"module 'weir' has no attribute 'Datafolw'"):
+        getattr(weir, "Datafolw")  # noqa: B009 - a type checker refuses the attribute itself
+
+
+# ---------------------------------------------------------------- what else is installed
+
+
+def test_no_other_package_has_a_folder_of_one_of_our_names() -> None:
+    """Decision 0017: the wheel has names such as `console`; of two packages with one name, the later one wins."""
+    others = {name: set(packages_distributions().get(name, ())) - {"weir"} for name in OWN}
+    assert {name: packages for name, packages in others.items() if packages} == {}

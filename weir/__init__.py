@@ -1,0 +1,168 @@
+"""The names that the author of a job imports.
+
+    import weir
+
+    flow = weir.Dataflow("wordcount")
+    lines = flow.source("lines", weir.DirectorySource("/in", weir.LineFormat()))
+    counts = lines.key_by("line").aggregate("counts", {"count": weir.Count()})
+    counts.sink("out", weir.ParquetSink("/out"))
+
+`weir.spi` has the interfaces of sources, sinks and formats, for authors who write their own.
+
+`import weir` loads no other module. A name loads its home at its first use (PEP 562), so Arrow, Spark and the network
+code are loaded only by the names that need them. Every name is defined in one place and is public here only.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
+    from runtime.connectors.formats.csv import CsvFormat as CsvFormat
+    from runtime.connectors.formats.json_lines import JsonLinesFormat as JsonLinesFormat
+    from runtime.connectors.formats.lines import LineFormat as LineFormat
+    from runtime.connectors.formats.parquet import ParquetFormat as ParquetFormat
+    from runtime.connectors.sinks.discard import DiscardSink as DiscardSink
+    from runtime.connectors.sinks.epoch_stage import EpochStage as EpochStage
+    from runtime.connectors.sinks.parquet import ParquetSink as ParquetSink
+    from runtime.connectors.sinks.print import PrintSink as PrintSink
+    from runtime.connectors.sources.directory import DirectorySource as DirectorySource
+    from runtime.connectors.sources.parquet import ParquetSource as ParquetSource
+    from runtime.connectors.sources.sequence import SequenceSource as SequenceSource
+    from runtime.core.checkpoint import CheckpointMode as CheckpointMode
+    from runtime.core.coordinator import CoordinatorSettings as CoordinatorSettings
+    from runtime.core.restart import ExponentialDelay as ExponentialDelay
+    from runtime.core.restart import FixedDelay as FixedDelay
+    from runtime.core.restart import NoRestart as NoRestart
+    from runtime.dataflow import Dataflow as Dataflow
+    from runtime.dataflow import IterativeStream as IterativeStream
+    from runtime.dataflow import KeyedStream as KeyedStream
+    from runtime.dataflow import Stream as Stream
+    from runtime.errors import CorruptState as CorruptState
+    from runtime.errors import DataRejected as DataRejected
+    from runtime.errors import EnvironmentFailure as EnvironmentFailure
+    from runtime.errors import JobRejected as JobRejected
+    from runtime.errors import WeirError as WeirError
+    from runtime.hosts.local import run_local as run_local
+    from runtime.io.memory_records import MemoryRecords as MemoryRecords
+    from runtime.operators.aggregates import Count as Count
+    from runtime.operators.aggregates import CountIf as CountIf
+    from runtime.operators.aggregates import Max as Max
+    from runtime.operators.aggregates import Mean as Mean
+    from runtime.operators.aggregates import Min as Min
+    from runtime.operators.aggregates import Sum as Sum
+    from runtime.operators.functions import BroadcastState as BroadcastState
+    from runtime.operators.functions import RowCollector as RowCollector
+    from runtime.operators.keyed_state import KeyedListState as KeyedListState
+    from runtime.operators.keyed_state import MapState as MapState
+    from runtime.operators.plain_process import BroadcastProcessFunction as BroadcastProcessFunction
+    from runtime.operators.plain_process import ProcessFunction as ProcessFunction
+    from runtime.operators.plain_process import SubtaskContext as SubtaskContext
+    from runtime.operators.process import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
+    from runtime.operators.process import KeyedProcessFunction as KeyedProcessFunction
+    from runtime.operators.process import ProcessContext as ProcessContext
+    from runtime.operators.value_state import AggregatingState as AggregatingState
+    from runtime.operators.value_state import ReducingState as ReducingState
+    from runtime.operators.value_state import ValueState as ValueState
+    from runtime.pipelines import Pipeline as Pipeline
+    from runtime.pipelines import PipelineContext as PipelineContext
+    from runtime.ports import ListState as ListState
+    from spark_jobs.batch.run import BatchResult as BatchResult
+    from spark_jobs.batch.run import run_batch as run_batch
+    from spark_jobs.savepoints.writer import SavepointWriter as SavepointWriter
+    from spark_jobs.savepoints.writer import WrittenSavepoint as WrittenSavepoint
+    from spark_jobs.session import SparkSettings as SparkSettings
+    from spark_jobs.session import spark_session as spark_session
+    from spark_jobs.sinks.parquet_table import ParquetTable as ParquetTable
+    from spark_jobs.sinks.postgres_table import PostgresTable as PostgresTable
+    from spark_jobs.sinks.targets import DeliveredEpoch as DeliveredEpoch
+    from spark_jobs.sinks.targets import TargetAway as TargetAway
+    from spark_jobs.sources.stream import from_spark_stream as from_spark_stream
+    from spark_jobs.sources.table import from_spark as from_spark
+    from weir import spi as spi
+
+_HOMES = {
+    # A job and the pipeline that offers it
+    "Dataflow": "runtime.dataflow",
+    "Stream": "runtime.dataflow",
+    "KeyedStream": "runtime.dataflow",
+    "IterativeStream": "runtime.dataflow",
+    "Pipeline": "runtime.pipelines",
+    "PipelineContext": "runtime.pipelines",
+    # Aggregates of windows and running aggregates
+    "Count": "runtime.operators.aggregates",
+    "CountIf": "runtime.operators.aggregates",
+    "Sum": "runtime.operators.aggregates",
+    "Mean": "runtime.operators.aggregates",
+    "Min": "runtime.operators.aggregates",
+    "Max": "runtime.operators.aggregates",
+    # Functions with state and timers
+    "ProcessFunction": "runtime.operators.plain_process",
+    "BroadcastProcessFunction": "runtime.operators.plain_process",
+    "SubtaskContext": "runtime.operators.plain_process",
+    "KeyedProcessFunction": "runtime.operators.process",
+    "KeyedBroadcastProcessFunction": "runtime.operators.process",
+    "ProcessContext": "runtime.operators.process",
+    "RowCollector": "runtime.operators.functions",
+    "BroadcastState": "runtime.operators.functions",
+    "ListState": "runtime.ports",
+    "ValueState": "runtime.operators.value_state",
+    "ReducingState": "runtime.operators.value_state",
+    "AggregatingState": "runtime.operators.value_state",
+    "KeyedListState": "runtime.operators.keyed_state",
+    "MapState": "runtime.operators.keyed_state",
+    # Sources and formats
+    "DirectorySource": "runtime.connectors.sources.directory",
+    "ParquetSource": "runtime.connectors.sources.parquet",
+    "SequenceSource": "runtime.connectors.sources.sequence",
+    "from_spark": "spark_jobs.sources.table",
+    "from_spark_stream": "spark_jobs.sources.stream",
+    "CsvFormat": "runtime.connectors.formats.csv",
+    "JsonLinesFormat": "runtime.connectors.formats.json_lines",
+    "LineFormat": "runtime.connectors.formats.lines",
+    "ParquetFormat": "runtime.connectors.formats.parquet",
+    # Sinks
+    "ParquetSink": "runtime.connectors.sinks.parquet",
+    "PrintSink": "runtime.connectors.sinks.print",
+    "DiscardSink": "runtime.connectors.sinks.discard",
+    "EpochStage": "runtime.connectors.sinks.epoch_stage",
+    "ParquetTable": "spark_jobs.sinks.parquet_table",
+    "PostgresTable": "spark_jobs.sinks.postgres_table",
+    "DeliveredEpoch": "spark_jobs.sinks.targets",
+    "TargetAway": "spark_jobs.sinks.targets",
+    # A run in this process, and as a Spark plan
+    "run_local": "runtime.hosts.local",
+    "MemoryRecords": "runtime.io.memory_records",
+    "CoordinatorSettings": "runtime.core.coordinator",
+    "CheckpointMode": "runtime.core.checkpoint",
+    "NoRestart": "runtime.core.restart",
+    "FixedDelay": "runtime.core.restart",
+    "ExponentialDelay": "runtime.core.restart",
+    "run_batch": "spark_jobs.batch.run",
+    "BatchResult": "spark_jobs.batch.run",
+    "SparkSettings": "spark_jobs.session",
+    "spark_session": "spark_jobs.session",
+    # Savepoints made by Spark
+    "SavepointWriter": "spark_jobs.savepoints.writer",
+    "WrittenSavepoint": "spark_jobs.savepoints.writer",
+    # Errors
+    "WeirError": "runtime.errors",
+    "JobRejected": "runtime.errors",
+    "DataRejected": "runtime.errors",
+    "EnvironmentFailure": "runtime.errors",
+    "CorruptState": "runtime.errors",
+}
+
+__all__ = [*_HOMES, "spi"]  # noqa: PLE0604 - the keys are text
+
+if not TYPE_CHECKING:  # a type checker would take every name for known
+
+    def __getattr__(name: str) -> Any:
+        if name == "spi":
+            return import_module("weir.spi")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'weir' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return list(__all__)

@@ -1,0 +1,56 @@
+"""The interfaces of connectors, for authors who write a source, a sink or a format of their own.
+
+    class Numbers(weir.spi.SourceReader): ...
+
+- A source is a value that satisfies `Source`; it makes a `SourceReader` for each subtask. `DescribesColumns`,
+  `KnowsEventTime` and `ReleasesInput` are optional.
+- A sink is a value that satisfies `Sink`; it makes a `SinkWriter` for each subtask and a `SinkCommitter` (two-phase
+  commit).
+- A format satisfies `Format` and turns a file into `Chunk`s.
+- Connectors that read or write folders satisfy `UsesFolders` and use each folder through a `CheckedFolder`.
+
+All of them are pickled by cloudpickle and carried to the slots.
+"""
+
+from runtime.connectors.data_roots import CheckedFolder
+from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
+from runtime.core.checkpoint import CommitPermit
+from runtime.core.graph import Guarantee
+from runtime.core.ids import Token
+from runtime.ports import (
+    DescribesColumns,
+    KnowsEventTime,
+    OperatorContext,
+    ReleasesInput,
+    Sink,
+    SinkCommitter,
+    SinkWriter,
+    Source,
+    SourceReader,
+    StateStore,
+    UsesFolders,
+)
+from runtime.state.hashing import key_groups
+
+__all__ = [
+    "CheckedFolder",
+    "Chunk",
+    "CommitPermit",
+    "DescribesColumns",
+    "Format",
+    "Guarantee",
+    "KnowsEventTime",
+    "Malformed",
+    "MalformedFile",
+    "OperatorContext",
+    "ReleasesInput",
+    "Sink",
+    "SinkCommitter",
+    "SinkWriter",
+    "Source",
+    "SourceReader",
+    "StateStore",
+    "Token",
+    "UsesFolders",
+    "key_groups",
+]

@@ -1,8 +1,10 @@
 """The names that an author imports: complete, defined elsewhere, and loaded at their first use."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -82,10 +84,56 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
         getattr(weir, "Datafolw")  # noqa: B009 - a type checker refuses the attribute itself
 
 
+# ---------------------------------------------------------------- what authors read
+
+
+def snippets() -> Iterator[tuple[str, str]]:
+    """Python in the documents: where it stands, and the code."""
+    for document in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md")]):
+        for number, code in enumerate(re.findall(r"(?ms)^```python\n(.*?)^```", document.read_text())):
+            yield f"{document.relative_to(ROOT)}, snippet {number}", code
+
+
+def imports(code: str) -> set[str]:
+    """Modules of the project that `code` imports."""
+    found = [
+        name
+        for node in ast.walk(ast.parse(code))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    ]
+    return {name for name in found if name.split(".")[0] in OWN}
+
+
+def unknown_names(code: str) -> set[str]:
+    """Names that `code` takes from `weir` or `weir.spi` and that are not there."""
+    used = re.findall(r"\bweir\.(spi\.)?([A-Za-z]\w*)", code)
+    return {name for spi, name in used if name not in (weir.spi.__all__ if spi else weir.__all__)}
+
+
+def test_documents_show_the_names_of_weir_only() -> None:
+    shown = dict(snippets())
+    assert sum("weir." in code for code in shown.values()) >= 5, "there is something to check"
+    assert {place: imports(code) - {"weir"} for place, code in shown.items() if imports(code) - {"weir"}} == {}
+    assert {place: unknown_names(code) for place, code in shown.items() if unknown_names(code)} == {}
+
+
+@pytest.mark.parametrize("pipeline", sorted((ROOT / "spark_jobs/pipelines").glob("*.py")), ids=lambda path: path.stem)
+def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
+    """Beside `weir` it may use the data of the demo."""
+    demo = {"spark_jobs", "spark_jobs.pipelines", "spark_jobs.schemas"}
+    assert imports(pipeline.read_text()) <= {"weir", *demo}
+
+
 # ---------------------------------------------------------------- what else is installed
 
 
 def test_no_other_package_has_a_folder_of_one_of_our_names() -> None:
-    """Decision 0017: the wheel has names such as `console`; of two packages with one name, the later one wins."""
+    """The wheel has names such as `console`; of two packages with one name, the later one wins."""
     others = {name: set(packages_distributions().get(name, ())) - {"weir"} for name in OWN}
     assert {name: packages for name, packages in others.items() if packages} == {}

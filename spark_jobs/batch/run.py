@@ -41,8 +41,8 @@ from spark_jobs.batch.plan import Stage, stages_of
 from spark_jobs.batch.progress import Progress
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.batch.subtask import Job
-from spark_jobs.sources import SparkTable
 from spark_jobs.sources.frames import OpenedFrame, opened
+from spark_jobs.sources.table import SparkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,9 +25,9 @@ from runtime.state.hashing import groups_of, hash_columns
 from spark_jobs.batch.counts import Tally, TaskReport
 from spark_jobs.batch.plan import Deal, Emit, Read, Rows, Stage, Step, Write
 from spark_jobs.batch.subtask import Chain, Job, Subtask, check_columns, context_of, wall_clock_ms
-from spark_jobs.sources import SparkTable
 from spark_jobs.sources.event_clock import EventClock
 from spark_jobs.sources.frames import Shape
+from spark_jobs.sources.table import SparkTable
 
 CHUNK_ROWS: Final = 200_000  #: rows of whole keys that one instance of a keyed operator takes, or the largest key
 POLL_ROWS: Final = 16_384

@@ -12,13 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.connectors.formats import CsvFormat
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.dataflow import Dataflow
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
-from runtime.pipelines import Pipeline, PipelineContext
+import weir
 
 EDGES = pa.schema(
     [pa.field("source", pa.int64(), nullable=False), pa.field("target", pa.int64(), nullable=False)]
@@ -41,14 +35,14 @@ class ComponentsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bounded: bool = False
 
 
-class Labels(KeyedProcessFunction):
+class Labels(weir.KeyedProcessFunction):
     """One vertex per key."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._label = context.value_state("label")
         self._neighbours = context.map_state("neighbours")
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         vertex, value = row["vertex"], row["value"]
         if self._label.get() is None:
             self._fall(vertex, vertex, out)
@@ -59,14 +53,14 @@ class Labels(KeyedProcessFunction):
             self._neighbours[value] = True
             _tell(value, self._label.get(), out)
 
-    def _fall(self, vertex: int, label: int, out: RowCollector) -> None:
+    def _fall(self, vertex: int, label: int, out: weir.RowCollector) -> None:
         self._label.update(label)
         out.emit({"vertex": vertex, "value": label, "links": False, "final": True})
         for neighbour in self._neighbours:
             _tell(neighbour, label, out)
 
 
-def _tell(vertex: int, label: int, out: RowCollector) -> None:
+def _tell(vertex: int, label: int, out: weir.RowCollector) -> None:
     out.emit({"vertex": vertex, "value": label, "links": False, "final": False})
 
 
@@ -88,17 +82,17 @@ def labels(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(batch["final"]).select(["vertex", "value"]).rename_columns(["vertex", "component"])
 
 
-def build(params: ComponentsParams, context: PipelineContext) -> Dataflow:
-    flow = Dataflow("components")
-    edges = flow.source("edges", DirectorySource(params.edges_dir, CsvFormat(EDGES), bounded=params.bounded))
+def build(params: ComponentsParams, context: weir.PipelineContext) -> weir.Dataflow:
+    flow = weir.Dataflow("components")
+    edges = flow.source("edges", weir.DirectorySource(params.edges_dir, weir.CsvFormat(EDGES), bounded=params.bounded))
     loop = edges.map_batches("ends", to_both_ends).iterate("loop")
     said = loop.key_by("vertex").process("labels", Labels, SAID)
     loop.close_with(said.map_batches("messages", messages))
-    said.map_batches("updates", labels).sink("parquet", ParquetSink(params.output_dir))
+    said.map_batches("updates", labels).sink("parquet", weir.ParquetSink(params.output_dir))
     return flow
 
 
-PIPELINE = Pipeline(
+PIPELINE = weir.Pipeline(
     name="components",
     description="Labels each vertex of a growing graph with the smallest number in its connected component.",
     params=ComponentsParams,

@@ -18,16 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta
 
-from runtime.connectors.formats import CsvFormat
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.dataflow import Dataflow
-from runtime.errors import JobRejected
-from runtime.operators.aggregates import Count, CountIf, Max, Mean
-from runtime.pipelines import Pipeline, PipelineContext
+import weir
 from spark_jobs.pipelines import tables
 from spark_jobs.schemas import AIRLINES, FLIGHT_FILES, HISTORY, WEATHER
-from spark_jobs.sources import from_spark
 
 Folder = Annotated[str, Meta(pattern="^/", max_length=1024)]
 OptionalPath = Annotated[str, Meta(pattern="^(/|$)", max_length=1024)]
@@ -68,18 +61,18 @@ def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
     return kept.set_column(len(_KEPT), "cancelled", pc.is_null(batch["dep_time"]))
 
 
-def build(params: FlightsParams, context: PipelineContext) -> Dataflow:
+def build(params: FlightsParams, context: weir.PipelineContext) -> weir.Dataflow:
     if params.airlines_csv:
         context.check_path("airlines_csv", params.airlines_csv)
-    flow = Dataflow("flights")
+    flow = weir.Dataflow("flights")
     flights = flow.source("flights", _source(params)).map_batches("prepared", prepare)
     airlines = flow.source(
         "airlines",
-        from_spark(lambda spark: tables.airlines(spark, params.airlines_csv), schema=AIRLINES),
+        weir.from_spark(lambda spark: tables.airlines(spark, params.airlines_csv), schema=AIRLINES),
         parallelism=1,
     )
-    weather = flow.source("weather", from_spark(tables.weather, schema=WEATHER), parallelism=1)
-    history = flow.source("history", from_spark(tables.history, schema=HISTORY))
+    weather = flow.source("weather", weir.from_spark(tables.weather, schema=WEATHER), parallelism=1)
+    history = flow.source("history", weir.from_spark(tables.history, schema=HISTORY))
     named = flights.join_broadcast("joined", airlines, on=["carrier"], take=["name"], how="left")
     hours = ["origin", "year", "month", "day", "hour"]
     outside = named.join_broadcast("outside", weather, on=hours, take=["wet", "wind_speed"], how="left")
@@ -91,24 +84,24 @@ def build(params: FlightsParams, context: PipelineContext) -> Dataflow:
         timedelta(days=1),
         "scheduled",
         {
-            "flights": Count(),
-            "mean_delay": Mean("dep_delay"),
-            "max_delay": Max("dep_delay"),
-            "cancelled": CountIf("cancelled"),
-            "wet": CountIf("wet"),
-            "max_wind": Max("wind_speed"),
-            "mean_arrival_delay": Mean("arr_delay"),
+            "flights": weir.Count(),
+            "mean_delay": weir.Mean("dep_delay"),
+            "max_delay": weir.Max("dep_delay"),
+            "cancelled": weir.CountIf("cancelled"),
+            "wet": weir.CountIf("wet"),
+            "max_wind": weir.Max("wind_speed"),
+            "mean_arrival_delay": weir.Mean("arr_delay"),
         },
     )
-    daily.sink("parquet", ParquetSink(params.output_dir))
+    daily.sink("parquet", weir.ParquetSink(params.output_dir))
     return flow
 
 
-def _source(params: FlightsParams) -> DirectorySource:
+def _source(params: FlightsParams) -> weir.DirectorySource:
     _check(params)
-    return DirectorySource(
+    return weir.DirectorySource(
         params.flights_dir,
-        CsvFormat(FLIGHT_FILES),
+        weir.CsvFormat(FLIGHT_FILES),
         event_time="scheduled",
         max_disorder_ms=params.max_disorder_hours * HOUR_MS,
         bounded=params.bounded,
@@ -119,10 +112,10 @@ def _source(params: FlightsParams) -> DirectorySource:
 
 def _check(params: FlightsParams) -> None:
     if params.on_malformed == "dead_letter" and not params.dead_letter_dir:
-        raise JobRejected("missing-folder", "dead_letter_dir", "the policy dead_letter needs a folder")
+        raise weir.JobRejected("missing-folder", "dead_letter_dir", "the policy dead_letter needs a folder")
     for name in ("output_dir", "dead_letter_dir"):
         if getattr(params, name).rstrip("/") == params.flights_dir.rstrip("/"):
-            raise JobRejected("same-folder", name, "the job would read its own output: choose another folder")
+            raise weir.JobRejected("same-folder", name, "the job would read its own output: choose another folder")
 
 
 OPEN_BY_AIRLINE = """
@@ -136,7 +129,7 @@ SELECT timestamp_millis(window_start) AS day, count(*) AS open_windows, sum(`fli
 FROM daily_windows GROUP BY window_start ORDER BY window_start
 """
 
-PIPELINE = Pipeline(
+PIPELINE = weir.Pipeline(
     name="flights",
     description="New York flights by airline, airport and day: how many, how late, in which weather.",
     params=FlightsParams,

@@ -9,12 +9,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.epochs import MAX_BACKLOG
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count
-from runtime.pipelines import Pipeline, PipelineContext
-from spark_jobs.sources import from_spark_stream
+import weir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,28 +24,29 @@ class SparkWordsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines_dir: str
     output_dir: str
     files_per_epoch: Annotated[int, Meta(ge=1, le=10_000)] = 100
-    max_backlog: Annotated[int, Meta(ge=1)] = MAX_BACKLOG
+    max_backlog: Annotated[int, Meta(ge=1)] = 1_000
 
 
 def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return ({"word": word} for word in row["value"].lower().split())
 
 
-def build(params: SparkWordsParams, context: PipelineContext) -> Dataflow:
+def build(params: SparkWordsParams, context: weir.PipelineContext) -> weir.Dataflow:
     context.check_path("lines_dir", params.lines_dir)
 
     def lines(spark: SparkSession) -> DataFrame:
         return spark.readStream.option("maxFilesPerTrigger", params.files_per_epoch).text(params.lines_dir)
 
-    flow = Dataflow("spark_wordcount")
-    each = flow.source("lines", from_spark_stream(lines, max_backlog=params.max_backlog)).flat_map(
+    flow = weir.Dataflow("spark_wordcount")
+    each = flow.source("lines", weir.from_spark_stream(lines, max_backlog=params.max_backlog)).flat_map(
         "words", words, pa.schema([("word", pa.string())])
     )
-    each.key_by("word").aggregate("counts", {"count": Count()}).sink("parquet", ParquetSink(params.output_dir))
+    counts = each.key_by("word").aggregate("counts", {"count": weir.Count()})
+    counts.sink("parquet", weir.ParquetSink(params.output_dir))
     return flow
 
 
-PIPELINE = Pipeline(
+PIPELINE = weir.Pipeline(
     name="spark_wordcount",
     description="Counts the words of text files that Spark's Structured Streaming reads.",
     params=SparkWordsParams,

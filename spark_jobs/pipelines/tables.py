@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.errors import JobRejected
+import weir
 from spark_jobs import nycflights
 from spark_jobs.schemas import AIRLINES, FLIGHTS, HISTORY, WEATHER, WEATHER_FILE, read_csv
 
@@ -21,7 +21,7 @@ def airlines(spark: SparkSession, path: str = "") -> DataFrame:
     """
     source = Path(path) if path else nycflights.locate("airlines.csv")
     if not source.is_file():
-        raise JobRejected("missing-file", "airlines_csv", f"{source} is not a file")
+        raise weir.JobRejected("missing-file", "airlines_csv", f"{source} is not a file")
     return clean_airlines(read_csv(spark, source, AIRLINES))
 
 

@@ -12,11 +12,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from runtime.connectors.formats import LineFormat
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.dataflow import Dataflow
-from runtime.pipelines import Pipeline, PipelineContext
-from spark_jobs.sinks import DeliveredEpoch, EpochStage, ParquetTable, PostgresTable
+import weir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,24 +33,24 @@ def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return ({"word": word} for word in row["line"].lower().split())
 
 
-def build(params: WordTableParams, context: PipelineContext) -> Dataflow:
+def build(params: WordTableParams, context: weir.PipelineContext) -> weir.Dataflow:
     context.check_path("output_dir", params.output_dir)
-    postgres, parquet = PostgresTable(params.database_url, params.table), ParquetTable(params.output_dir)
+    postgres, parquet = weir.PostgresTable(params.database_url, params.table), weir.ParquetTable(params.output_dir)
     postgres.check()
 
-    def count(spark: SparkSession, frame: DataFrame, epoch: DeliveredEpoch) -> None:
+    def count(spark: SparkSession, frame: DataFrame, epoch: weir.DeliveredEpoch) -> None:
         counted = frame.groupBy("word").count().coalesce(1)
         postgres.write(counted, epoch)
         parquet.write(counted, epoch)
 
-    flow = Dataflow("word_table")
-    lines = flow.source("lines", DirectorySource(params.lines_dir, LineFormat(), bounded=params.bounded))
+    flow = weir.Dataflow("word_table")
+    lines = flow.source("lines", weir.DirectorySource(params.lines_dir, weir.LineFormat(), bounded=params.bounded))
     each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
-    each.sink("tables", EpochStage(count, params.max_backlog, guarantee="exactly-once"))
+    each.sink("tables", weir.EpochStage(count, params.max_backlog, guarantee="exactly-once"))
     return flow
 
 
-PIPELINE = Pipeline(
+PIPELINE = weir.Pipeline(
     name="word_table",
     description="Counts the words of each checkpoint with PySpark, into Postgres and a Parquet table.",
     params=WordTableParams,

@@ -6,12 +6,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from runtime.connectors.formats import LineFormat
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count
-from runtime.pipelines import Pipeline, PipelineContext
+import weir
 
 
 class WordCountParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,15 +21,16 @@ def words(row: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return ({"word": word} for word in row["line"].lower().split())
 
 
-def build(params: WordCountParams, context: PipelineContext) -> Dataflow:
-    flow = Dataflow("wordcount")
-    lines = flow.source("lines", DirectorySource(params.lines_dir, LineFormat(), bounded=params.bounded))
+def build(params: WordCountParams, context: weir.PipelineContext) -> weir.Dataflow:
+    flow = weir.Dataflow("wordcount")
+    lines = flow.source("lines", weir.DirectorySource(params.lines_dir, weir.LineFormat(), bounded=params.bounded))
     each = lines.flat_map("words", words, pa.schema([("word", pa.string())]))
-    each.key_by("word").aggregate("counts", {"count": Count()}).sink("parquet", ParquetSink(params.output_dir))
+    counts = each.key_by("word").aggregate("counts", {"count": weir.Count()})
+    counts.sink("parquet", weir.ParquetSink(params.output_dir))
     return flow
 
 
-PIPELINE = Pipeline(
+PIPELINE = weir.Pipeline(
     name="wordcount",
     description="Counts the words of a growing folder of text files.",
     params=WordCountParams,

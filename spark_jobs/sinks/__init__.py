@@ -1,4 +1,4 @@
-"""Sinks whose rows go through Spark; an author imports them from here.
+"""Targets of a sink `weir.EpochStage`, whose rows go through Spark.
 
     stream.sink("totals", EpochStage(PostgresTable(params.database_url, "totals")))
     stream.sink("wide", EpochStage(widen))          # def widen(spark, frame, epoch): …
@@ -11,10 +11,3 @@ postgres_types  which column of a DataFrame fits which column of a table
 
 A function may call targets itself: `PostgresTable(…).write(frame.groupBy(…).count(), epoch)`.
 """
-
-from runtime.connectors.sinks.epoch_stage import EpochStage
-from spark_jobs.sinks.parquet_table import ParquetTable
-from spark_jobs.sinks.postgres_table import PostgresTable
-from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
-
-__all__ = ["DeliveredEpoch", "EpochStage", "ParquetTable", "PostgresTable", "TargetAway"]

@@ -1,4 +1,4 @@
-"""Sources whose rows come from Spark; an author imports them from here.
+"""Sources whose rows come from Spark: `weir.from_spark` and `weir.from_spark_stream`.
 
     flow.source("weather", from_spark(lambda spark: spark.read.parquet("/data/weather")))
     flow.source("orders", from_spark_stream(lambda spark: spark.readStream.schema("id LONG").json("/data/orders")))
@@ -15,8 +15,3 @@ Such a source is written without a folder. `Dataflow.source` binds it to a folde
 A standing PySpark stage writes there, slots read there. In BATCH there is no such folder: the DataFrame goes to the
 plan.
 """
-
-from spark_jobs.sources.stream import from_spark_stream
-from spark_jobs.sources.table import SparkTable, from_spark
-
-__all__ = ["SparkTable", "from_spark", "from_spark_stream"]

@@ -24,8 +24,8 @@ from runtime.connectors.sources.parquet import ParquetSource
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory import ManualClock, MemorySnapshotStore
 from runtime.ports import Source
-from spark_jobs.sources import from_spark
 from spark_jobs.sources.splits import InputFolder
+from spark_jobs.sources.table import from_spark
 from tests.contracts.files import INTERVAL_MS, Reading, drop
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.int64())])

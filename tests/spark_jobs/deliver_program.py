@@ -20,8 +20,11 @@ from pyspark.sql import SparkSession
 
 from runtime.connectors import commit_log
 from runtime.connectors.sinks.epoch_stage import EpochStage
-from spark_jobs.sinks import DeliveredEpoch, ParquetTable, PostgresTable, parquet_table
+from spark_jobs.sinks import parquet_table
 from spark_jobs.sinks.delivery import Delivery
+from spark_jobs.sinks.parquet_table import ParquetTable
+from spark_jobs.sinks.postgres_table import PostgresTable
+from spark_jobs.sinks.targets import DeliveredEpoch
 
 STEPS = (
     "before the function", "postgres: staged", "postgres: before the commit", "postgres: committed",

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sources import SparkTable, from_spark
+from spark_jobs.sources.table import SparkTable, from_spark
 from spark_jobs.stages.tables import SETTINGS, alone, materialise
 
 if TYPE_CHECKING:

@@ -26,9 +26,11 @@ from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.checkpoint import CommitPermit
 from runtime.core.ids import CheckpointId, Token
 from runtime.errors import JobRejected
-from spark_jobs.sinks import DeliveredEpoch, ParquetTable, PostgresTable, TargetAway
 from spark_jobs.sinks.delivery import Delivery, FunctionFailed, Progress
+from spark_jobs.sinks.parquet_table import ParquetTable
+from spark_jobs.sinks.postgres_table import PostgresTable
 from spark_jobs.sinks.postgres_types import TableColumn, check_columns
+from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
 from spark_jobs.stages.deliver import _reporter
 from tests.contracts.test_sinks import context
 from tests.spark_jobs.conftest import ROOT

@@ -21,7 +21,8 @@ from runtime.errors import JobRejected
 from runtime.pipelines import Pipeline
 from runtime.ports import StageFolders
 from spark_jobs.pipelines import spark_words
-from spark_jobs.sources import columns, from_spark_stream
+from spark_jobs.sources import columns
+from spark_jobs.sources.stream import from_spark_stream
 from spark_jobs.stages import epochs
 from spark_jobs.standing import StageFailure, Standing
 from tests.contracts.files import Reading

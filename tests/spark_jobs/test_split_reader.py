@@ -16,9 +16,9 @@ from runtime.dataflow import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.io.memory import ManualClock
 from runtime.pipelines import Pipeline, PipelineContext
-from spark_jobs.sources import SparkTable, from_spark
 from spark_jobs.sources.digest import digest_of
 from spark_jobs.sources.splits import InputFolder, name_of
+from spark_jobs.sources.table import SparkTable, from_spark
 from tests.contracts.files import Reading
 
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])

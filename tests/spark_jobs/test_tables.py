@@ -16,8 +16,8 @@ from runtime.errors import JobRejected
 from spark_jobs.pipelines import tables
 from spark_jobs.schemas import AIRLINES, WEATHER_FILE, spark_schema
 from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.sources import from_spark
 from spark_jobs.sources.splits import InputFolder, name_of
+from spark_jobs.sources.table import from_spark
 from spark_jobs.stages.tables import SETTINGS, Progress, Report, Tables, materialise
 from tests.contracts.files import Reading
 from tests.waiting import until

@@ -18,7 +18,7 @@ from runtime.hosts.local import run_local
 from runtime.operators.aggregates import Count, Max
 from runtime.ports import StageFolders
 from spark_jobs.batch.run import plan_batch, run_batch
-from spark_jobs.sources import from_spark
+from spark_jobs.sources.table import from_spark
 from spark_jobs.stages.tables import inputs_of, materialise
 from tests.spark_jobs.batch.flows import rows_in, schema_in
 

@@ -1,44 +1,43 @@
-"""How many rows a source is asked for at a time: as many as its job takes in about the same short time.
+"""The batch size of a source: as many rows as the job processes in about the same short time.
 
-Large batches spare work per batch; but whatever a slot has begun it finishes, and a barrier waits behind it. So the
-size follows the time from one batch to the next. That has in it all that a batch costs: the rest of the slot's work
-and, where credit was awaited, the work of other slots. One that took long once, as when state was captured, is followed
-by larger ones again: else a slot whose other work alone takes a while would be left with the smallest for ever. It
-knows neither what is read nor a clock.
+Large batches reduce the cost per row, but a barrier waits until the slot has finished the current batch. The size
+therefore follows the time between two batches, which includes the rest of the slot's work and, under backpressure, the
+work of other slots. The size recovers after one slow batch (for example during a state capture). Without this a busy
+slot would stay at the minimum.
 """
 
 from typing import Final
 
 FIRST_ROWS: Final = 8_192
-LEAST_ROWS: Final = 64  #: only reached where a few hundred rows take long: what a batch costs by itself is little then
+LEAST_ROWS: Final = 64  #: only reached where a few hundred rows are slow: the fixed cost of a batch is small then
 MOST_ROWS: Final = 65_536
-SHORT_MS: Final = 10.0
-LONG_MS: Final = 50.0
-GROWTH: Final = 16  #: in between, a batch is larger than the one before by this part of it
+SHORT_MS: Final = 10.0  #: after a faster batch the size doubles
+LONG_MS: Final = 50.0  #: after a slower batch the size is halved
+GROWTH: Final = 16  #: between both, the size grows by 1/GROWTH
 
 
 class BatchSize:
-    """Mutable, owned by one source subtask."""
+    """Mutable, owned by a source subtask."""
 
     def __init__(self) -> None:
-        self.rows = FIRST_ROWS  #: to ask for
-        self._since_ms: float | None = None  #: when the batch before came
-        self._got = 0  #: rows of it
+        self.rows = FIRST_ROWS  #: the number of rows to poll
+        self._since_ms: float | None = None  #: time of the previous batch
+        self._got = 0  #: its rows
         self._asked = 0
 
     def came(self, rows: int, at_ms: float) -> None:
-        """A batch of `rows`, of those that were asked for, came at `at_ms`."""
+        """A full-size poll returned `rows` at `at_ms`."""
         asked = self.rows
         if self._since_ms is not None:
             self._adapt(at_ms - self._since_ms)
         self._since_ms, self._got, self._asked = at_ms, rows, asked
 
     def none_came(self) -> None:
-        """There was nothing to read, or it is not to be read yet: the time until then says nothing about the job."""
+        """No batch, or a pause: the time until the next batch does not measure the job."""
         self._since_ms = None
 
     def _adapt(self, took_ms: float) -> None:
-        """`took_ms` is how long the job had the batch before."""
+        """`took_ms`: processing time of the previous batch."""
         if took_ms > LONG_MS:
             self.rows = max(LEAST_ROWS, min(self.rows, self._got) // 2)
         elif self._got >= self._asked:

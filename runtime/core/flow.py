@@ -1,16 +1,15 @@
-"""Flow control: how many bytes may be on their way on a channel.
+"""Credit-based flow control: bounds the bytes in flight on each channel.
 
-Credits: how many bytes each output channel of a subtask may still take, and hence whether the subtask may run.
+`Credits` is the sender's side: the bytes that each output channel may still take. A step may overdraw (a flat-map, a
+window that fires, the flush before a barrier). The subtask is then not runnable until the receivers have consumed
+enough. The bytes in flight on a channel are bounded by the window plus the output of a single step. Control messages
+are never charged. Feedback channels are not charged either, since a full loop would wait for itself: their queues are
+bounded by the disk only.
 
-A step may overdraw (a flat-map, a window that fires, the flush before a barrier); the subtask is then not runnable
-until the receivers have consumed enough. Control messages are never charged. The sum in flight on a channel is
-bounded by the window plus the output of one step. What a loop brings back is not charged either, or the loop would wait
-for itself when it is full: its queue is bounded by nothing but the disk.
-
-Grants: how much of what it has consumed a receiver gives back. A barrier waits behind all that was sent before it, so
-what is on its way should be worth a fixed time of the receiver's work, not a fixed number of bytes: a slow receiver
-keeps credit back, until no more is on its way than it consumes in that time. (FLIP-183.) Nobody waits for ever: once
-everything is consumed, a sender has at least the smallest window.
+`Grants` is the receiver's side (FLIP-183, buffer debloating). A barrier queues behind all bytes sent before it, so the
+window should hold a fixed time of the receiver's work rather than a fixed number of bytes. A slow receiver withholds
+credit until its window fits that time. This cannot deadlock: once all bytes are consumed, a sender has at least the
+smallest window.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,16 +17,16 @@ from typing import Final
 
 from runtime.core.ids import ChannelId
 
-CHANNEL_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest
-FIRST_WINDOW_BYTES: Final = 256 * 1024  #: while nobody knows how fast the receiver is
+CHANNEL_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest window
+FIRST_WINDOW_BYTES: Final = 256 * 1024  #: until the receiver's throughput has been measured
 LEAST_WINDOW_BYTES: Final = 16 * 1024
-IN_FLIGHT_MS: Final = 200.0  #: what is on its way to a subtask should take it so long
-MEASURED_MS: Final = 50.0  #: work after which a receiver's speed is measured anew
-_UNCHANGED: Final = 0.25  #: a window that would change by less stays: measurements differ
+IN_FLIGHT_MS: Final = 200.0  #: target time for a subtask to consume all bytes in flight to it
+MEASURED_MS: Final = 50.0  #: work time that a throughput measurement covers
+_UNCHANGED: Final = 0.25  #: smaller relative changes of the window are ignored as noise
 
 
 class Credits:
-    """Mutable, owned by the loop of one slot, one per subtask."""
+    """Mutable, owned by the loop of a slot, one per subtask."""
 
     def __init__(self, outputs: Iterable[ChannelId], window_bytes: int = FIRST_WINDOW_BYTES) -> None:
         assert window_bytes > 0, "a window must let something through"
@@ -53,15 +52,15 @@ class Credits:
 
 
 class Grants:
-    """Mutable, owned by the loop of one slot, one per subtask: what it gives back of what came on its channels.
+    """Mutable, owned by the loop of a slot, one per subtask.
 
     Args:
-        channels: those that cost their senders credit.
-        first_bytes: the window of a channel with which senders begin.
-        most_bytes: the largest.
-        least_bytes: the smallest.
-        in_flight_ms: how long the subtask should need for all that is on its way to it.
-        measured_ms: after how much work its speed is measured anew.
+        channels: the input channels that are charged to their senders.
+        first_bytes: the initial window of each channel.
+        most_bytes: the largest window.
+        least_bytes: the smallest window.
+        in_flight_ms: target time for the subtask to consume all bytes in flight to it.
+        measured_ms: work time that a throughput measurement covers.
     """
 
     def __init__(
@@ -84,24 +83,24 @@ class Grants:
         self._speed: float | None = None  #: bytes per ms
 
     def reading(self, at_ms: float) -> None:
-        """From `at_ms` on, at the latest, the subtask works or waits for its successors."""
+        """From `at_ms` on, at the latest, the subtask works or is backpressured."""
         if self._busy_since is None:
             self._busy_since = at_ms
 
     def starved(self) -> None:
-        """There is nothing that it may read: this time says nothing about its speed."""
+        """No channel is readable: this time does not count as work."""
         self._busy_since = None
 
     def consumed(self, channel: ChannelId, nbytes: int, at_ms: float) -> Sequence[tuple[ChannelId, int]]:
-        """`nbytes` of `channel` have been consumed at `at_ms`: the credits that go back now."""
+        """`nbytes` of `channel` were consumed at `at_ms`. Returns the credits to grant now, by channel."""
         before = self.window_bytes
         self._measure(nbytes, at_ms)
         self._withheld[channel] += nbytes
         due = self._withheld if self.window_bytes > before else (channel,)
-        return [(one, credit) for one in due if (credit := self._release(one))]
+        return [(due_channel, credit) for due_channel in due if (credit := self._release(due_channel))]
 
     def _release(self, channel: ChannelId) -> int:
-        """What may be given back of what is withheld."""
+        """The part of the withheld credit that exceeds the reduction of the window."""
         credit = max(0, self._withheld[channel] - (self._most_bytes - self.window_bytes))
         self._withheld[channel] -= credit
         return credit

@@ -1,13 +1,12 @@
-"""Whether a source is so far ahead of others in event time that it should wait for them. (FLIP-182.)
+"""Watermark alignment: pauses a source subtask whose watermark is ahead of its siblings' watermarks. (FLIP-182.)
 
-Windows fire once the last of their sources has come by. What faster ones bring until then lies in state, and every
-checkpoint writes it. So a source all of whose rows wait for windows is not read on while it is ahead of the others by
-more than a pane, or by a few batches where these take longer than a pane.
+A window fires at the watermark of its slowest channel. Until then, rows of faster sources stay in window state, and
+every checkpoint writes them. A source all of whose rows wait for windows is therefore paused while it is ahead of the
+slowest sibling by more than a pane, or by `BATCHES` batches where these span more than a pane.
 
-Compared is what the windows of the source's own slot have heard of it and of its siblings, so nothing is sent for it.
-Two never wait for each other: one of them is behind, and is read on. An input that is idle or at its end holds nobody
-up, and one that is idle itself is asked on: event time goes on without it. Barriers are no matter of this: a source
-that waits takes part in checkpoints.
+Drift is computed from the per-channel watermarks that window subtasks in the same slot already hold, so alignment needs
+no extra messages. Sources never pause each other: the slowest is always read. Idle and ended channels pause no source.
+An idle source is still polled, since event time advances without it. A paused source takes part in checkpoints.
 """
 
 from collections import deque
@@ -20,32 +19,32 @@ from runtime.core.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.messages import MIN_WATERMARK
 from runtime.core.watermarks import Watermarks
 
-BATCHES: Final = 4  #: that a source may be ahead in any case, or sources would wait for each other after each
+BATCHES: Final = 4  #: always permitted lead of a source; with a smaller lead, sources would pause after each batch
 
 
 class Window(Protocol):
-    """What is asked of a subtask of a window (`core/subtask`)."""
+    """The part of a window's `Subtask` that alignment reads."""
 
     watermarks: Watermarks
 
     @property
     def blocked(self) -> Collection[ChannelId]:
-        """Channels whose barrier has come, and others have not."""
+        """Channels that are blocked by a barrier in alignment."""
 
 
 @dataclass(slots=True)
 class Hearing:
-    """What one subtask of a window hears of a source in its slot, and of the source's siblings.
+    """The drift of a source from its siblings, as seen by a window subtask in the same slot.
 
     Args:
-        channel: by which the source's rows come.
-        pane_ms: of event time, by which the source may be ahead.
+        channel: the window's input channel that carries the rows of the source.
+        pane_ms: length of a pane in event time: the permitted drift.
     """
 
     window: Window
     channel: ChannelId
     pane_ms: int
-    _past: deque[int] = field(default_factory=lambda: deque(maxlen=BATCHES))  #: event time before the last batches
+    _past: deque[int] = field(default_factory=lambda: deque(maxlen=BATCHES))  #: watermarks before the latest batches
 
     def polled(self) -> None:
         self._past.append(self.window.watermarks.time(self.channel))
@@ -59,30 +58,30 @@ class Hearing:
 
     @property
     def slowest(self) -> int:
-        """The event time of the sibling that is furthest behind."""
+        """The smallest watermark of a sibling."""
         return min(self.window.watermarks.others(self.channel), default=MIN_WATERMARK)
 
     @property
     def furthest(self) -> int:
-        """The event time of the sibling that has come furthest, of those whose barrier has not come yet."""
+        """The largest watermark of a sibling whose barrier has not arrived yet."""
         beside = {self.channel, *self.window.blocked}
         return max(self.window.watermarks.others(*beside), default=MIN_WATERMARK)
 
 
 class Lead:
-    """One source subtask's. Ask `too_far` before each poll, and say `polled` when it has given a batch."""
+    """Mutable, owned by a source subtask. Check `too_far` before each poll; call `polled` after each batch."""
 
     def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
         self._hearings = hearings
 
     @property
     def too_far(self) -> bool:
-        """Whether nothing that waits for its rows could go on with more of them."""
+        """Whether every window that receives its rows waits for a slower sibling."""
         return bool(self._hearings) and all(hearing.too_far for hearing in self._hearings)
 
     @property
     def slowest(self) -> tuple[int, ...]:
-        """The event times that the source waits for, by window."""
+        """The smallest sibling watermark of each window."""
         return tuple(hearing.slowest for hearing in self._hearings)
 
     def polled(self) -> None:
@@ -93,11 +92,11 @@ class Lead:
 def hearings(
     graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], machines: Mapping[SubtaskId, Window]
 ) -> list[Hearing]:
-    """What the windows in the slot of a source subtask hear of it.
+    """The drift of a source subtask at each window in its slot.
 
     Args:
-        panes_ms: by number of the edge, for all edges into windows.
-        machines: of the subtasks in that slot.
+        panes_ms: pane length by edge number, for all edges into windows.
+        machines: the subtasks in that slot.
     """
     found = []
     for number in ways_to_windows(graph, source.operator, panes_ms):
@@ -108,10 +107,10 @@ def hearings(
 
 
 def ways_to_windows(graph: JobGraph, source: OperatorId, into_windows: Collection[int]) -> tuple[int, ...]:
-    """The edges into windows by which the rows of `source` go; none if some rows need not wait for any window.
+    """The edges by which the rows of `source` enter windows; empty if some rows reach an output without a window.
 
     Args:
-        into_windows: numbers of all such edges of the graph.
+        into_windows: the numbers of all edges into windows.
     """
     found: list[int] = []
     for number, edge in enumerate(graph.edges):

@@ -1,7 +1,7 @@
-"""A subtask's part in a loop: what its back-edges bring, what of that is logged, and how the loop's end is proven.
+"""The loop part of a subtask: feedback records, their log for checkpoints, and termination detection.
 
-It puts the machines of `feedback` and `probing` together and says what follows for the subtask, which knows barriers,
-time and its own end. A subtask that stands in no loop, or is skipped, has a part in which nothing ever happens.
+It combines `BackEdges` and `Probing` and returns effects; `Subtask` keeps barriers, watermarks and its own end. For a
+subtask outside loops, or finished before the restore, every method is a no-op.
 """
 
 from runtime.core.checkpoint import CheckpointMode
@@ -26,12 +26,12 @@ Effects = list[SubtaskEffect]
 
 
 class LoopSide:
-    """Mutable, owned by one subtask machine."""
+    """Mutable, owned by a subtask."""
 
     def __init__(self, spec: SubtaskSpec) -> None:
         place = None if spec.finished_on_restore else spec.loop
         self.channels = place.back if place is not None else frozenset()
-        self.replaying = False  #: the host must give it the restored log first
+        self.replaying = False  #: the host must replay the restored log before any message
         self._uid = spec.id.operator
         self._edges = BackEdges(self.channels, waits=spec.mode is CheckpointMode.EXACTLY_ONCE)
         self._probing = None if place is None else Probing(place, set(spec.regular) - place.inside)
@@ -47,17 +47,21 @@ class LoopSide:
         return [Process(min(self.channels), records)]
 
     def records(self, channel: ChannelId, records: Records, *, over: bool) -> Effects:
-        """What came round is logged and handled; `over` says that the loop has been proven to be at its end."""
+        """Logs and processes feedback records. `over`: termination was detected.
+
+        Raises:
+            WeirError: feedback records arrived after termination, because an operator in the loop broke its contract.
+        """
         if over:
             raise WeirError(
-                f"records came back into {self._uid!r} after the end of its loop: an operator in it must put out what "
-                "it holds back in `settle`, not at the end of its input"
+                f"records came back into {self._uid!r} after the end of its loop: an operator in the loop must emit "
+                "buffered rows in `settle`, not at the end of its input"
             )
         checkpoints = self._edges.logging(channel)
-        if self._sealed is not None:  # nothing may be emitted behind this barrier: they go on after a restore
+        if self._sealed is not None:  # no record may follow this barrier: they are replayed after a restore
             overtaken = tuple(checkpoint for checkpoint in checkpoints if checkpoint != self._sealed)
             return [LogFeedback((*overtaken, self._sealed), records)]
-        if self._probing is not None:  # pragma: no branch  (whoever has back-edges stands in a loop)
+        if self._probing is not None:  # pragma: no branch  (a subtask with back-edges is in a loop)
             self._probing.heard()
         log: Effects = [LogFeedback(checkpoints, records)] if checkpoints else []
         return [*log, Process(channel, records)]
@@ -65,10 +69,10 @@ class LoopSide:
     # ------------------------------------------------------------ checkpoints
 
     def capture(self, barrier: Barrier, *, finished: bool, watermark: int) -> Effects:
-        """The snapshot at `barrier`, which has just been sent: from now on what comes round is logged for it."""
+        """The snapshot at `barrier`, which has just been broadcast. Feedback records are logged for it from now on."""
         checkpoint, logs = barrier.checkpoint, bool(self.channels)
         capture = CaptureState(barrier, finished, watermark, logs=logs, inherits=self._sealed)
-        if self._sealed is not None:  # a stop that is planned anew: the first was given up, known here or not
+        if self._sealed is not None:  # a stop is planned again: the coordinator has given up its first checkpoint
             self._edges.give_up(self._sealed)
         complete = self._edges.begin(checkpoint)
         if logs and barrier.kind.ends_job:
@@ -76,7 +80,7 @@ class LoopSide:
         return [capture, CloseLog(checkpoint)] if logs and complete else [capture]
 
     def returned(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects:
-        """The barrier has come round."""
+        """The barrier arrived on a back-edge."""
         return [CloseLog(checkpoint)] if self._edges.returned(channel, checkpoint) else []
 
     def partition_ended(self, channel: ChannelId) -> Effects:
@@ -86,39 +90,37 @@ class LoopSide:
         return self._edges.is_open(checkpoint)
 
     def give_up(self, checkpoint: CheckpointId) -> Effects:
-        """The checkpoint is not to be. What a stop has logged stays: its next try takes it over."""
+        """Drops the log of an aborted checkpoint. The log of a stop stays: the next attempt to stop inherits it."""
         logged = self._edges.give_up(checkpoint)
         return [DropLog(checkpoint)] if logged and checkpoint != self._sealed else []
 
-    # ------------------------------------------------------------ the end of the loop
+    # ------------------------------------------------------------ termination
 
     @property
     def must_prove(self) -> bool:
-        """Whether the loop may go round when all inputs have ended, and it is for this subtask to prove that not."""
+        """Whether this subtask is the entry, which must detect termination before its data ends."""
         return self._probing is not None and self._probing.place.is_entry
 
     @property
     def still(self) -> bool:
-        """Whether the loop is so near to its end that only what has rows inside may put anything into it."""
+        """True once termination has been detected tentatively: only operators that still buffer rows may emit."""
         return self._probing is not None and self._probing.still
 
     @property
     def quiet(self) -> bool:
-        """Proven: nothing is on its way in the loop."""
+        """True once termination has been detected: no record is in flight in the loop."""
         return self._probing is not None and self._probing.quiet
 
     def probed(self, channel: ChannelId, probe: Probe) -> None:
-        """A probe came; from another loop it says nothing here."""
         if self._probing is not None:
             self._probing.said(channel, probe)
 
     def data_ended(self, channel: ChannelId) -> None:
-        """The data of a channel has truly ended."""
         if self._probing is not None:
             self._probing.ended(channel)
 
     def probes(self) -> Effects:
-        """Those that are due."""
+        """Sends every probe that is due, each after the operator has emitted its buffered rows."""
         effects: Effects = []
         while self._probing is not None and (probe := self._probing.advance()) is not None:
             effects += [Settle(), Broadcast(probe)]

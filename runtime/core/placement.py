@@ -1,12 +1,12 @@
-"""Where a source puts a barrier among its rows: at the end of a pane, if one is near.
+"""Delays a barrier at a source until the end of the current pane, if that end is near. (No counterpart in Flink.)
 
-A checkpoint costs least where a pane has just ended: combiners are empty, windows have fired, and there is next to
-nothing to copy or to send in two parts. A source that passes ends of panes within milliseconds, since what it reads
-lies ready, keeps a trigger until the next of them, and its siblings keep theirs until the same one, as far as their
-event time is known in its slot. One that reads what comes in real time has no end of a long pane near: it keeps none.
+A checkpoint is cheapest right after a pane has ended: pre-aggregation buffers are empty, windows have fired, and there
+is little state to copy. A source that reads a backlog crosses pane ends within milliseconds. It holds the barrier until
+the next pane end; its siblings choose the same pane end, as far as their watermarks are known in its slot. A source
+that reads in real time crosses pane ends rarely, so it does not delay barriers.
 
-A trigger is delayed, as it may be on its way; nothing else is changed. Only sources all of whose rows wait for windows
-may do this (`core/lead`), since output of others would become visible later. (No counterpart in Flink.)
+The delay looks like a slow trigger message and changes nothing else. Only sources all of whose rows wait for windows
+delay barriers (`ways_to_windows`): the output of other sources would become visible later.
 """
 
 import math
@@ -16,27 +16,27 @@ from typing import Final
 from runtime.core.lead import Hearing
 from runtime.core.messages import MIN_WATERMARK, Barrier
 
-NEAR_MS: Final = 150.0  #: of wall time, that the pane before took at most
-PATIENCE_MS: Final = 200.0  #: of wall time, that a trigger is kept at most
-PARTS: Final = 16  #: a batch that shall end with a pane is no smaller than this part of others
+NEAR_MS: Final = 150.0  #: longest wall time of the previous pane for which the next pane end counts as near
+PATIENCE_MS: Final = 200.0  #: longest wall time for which a barrier is held
+PARTS: Final = 16  #: a batch that is shortened to end with a pane keeps at least 1/PARTS of the normal size
 
 
 class Placement:
-    """One source subtask's. `now` is monotonic milliseconds."""
+    """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
 
     def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
         self._hearings = hearings
         self._pane_ms = max((hearing.pane_ms for hearing in hearings), default=0)
         self._time = MIN_WATERMARK
-        self._rows_per_ms = 0.0  #: of event time
-        self._passed_at = -math.inf  #: the end of a pane
+        self._rows_per_ms = 0.0  #: per millisecond of event time
+        self._passed_at = -math.inf  #: wall time at which the last pane end was crossed
         self._near = False
         self._kept: Barrier | None = None
         self._end, self._until = 0, 0.0
-        self._is_agreed = False  #: it has been asked whether a sibling has passed the end without a barrier
+        self._is_agreed = False  #: the end was moved behind the watermark of every sibling that crossed it unblocked
 
     def keeps(self, barrier: Barrier, now: float) -> bool:
-        """Whether a barrier that has just been asked for shall wait. It is the only one that does."""
+        """Holds `barrier` if a pane end is near. At most one barrier is held at a time. Returns whether it is held."""
         if not self._near or now - self._passed_at > NEAR_MS:
             return False
         self._kept, self._until = barrier, now + PATIENCE_MS
@@ -44,7 +44,7 @@ class Placement:
         return True
 
     def due_in(self, now: float) -> float | None:
-        """How long (ms) until the barrier that is kept must go; None when there is none."""
+        """Milliseconds until the held barrier must be injected; None if no barrier is held."""
         if self._kept is None:
             return None
         return 0.0 if self._time + 1 >= self._end else max(0.0, self._until - now)
@@ -54,14 +54,14 @@ class Placement:
         return kept
 
     def most(self, rows: int) -> int:
-        """How many of `rows` to read next: those that are thought to lie before the end, if a barrier waits for it."""
+        """The size of the next batch. While a barrier is held: the rows expected before the pane end, at most `rows`."""
         if self._kept is None:
             return rows
         left = (self._end - 1 - self._time) * self._rows_per_ms
         return min(rows, max(rows // PARTS, math.ceil(left)))
 
     def advanced(self, time: int, rows: int, now: float) -> None:
-        """A batch of `rows` has brought the source's event time to `time` (ms)."""
+        """A batch of `rows` has advanced the source's watermark to `time` (ms)."""
         if time <= self._time or not self._pane_ms:
             return
         if self._pane(time) > self._pane(self._time):
@@ -72,7 +72,7 @@ class Placement:
             self._end, self._is_agreed = max(self._end, self._end_after(self._furthest)), True
 
     def none_came(self) -> None:
-        """What lay ready has been read: nobody knows when the pane will end."""
+        """The backlog is empty: the time of the next pane end is unknown, so a held barrier is due at once."""
         self._near, self._until = False, 0.0
 
     @property
@@ -83,5 +83,5 @@ class Placement:
         return (self._pane(time) + 1) * self._pane_ms
 
     def _pane(self, time: int) -> int:
-        """In which the next row may lie."""
+        """The number of the pane that the next row may belong to."""
         return (time + 1) // self._pane_ms

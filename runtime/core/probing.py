@@ -1,16 +1,18 @@
-"""The end of a loop: proof that nothing is on its way in it any more, by probes that go round in band.
+"""Termination detection for a loop: probes circulate in band until they prove that no record is in flight.
 
-Once all that feeds the loop from outside has truly ended, a head that nothing inside precedes sends probe after probe.
-Every subtask of the loop sends probe r on when all its inputs have brought it, and a head when all its back-edges have
-brought probe r - 1. A head's value is the number of rounds in a row up to r in which no records came round to it, and
-no more than what its inputs say, a back-edge's word counting one more: it is a round older. When a head's value exceeds
-the number of heads, there was one round in which none of them heard anything. What each had sent before its probe
-r - 1 of that round would have come round before its probe r; so there was nothing, and nobody could begin anew, were it
-not for timers. So whoever passes such a value on is *still* from then on: it fires no timer, as after the end of its
-data, until it hears a lower one. And a head that has counted as many rounds again knows that all were still in one in
-which none heard anything.
+1. The entry is a head without inputs from inside the loop. It emits probe 1, 2, … once the data of all outside inputs
+   has ended.
+2. A subtask forwards probe r once every inside channel has delivered it; a head also waits for probe r-1 on every
+   back-edge.
+3. `quiet(r) = min(consecutive rounds without feedback records, min over inside channels of quiet(r), 1 + min over
+   back-edges of quiet(r-1))`. The first term exists at heads only.
+4. `quiet(r) > heads` proves a round in which no head received records. A record sent before probe r-1 of that round
+   would have arrived before probe r, so no record was in flight. Only timers can still emit.
+5. A subtask that forwards such a value becomes *still*: it fires no timers until it forwards a lower value.
+6. `quiet(r) > 2 * heads + 1` at the entry proves a round without feedback records in which every subtask was still: the
+   loop has terminated.
 
-It does not know records, barriers or time. What an operator has inside must have left it before it passes a probe on.
+An operator must emit its buffered rows before the subtask forwards a probe.
 """
 
 from collections.abc import Collection
@@ -20,12 +22,12 @@ from typing import Final
 from runtime.core.ids import ChannelId
 from runtime.core.messages import Probe
 
-SILENT: Final = 2**31  #: what a channel says that has ended: nothing will come on it
+SILENT: Final = 2**31  #: the `quiet` value of an ended channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPlace:
-    """A subtask's place in a loop. `inside` are the regular channels from within it, `back` its back-edges."""
+    """A subtask's place in a loop. `inside`: regular channels from the loop; `back`: its back-edges."""
 
     inside: frozenset[ChannelId] = frozenset()
     back: frozenset[ChannelId] = frozenset()
@@ -33,42 +35,42 @@ class LoopPlace:
 
     @property
     def is_entry(self) -> bool:
-        """A head that nothing inside precedes: it begins the rounds, and proves the end."""
+        """Whether it is a head without inside channels: it starts the rounds and detects termination."""
         return bool(self.back) and not self.inside
 
 
 @dataclass(slots=True)
 class Probing:
-    """Mutable, owned by one subtask machine. `outside` are the regular channels from without, not yet truly ended."""
+    """Mutable, owned by a subtask. `outside`: regular channels from outside the loop that have not ended yet."""
 
     place: LoopPlace
     outside: set[ChannelId]
     round: int = 0  #: of the last probe sent
-    quiet: bool = False  #: proven: nothing is on its way, and nothing will be
-    still: bool = False  #: nothing may be put out of its own accord
-    _said: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: values by round
+    quiet: bool = False  #: the loop has terminated
+    still: bool = False  #: timers must not fire
+    _said: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: channel -> round -> `Probe.quiet`
     _ended: set[ChannelId] = field(default_factory=set)
     _silent_rounds: int = 0
-    _heard: bool = False  #: records came round since the last probe was sent
+    _heard: bool = False  #: feedback records arrived since the last probe was sent
 
     def heard(self) -> None:
-        """Records came on a back-edge."""
+        """Feedback records arrived."""
         self._heard = True
 
     def said(self, channel: ChannelId, probe: Probe) -> None:
-        """A probe came. One that comes from another loop says nothing here."""
+        """A probe arrived. A probe of another loop is ignored."""
         if channel in self.place.inside or channel in self.place.back:
             self._said.setdefault(channel, {})[probe.round] = probe.quiet
 
     def ended(self, channel: ChannelId) -> None:
-        """No record will come on `channel`: it has truly ended, or is gone."""
+        """The data of `channel` has ended with EndOfData(drain=True)."""
         self.outside.discard(channel)
         self._ended.add(channel)
 
     def advance(self) -> Probe | None:
         """The next probe, if it is due."""
         following = self.round + 1
-        over = bool(self.place.inside) and self.place.inside <= self._ended  # its data has ended: nothing to prove
+        over = bool(self.place.inside) and self.place.inside <= self._ended  # the entry has proved the end already
         if self.quiet or over or self.outside or not self._due(following):
             return None
         value = self._value(following)
@@ -93,6 +95,6 @@ class Probing:
         return min(self._silent_rounds, least, 1 + self._least(self.place.back, following - 1))
 
     def _least(self, channels: Collection[ChannelId], number: int) -> int:
-        """The least value of round `number`, which is not asked for again."""
+        """The least value of round `number`; removes the values of that round."""
         values = [self._said[c].pop(number, SILENT) if c in self._said else SILENT for c in channels]
         return min(values, default=SILENT)

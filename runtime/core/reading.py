@@ -1,7 +1,4 @@
-"""How a source subtask is read: how much at a time, whether it waits for slower ones, where barriers lie.
-
-It puts these three together and decides none of them; it knows neither the source nor a clock.
-"""
+"""The poll policy of a source subtask: batch size, watermark alignment and barrier delay combined."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,29 +7,29 @@ from runtime.core.batching import BatchSize
 from runtime.core.lead import Hearing, Lead
 from runtime.core.placement import Placement
 
-STANDSTILL_MS: Final = 1_000  #: a sibling whose event time stands still for so long has run dry, or nearly
+STANDSTILL_MS: Final = 1_000  #: after this time without progress of its watermark, a sibling counts as out of input
 
 
 class Reading:
-    """Mutable, owned by one source subtask. `now` is monotonic milliseconds."""
+    """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
 
     def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
         self._size = BatchSize()
         self._lead = Lead(hearings)
         self.placement = Placement(hearings)
-        self._awaited: tuple[int, ...] = ()  #: event times of the slowest siblings, as last seen while waiting
+        self._awaited: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
         self._awaited_since = 0.0
 
     @property
     def rows(self) -> int:
-        """How many to ask for."""
+        """The number of rows to poll."""
         return self.placement.most(self._size.rows)
 
     def waits_for_slower(self, now: float) -> bool:
-        """Whether it is so far ahead of others that it should wait.
+        """Whether watermark alignment pauses the source.
 
-        A sibling that has run dry brings nothing, and event time does not go on without it unless it is idle. It is
-        waited for no longer than `STANDSTILL_MS`, or the source would never read the rest of its own input.
+        A sibling without input that is not idle holds event time back for ever. The pause for it therefore ends after
+        `STANDSTILL_MS`, so that the source can read the rest of its own input.
         """
         if not self._lead.too_far:
             self._awaited = ()
@@ -43,7 +40,7 @@ class Reading:
         return now - self._awaited_since < STANDSTILL_MS
 
     def came(self, rows: int, asked: int, now: float) -> None:
-        """A batch of `rows`, of those that were asked for."""
+        """A poll for `asked` rows returned `rows`. A poll shortened by a held barrier does not change the batch size."""
         if asked < self._size.rows:
             self._size.none_came()
         else:
@@ -55,5 +52,5 @@ class Reading:
         self.placement.none_came()
 
     def not_asked(self) -> None:
-        """It waits for others."""
+        """Watermark alignment paused the source."""
         self._size.none_came()

@@ -1,10 +1,8 @@
-"""The deciding half of the runtime. Read: ids, messages, keygroups, graph, checkpoint, events, effects; then the
-machines alignment, watermarks, flow, subtask; then commit, lifecycle, recovery, coordinator.
+"""The sans-I/O half of the runtime: state machines that turn events into effects.
 
-Five laws:
-1. The core decides; hosts do. Every machine has one entrance `handle(event) -> list[Effect]`.
+1. The core decides; hosts perform. The only entry of a machine is `handle(event) -> list[Effect]`.
 2. Time, randomness and identity arrive inside events.
 3. State changes only in `handle`.
 4. Late, repeated and lost-race messages are values, not errors.
-5. Nothing irreversible without a permit.
+5. Every irreversible act needs a permit.
 """

@@ -1,9 +1,9 @@
-"""Barriers on the many inputs of one subtask: whom to block, when to snapshot, what to give up.
+"""Barrier alignment over the input channels of a subtask (exactly once).
 
-It decides for aligned exactly-once: a channel that delivered its barrier is blocked until all live channels have. It
-does not know what a snapshot is, nor records. The law it keeps: a checkpoint is snapshotted at most once, in order,
-only when every live channel has delivered its barrier or ended; and nobody stays blocked without a pending barrier.
-(ABS, Carbone et al. 2015, algorithm 1; Flink's `SingleCheckpointBarrierHandler`.)
+A channel that has delivered its barrier is blocked until all live channels have delivered theirs. Invariants: each
+checkpoint is snapshotted at most once, in order, and only when every live channel has delivered its barrier or ended;
+no channel is blocked without a pending barrier. (ABS, Carbone et al. 2015, algorithm 1; Flink's
+`SingleCheckpointBarrierHandler`.)
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,17 +16,17 @@ NOBODY: frozenset[ChannelId] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Every live channel has delivered `barrier`: snapshot now, then go on with all channels."""
+    """Every live channel has delivered `barrier`: take the snapshot now, then unblock all channels."""
 
     barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The pending checkpoint is overtaken or cancelled upstream; its channels flow again."""
+    """The pending checkpoint was superseded by a newer barrier or cancelled upstream; its channels are unblocked."""
 
     checkpoint: CheckpointId
-    overtaken: bool  #: by a newer barrier, rather than cancelled
+    overtaken: bool  #: superseded, not cancelled
 
 
 Verdict = Aligned | GivenUp
@@ -34,10 +34,10 @@ Verdict = Aligned | GivenUp
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Where one subtask stands.
+    """The alignment of a subtask, as an immutable value.
 
-    `pending` is the barrier being aligned, if any; `blocked` those that have delivered it. `aborted` holds ids that the
-    coordinator gave up before their barrier came here, the newest `MAX_ABORTED_IDS` of them.
+    `pending` is the barrier being aligned, if any; `blocked` are the channels that have delivered it. `aborted` holds
+    the newest `MAX_ABORTED_IDS` checkpoints that the coordinator aborted before their barrier arrived.
     """
 
     live: frozenset[ChannelId]
@@ -48,25 +48,25 @@ class Alignment:
 
 
 def barrier_received(now: Alignment, channel: ChannelId, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
-    """A barrier came on a live, unblocked channel."""
-    assert channel in now.live - now.blocked, "a blocked or ended channel cannot speak"
+    """A barrier arrived on a live, unblocked channel."""
+    assert channel in now.live - now.blocked, "a blocked or ended channel delivers no message"
     started, verdicts = _begin(now, barrier)
     if started.pending is None or started.pending.checkpoint != barrier.checkpoint:
-        return started, verdicts  # a straggler of a checkpoint already taken or given up
+        return started, verdicts  # a late barrier of a checkpoint already taken or aborted
     started = replace(started, blocked=started.blocked | {channel})
     settled, more = _settle(started)
     return settled, verdicts + more
 
 
 def barrier_injected(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
-    """The coordinator triggered here: a source, or all predecessors have ended and only their last messages are due."""
+    """The coordinator triggered this subtask: a source, or a subtask whose predecessors have all ended."""
     started, verdicts = _begin(now, barrier)
     settled, more = _settle(started)
     return settled, verdicts + more
 
 
 def cancel_received(now: Alignment, checkpoint: CheckpointId) -> tuple[Alignment, list[Verdict]]:
-    """Somebody upstream cannot take part in `checkpoint`."""
+    """A CancelBarrier arrived: an upstream subtask cannot take part in `checkpoint`."""
     if checkpoint < now.newest or (checkpoint == now.newest and now.pending is None) or checkpoint in now.aborted:
         return now, []
     verdicts: list[Verdict] = [GivenUp(checkpoint, overtaken=False)]
@@ -76,13 +76,13 @@ def cancel_received(now: Alignment, checkpoint: CheckpointId) -> tuple[Alignment
 
 
 def channel_ended(now: Alignment, channel: ChannelId) -> tuple[Alignment, list[Verdict]]:
-    """EndOfPartition: nothing is awaited from this channel any more."""
-    assert channel in now.live - now.blocked, "a blocked or ended channel cannot speak"
+    """EndOfPartition arrived: no barrier will follow on `channel`."""
+    assert channel in now.live - now.blocked, "a blocked or ended channel delivers no message"
     return _settle(replace(now, live=now.live - {channel}))
 
 
 def checkpoint_aborted(now: Alignment, checkpoint: CheckpointId) -> Alignment:
-    """The coordinator gave `checkpoint` up; everybody is told, so nothing is sent on."""
+    """The coordinator aborted `checkpoint`. It notifies every subtask, so no CancelBarrier is forwarded."""
     if now.pending is not None and now.pending.checkpoint == checkpoint:
         return _idle(now, checkpoint)
     if checkpoint > now.newest:
@@ -91,7 +91,7 @@ def checkpoint_aborted(now: Alignment, checkpoint: CheckpointId) -> Alignment:
 
 
 def _begin(now: Alignment, barrier: Barrier) -> tuple[Alignment, list[Verdict]]:
-    """Makes `barrier` the pending one if it is newer than all before."""
+    """Starts the alignment of `barrier` if it is newer than every barrier before."""
     if barrier.checkpoint <= now.newest:
         return now, []
     verdicts: list[Verdict] = []

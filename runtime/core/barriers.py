@@ -1,7 +1,4 @@
-"""One entrance to the two ways of a subtask with barriers: `alignment` blocks, `counting` does not.
-
-It decides nothing but which of them is asked.
-"""
+"""Dispatch to the barrier handler of the checkpoint mode: `Alignment` (exactly once) or `Counting` (at least once)."""
 
 from runtime.core import alignment, counting
 from runtime.core.alignment import NOBODY, Alignment, Verdict
@@ -48,12 +45,12 @@ def aborted(now: Barriers, checkpoint: CheckpointId) -> Barriers:
 
 
 def pending(now: Barriers) -> Barrier | None:
-    """The barrier for which some channel is blocked."""
+    """The barrier in alignment."""
     return now.pending if isinstance(now, Alignment) else None
 
 
 def aligning(now: Barriers) -> CheckpointId | None:
-    """The checkpoint for which some channel is blocked."""
+    """The checkpoint in alignment."""
     barrier = pending(now)
     return None if barrier is None else barrier.checkpoint
 

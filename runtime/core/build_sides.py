@@ -1,9 +1,9 @@
-"""Which joins hold their build sides whole, so that what leads to their probe sides may begin.
+"""Build sides of joins: the probe side opens once every subtask of the join has read its build side.
 
-A barrier passes a join while its build side is read, because no records stand before it on the probe side: no source
-that leads there is polled, and no timer on the way fires. Each subtask of the join tells the master when its build side
-has ended; the master opens the probe side once all have. A restored attempt asks anew. (Flink has no such thing: an
-`InputSelectable` operator takes no part in checkpoints.)
+Until then, sources that lead to the probe side are not polled and operators on the way fire no timers. A barrier can
+therefore pass the join while the build side is read: no records queue before it on the probe side. Each subtask of the
+join reports the end of its build side to the master, which opens the probe side after the last report. A restored
+attempt starts over. (No counterpart in Flink: jobs with an `InputSelectable` operator cannot take checkpoints.)
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,21 @@ from runtime.core.ids import OperatorId, SubtaskId
 
 
 class BuildSides:
-    """Of one attempt. Mutable, owned by the master."""
+    """The open build sides of an attempt. Mutable, owned by the master."""
 
     def __init__(self, graph: JobGraph) -> None:
         joins = {edge.target for edge in graph.edges if edge.build}
         self._missing = {join: {s for s in graph.subtasks if s.operator == join} for join in joins}
 
     def complete(self, subtask: SubtaskId) -> OperatorId | None:
-        """Notes that `subtask` holds its build side whole. Returns its join if it was the last."""
+        """`subtask` has read its build side. Returns its join if it was the last subtask."""
         missing = self._missing[subtask.operator]
         missing.discard(subtask)
         return None if missing else subtask.operator
 
 
 def joins_ahead(graph: JobGraph, uid: OperatorId) -> frozenset[OperatorId]:
-    """The joins to whose probe sides a path leads from `uid`. No path leads through a build side: it emits nothing."""
+    """The joins whose probe side `uid` leads to. Paths through a build input do not count: it emits no rows."""
     joins = {edge.target for edge in graph.edges if edge.build}
     ahead: set[OperatorId] = set()
     found, waiting = {uid}, [uid]

@@ -1,7 +1,7 @@
-"""What a checkpoint is: the snapshot of a subtask, the manifest of a whole job, why one fails, and who may commit.
+"""The values of a checkpoint: subtask snapshots, the manifest of a job, failure reasons and commit permits.
 
-The vocabulary here is the operator's too: `FailureReason` is shown in the console as it is named here. Manifests know
-operators and subtasks, never chains or slots, since the split into tasks may differ at the next run.
+The console shows the values of `FailureReason` unchanged. Manifests name operators and subtasks, never chains or slots,
+since the split into tasks may differ in the next run.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ FORMAT_VERSION: Final = 1
 
 
 class FailureReason(StrEnum):
-    """Why a checkpoint failed. Names follow Flink's `CheckpointFailureReason`."""
+    """The reason of a failed checkpoint. Names follow Flink's `CheckpointFailureReason`."""
 
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not_all_required_tasks_running"
     TOO_MANY_REQUESTS = "too_many_requests"
@@ -37,12 +37,12 @@ class FailureReason(StrEnum):
 
     @property
     def counts(self) -> bool:
-        """Whether it counts towards `tolerable_failed_checkpoints`."""
+        """Whether the failure counts towards `tolerable_failed_checkpoints`."""
         return self in _COUNTED
 
     @property
     def may_last(self) -> bool:
-        """Whether the cause may still be there for a checkpoint that is tried at once."""
+        """Whether the cause may persist, so that an immediate retry may fail again."""
         return self not in _OVER_AT_ONCE
 
 
@@ -58,7 +58,7 @@ _COUNTED = frozenset(
 _OVER_AT_ONCE = frozenset(
     {
         FailureReason.TASK_FINISHED_WHILE_TRIGGERED,
-        FailureReason.UNION_STATE_PARTLY_FINISHED,  #: as far as the last checkpoint goes, since all have finished then
+        FailureReason.UNION_STATE_PARTLY_FINISHED,  #: cannot recur at the last checkpoint: all subtasks have finished
         FailureReason.SUBSUMED,
         FailureReason.SUSPENDED,
     }
@@ -66,25 +66,25 @@ _OVER_AT_ONCE = frozenset(
 
 
 class CheckpointMode(StrEnum):
-    """What a restore owes to the records that were on their way."""
+    """The guarantee of job state for records in flight at a restore."""
 
     EXACTLY_ONCE = "exactly_once"
-    AT_LEAST_ONCE = "at_least_once"  #: none is lost, some may be handled again; no channel ever waits
+    AT_LEAST_ONCE = "at_least_once"  #: no record is lost, some may be processed again; barriers block no channel
 
 
 class Fate(StrEnum):
-    """What had become of a checkpoint when an answer to it came too late."""
+    """The status of a checkpoint when a late acknowledgement or decline arrives."""
 
-    STORING = "storing"  #: every subtask had acknowledged; the manifest was on its way
+    STORING = "storing"  #: every subtask has acknowledged; the manifest is being stored
     COMPLETED = "completed"
     FAILED = "failed"
-    UNKNOWN = "unknown"  #: never pending in this attempt, or so long ago that it is forgotten
+    UNKNOWN = "unknown"  #: never pending in this attempt, or evicted from the recent checkpoints
 
 
 def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
     """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it.
 
-    `variant` tells a savepoint that was written outside of any attempt from others with the same numbers.
+    `variant` distinguishes savepoints with the same numbers that were written outside of any attempt.
     """
     folder = f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
     return f"{folder}-{variant}" if variant else folder
@@ -102,26 +102,26 @@ def numbers_of(folder: str) -> tuple[int, int] | None:
 
 
 def is_variant(text: str) -> bool:
-    """Whether `text` may be the variant of a manifest: it is part of the name of a folder."""
+    """Whether `text` is a valid variant: ASCII letters and digits only, since it becomes part of a folder name."""
     return text.isascii() and text.isalnum()
 
 
 def streams_folder(job: int, lineage: int) -> str:
     """The folder, below WEIR_STORAGE, that standing PySpark stages share with the runs of `lineage`.
 
-    `lineage` is the id of the first of the runs that continue each other's checkpoints: a run that begins from nothing
-    reads its streams anew.
+    `lineage` is the id of the first run in a sequence of runs that continue each other's checkpoints. A run without a
+    checkpoint reads its streams from the beginning.
     """
     return f"{job}/streams/{lineage}"
 
 
 def columns_folder(job: int, version: int) -> str:
-    """The folder, below WEIR_STORAGE, of the columns that a version's DataFrames have, as Spark was asked once."""
+    """The folder, below WEIR_STORAGE, that caches the columns of a version's DataFrames as Spark reported them."""
     return f"{job}/columns/{version}"
 
 
 class FinishedState(StrEnum):
-    """How far an operator's subtasks had come when the snapshot was taken (FLIP-147)."""
+    """How many of an operator's subtasks had finished at the snapshot: none, some or all (FLIP-147)."""
 
     RUNNING = "running"
     PARTLY = "partly"
@@ -129,43 +129,43 @@ class FinishedState(StrEnum):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a state file that can be read alone: whole key groups, one after another."""
+    """A part of a state file that can be read alone: whole, consecutive key groups."""
 
     offset: int
     nbytes: int
     rows: int
-    checksum: str  #: as that of a segment, over what precedes the first block and then the block
+    checksum: str  #: as `Segment.checksum`, over the bytes before the first block followed by the block
     first_group: int
     last_group: int
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One state file. `path` is relative to the checkpoint storage root of the job."""
+    """A state file. `path` is relative to the checkpoint storage root of the job."""
 
     path: str
     rows: int
     nbytes: int
     checksum: str  #: "crc32c:<hex>" or "blake2b:<hex>", over the file's bytes
-    first_group: int  #: key groups that may occur in it, both ends included
+    first_group: int  #: range of key groups in the file, both ends included
     last_group: int
     blocks: tuple[Block, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
 
 
 class TableColumns(msgspec.Struct, frozen=True):
-    """The columns of a keyed state with their Arrow types; "null" where no row has told the type yet."""
+    """The columns of a keyed state with their Arrow types; "null" while the type is unknown for lack of rows."""
 
     keys: dict[str, str]
     values: dict[str, str]
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one subtask at one barrier, as handles.
+    """The state of a subtask at a barrier, as handles.
 
-    `keyed` and `broadcast` map a state's name to its segments, base first, then deltas in order.
-    `lists` maps a name to JSON values, redistributed at a rescale; `unions` to those that all are given whole, and
-    names every union list that was declared, also an empty one. `committables` are what a sink has prepared and not yet
-    seen committed, oldest first, each a JSON value that its committer understands. `feedback` are, at the head of a
-    loop, the records that were on their way round: the only channel state there is.
+    `keyed` and `broadcast` map a state's name to its segments: base first, then deltas in order.
+    `lists` maps a name to JSON values that a rescale redistributes. `unions` maps a name to JSON values that every
+    subtask receives in full; it includes every declared union list, also an empty one.
+    `committables` are JSON values that the sink has prepared and not yet seen committed, oldest first.
+    `feedback` holds the in-flight records of a loop, at its head: the only channel state in a checkpoint.
     """
 
     finished: bool = False
@@ -185,7 +185,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return (*(segment for segments in named for segment in segments), *self.feedback)
 
     def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
-        """The same with other segments in the same places."""
+        """A copy in which `change` has replaced each segment."""
         return msgspec.structs.replace(
             self,
             keyed={name: tuple(map(change, segments)) for name, segments in self.keyed.items()},
@@ -195,7 +195,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the phases took for one subtask, in milliseconds, and what was written."""
+    """Durations of the phases of a subtask's snapshot, and the bytes written to storage."""
 
     start_delay_ms: float = 0.0
     alignment_ms: float = 0.0
@@ -206,16 +206,16 @@ class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator in a manifest. `subtasks` holds those that contributed state, by index."""
+    """An operator in a manifest. `subtasks`: snapshots of the subtasks that contributed state, by index."""
 
     parallelism: int
     finished: FinishedState
     subtasks: dict[int, SubtaskSnapshot] = {}
-    origin: str = ""  #: how its state was made where no running job made it, in words for people
+    origin: str = ""  #: origin of state that no running job wrote, such as a savepoint writer; shown to people
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a completed checkpoint is. `token` is the attempt that took it; 0: it was written outside of a job."""
+    """The content of a completed checkpoint. `token`: the attempt that took it; 0: written outside of a job."""
 
     format: int = FORMAT_VERSION
     job: str
@@ -225,13 +225,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     triggered_at: int
     max_parallelism: int
     operators: dict[str, OperatorSnapshot]
-    variant: str = ""  #: of a savepoint with token 0; see `folder_of`
+    variant: str = ""  #: only for savepoints with token 0; see `folder_of`
 
     def segments(self) -> tuple[Segment, ...]:
         return tuple(s for o in self.operators.values() for t in o.subtasks.values() for s in t.segments())
 
     def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
-        """The same with other segments in the same places."""
+        """A copy in which `change` has replaced each segment."""
 
         def changed(operator: OperatorSnapshot) -> OperatorSnapshot:
             subtasks = {index: snapshot.with_segments(change) for index, snapshot in operator.subtasks.items()}
@@ -246,7 +246,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CommitPermit:
-    """The right to make output visible. Only `runtime.core.commit` constructs one, from a completed checkpoint."""
+    """The right to make output visible. Constructed by `runtime.core.commit` alone, from a recorded checkpoint."""
 
     job: str
     token: Token
@@ -255,8 +255,8 @@ class CommitPermit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Whom one checkpoint concerns."""
+    """The subtasks that take part in a checkpoint."""
 
     trigger: frozenset[SubtaskId]  #: running, and no predecessor is running
     wait_for: frozenset[SubtaskId]  #: every running subtask must acknowledge
-    notify: frozenset[SubtaskId]  #: told of completion
+    notify: frozenset[SubtaskId]  #: receive the notification of completion

@@ -1,21 +1,21 @@
-"""Which types of a column may meet in one state or one join: the one table of rules, for keys and for values.
+"""Compatibility of column types within a state or a join: the single table of rules for keys and for values.
 
-A type is named as Arrow prints it, without dictionaries (`state.keycodes.plain_type`). Each pair of types has one of
-three verdicts, whichever of the two is in the state:
+A type is named as Arrow prints it, without dictionaries (`plain_type`). The rules are symmetric: the order of the two
+types does not matter. Verdicts:
 
 - same: the values and their stored form are equal;
-- widened: one type, the common one, holds all values of both, and a key keeps its hash;
-- refused: a value of one would be lost, rounded, or become equal to another value.
+- widened: a common type holds all values of both types, and a key keeps its hash;
+- refused: some value would be lost, rounded, or become equal to another value.
 
 The common types are:
 
 - integers: the narrowest integer that holds both. No integer holds a signed type and uint64: -1 and 2**64-1 have the
   same 64 bits, so they would be one key;
 - text: the large kind. Binary likewise; fixed-size binary is widened to binary, and not to another size;
-- decimal128 of one scale: the greater precision. At another scale equal numbers have other bytes;
-- floats: values are widened. Keys are not: 0.1 as a float is another number than 0.1 as a double;
-- times, dates and durations: only the same, since another unit counts other ticks;
-- null: any other type. A column of nulls alone has it.
+- decimal128 of equal scale: the greater precision. With different scales, equal numbers have different bytes;
+- floats: values are widened. Keys are refused: 0.1 as a float is a different number than 0.1 as a double;
+- times, dates and durations: no common type, since ticks of different units differ;
+- null, the type of a column of nulls alone: the other type.
 """
 
 import re
@@ -25,7 +25,7 @@ from typing import Final
 
 
 class Compatibility(StrEnum):
-    """The verdict on two types of one column."""
+    """The verdict on two types of a column."""
 
     SAME = "same"
     WIDENED = "widened"
@@ -34,7 +34,7 @@ class Compatibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The verdict on a pair of types. `common` is the type in which both go on; None: refused."""
+    """The verdict on a pair of types. `common` is the type for both; None: refused."""
 
     verdict: Compatibility
     common: str | None
@@ -52,7 +52,7 @@ _TIME: Final = re.compile(r"(date32\[day\]|date64\[ms\]|(time32|time64|timestamp
 
 
 def key_rule(one: str, other: str) -> Rule:
-    """The rule for two types of a key column; a type that cannot be a key is refused beside itself, too."""
+    """The rule for two types of a key column. A type that cannot be a key is refused even with itself."""
     if not (is_key_type(one) and is_key_type(other)):
         return Rule(Compatibility.REFUSED, None)
     if one in _FLOATS and other in _FLOATS and one != other:
@@ -69,7 +69,7 @@ def value_rule(one: str, other: str) -> Rule:
 
 
 def is_key_type(name: str) -> bool:
-    """Whether values of the type can be told apart, hashed, stored and sorted, so that they can be keys."""
+    """Whether values of the type can be keys: compared, hashed, stored and sorted."""
     known = (*_SIGNED, *_UNSIGNED, "float", "double", *_TEXT, *_BINARY, "bool", _NULL)
     return name in known or any(pattern.fullmatch(name) for pattern in (_FIXED, _DECIMAL, _TIME))
 
@@ -93,7 +93,7 @@ def _common_integer(one: str, other: str) -> str | None:
 
 
 def _common_binary(one: str, other: str) -> str | None:
-    """Of a fixed-size binary and one of any size."""
+    """The variable-size type, for a pair of fixed-size and variable-size binary."""
     sized = next((name for name in (one, other) if name in _BINARY), None)
     fixed = _FIXED.fullmatch(one) or _FIXED.fullmatch(other)
     return sized if fixed else None

@@ -1,8 +1,8 @@
-"""Second phase of two-phase commit: who may make output visible, and what a restore owes and disowns.
+"""Second phase of two-phase commit: permits, and the pending committables of a checkpoint.
 
-The only place that constructs a `CommitPermit`, and only from a checkpoint that has been recorded. What was prepared
-for a failed checkpoint is not aborted: sources have not rewound, so it rides with the next completed one. Abort
-belongs to what a restore disowns.
+This module alone constructs a `CommitPermit`, and only for a recorded checkpoint. Committables of a failed checkpoint
+are not aborted: sources have not rewound, so the next completed checkpoint commits them. Only a restore aborts
+committables, namely those that are not in the restored checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,18 @@ from runtime.core.ids import CheckpointId, OperatorId, Token
 
 
 def permit_for_recorded(manifest: Manifest, token: Token) -> CommitPermit:
-    """For a manifest that has just been recorded, or is being restored, under attempt `token`."""
-    assert manifest.token <= token, "a manifest of a newer attempt cannot be ours"
+    """The permit for a manifest that attempt `token` has just recorded or is restoring."""
+    assert manifest.token <= token, "the manifest belongs to a newer attempt"
     return CommitPermit(job=manifest.job, token=token, checkpoint=CheckpointId(manifest.checkpoint))
 
 
 def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> CommitPermit:
-    """For a slot that its own master has told of a completed checkpoint over the attempt's fenced connection."""
+    """The permit of a slot whose master has announced the checkpoint over the attempt's fenced connection."""
     return CommitPermit(job=job, token=token, checkpoint=checkpoint)
 
 
 def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
-    """Every committable by operator, also of finished ones: a skipped operator's commits are not skipped."""
+    """The pending committables by operator, including finished operators: a restore skips these, not their commits."""
     found: dict[OperatorId, tuple[Any, ...]] = {}
     for uid, operator in manifest.operators.items():
         pending = tuple(c for _, subtask in sorted(operator.subtasks.items()) for c in subtask.committables)
@@ -36,19 +36,20 @@ def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
 
 
 def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tuple[Any, ...]:
-    """The committables of one sink that a manifest in `retained` names: cleaning after a restore spares them."""
+    """The committables of a sink that manifests in `retained` name. The clean-up after a restore keeps them."""
     return tuple(committable for manifest in retained for committable in owed(manifest).get(uid, ()))
 
 
 def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
-    """The savepoint without what is known to be committed, so that it owes nothing of that wherever it is restored.
+    """The savepoint without committables that are known to be committed, so that no restore commits them again.
 
-    A sink subtask names what it has prepared in each of its snapshots until it has committed it. So a committable that
-    `later`, a checkpoint of the same attempt, does not name has been committed in between. This holds for one attempt
-    only: what a savepoint of an older attempt prepared may be disowned, and is pending for its own restore.
+    Each snapshot of a sink subtask names its prepared committables until they are committed. A committable that is
+    missing in `later` has therefore been committed since the savepoint. This holds within an attempt only: a restore
+    may have aborted committables of an older attempt, which stay pending for a restore of their own savepoint.
 
     Args:
-        later: None means that all of it is committed, as at the end of a run that has ended by this savepoint.
+        later: a checkpoint; ignored unless it is a later one of the same attempt. None: all committables are committed,
+            as at the end of a run that this savepoint has ended.
     """
     if later is not None and (later.token != savepoint.token or later.checkpoint <= savepoint.checkpoint):
         return savepoint
@@ -56,10 +57,10 @@ def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Man
 
     def left(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
         still = named.get(OperatorId(uid), ())
-        return replace(subtask, committables=tuple(one for one in subtask.committables if one in still))
+        return replace(subtask, committables=tuple(c for c in subtask.committables if c in still))
 
     operators = {
-        uid: replace(operator, subtasks={index: left(uid, one) for index, one in operator.subtasks.items()})
+        uid: replace(operator, subtasks={index: left(uid, subtask) for index, subtask in operator.subtasks.items()})
         for uid, operator in savepoint.operators.items()
     }
     return replace(savepoint, operators=operators)

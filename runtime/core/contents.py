@@ -1,4 +1,4 @@
-"""The states in a checkpoint, as its manifest lists them: operator, name, kind, size, and the view that SQL reads."""
+"""The states of a checkpoint, read from its manifest: operator, name, kind, size, and the view for SQL."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 
-CONTENTS_VIEW: Final = "contents"  #: the view of what the manifest lists, list elements and pending commits among it
+CONTENTS_VIEW: Final = "contents"  #: the view of the manifest itself, with list elements and pending committables
 _NOT_IN_NAMES: Final = re.compile(r"\W+", re.ASCII)
 
 
 class StateKind(StrEnum):
-    """How a state is dealt out at a restore."""
+    """The kind of a state, which decides its redistribution at a restore."""
 
     KEYED = "keyed"
     BROADCAST = "broadcast"
@@ -22,16 +22,16 @@ class StateKind(StrEnum):
 
     @property
     def has_rows(self) -> bool:
-        """Whether it is kept as rows in state files, which `weir-state` reads; lists are in the manifest."""
+        """Whether the state is stored as rows in state files, which `weir-state` reads; lists are in the manifest."""
         return self in (StateKind.KEYED, StateKind.BROADCAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """One state of one operator.
+    """A state of an operator, over all its subtasks.
 
-    `rows` are those of its files, where a key that has changed since the last merge counts once a file; of a list they
-    are its elements. Broadcast state counts one copy. `keys` are the operator's key columns with their Arrow types.
+    `rows` counts rows of state files (a key that has changed since the last compaction counts once per file) or
+    elements of a list. Broadcast state counts a single copy. `keys` maps the key columns to their Arrow types.
     """
 
     operator: str
@@ -44,7 +44,7 @@ class StoredState:
 
     @property
     def view(self) -> str:
-        """Its name in SQL; "" for a list, which has no view."""
+        """The name of the view in SQL; "" for a list, which has none."""
         return _NOT_IN_NAMES.sub("_", f"{self.operator}_{self.name}") if self.kind.has_rows else ""
 
 

@@ -1,8 +1,7 @@
-"""The checkpoint coordinator of one attempt: trigger, collect, complete, expire, notify, end.
+"""The checkpoint coordinator of an attempt: trigger, collect, complete, expire, notify, end.
 
-It decides when a checkpoint starts, whether it completes and what follows; it does not know storage, messages or
-clocks. The laws it keeps: one checkpoint id is used once; completion is notified only after the manifest is recorded;
-a plain savepoint notifies nobody; a checkpoint that fails undoes nothing. (Flink's `CheckpointCoordinator`; S2.)
+Invariants: a checkpoint id is used once; completion is notified only after the manifest is recorded; a plain savepoint
+sends no notification; a failed checkpoint undoes no work. (Flink's `CheckpointCoordinator`; S2.)
 """
 
 from collections import OrderedDict
@@ -56,7 +55,7 @@ from runtime.core.tolerance import Tolerance
 from runtime.core.unions import partly_finished_union
 
 MAX_NAMED: Final = 5  #: subtasks that a reason names
-FINAL_RETRY_MS: Final = 500  #: at least so long after a failure before the last checkpoint is tried again
+FINAL_RETRY_MS: Final = 500  #: minimum delay after a failure before the last checkpoint is tried again
 
 Effects = list[CoordinatorEffect]
 
@@ -69,17 +68,17 @@ class CoordinatorSettings:
     timeout_ms: int = 60_000
     min_pause_ms: int = 500
     max_concurrent: int = 1
-    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE  #: for the subtasks; the coordinator does the same in both
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE  #: for the subtasks; the coordinator does not use it
     tolerable_failures: int | None = None  #: None: failures never fail the job
 
 
 class Coordinator:
-    """One attempt's coordinator. `handle` is the only way in."""
+    """Mutable, owned by the master of an attempt. All times (`at`) are milliseconds since the epoch."""
 
     def __init__(self, job: str, token: Token, graph: JobGraph, settings: CoordinatorSettings) -> None:
         self._job, self._token, self._graph, self._settings = job, token, graph, settings
         self._running = False
-        self._over = False  #: suspended; nothing starts any more
+        self._over = False  #: suspended: no checkpoint starts any more
         self._finished: set[SubtaskId] = set()
         self._ended: set[SubtaskId] = set()
         self._queue = RequestQueue()
@@ -87,14 +86,16 @@ class Coordinator:
         self._pending: OrderedDict[CheckpointId, PendingCheckpoint] = OrderedDict()
         self._ends = RecentEnds()
         self._manifests: dict[CheckpointId, Manifest] = {}
-        self._last_snapshots: dict[SubtaskId, SubtaskSnapshot] = {}  #: of finished subtasks; they ride on when they end
-        self._newest = CheckpointId(0)  #: that has completed
+        self._last_snapshots: dict[
+            SubtaskId, SubtaskSnapshot
+        ] = {}  #: of finished subtasks; later manifests repeat them
+        self._newest = CheckpointId(0)  #: the newest completed checkpoint
         self._pacing = Pacing(settings.interval_ms, settings.min_pause_ms)
         self._tolerance = Tolerance(settings.tolerable_failures)
         self._ending: CheckpointKind | None = None  #: a stop or drain has been accepted
-        self._released = False  #: a checkpoint that all subtasks took after their logic was done has completed
+        self._released = False  #: a checkpoint has completed that every subtask took after finishing its logic
         self._final_not_before = 0
-        self.savepoint: Manifest | None = None  #: of a completed stop or drain
+        self.savepoint: Manifest | None = None  #: the savepoint of a completed stop or drain
 
     def handle(self, event: CoordinatorEvent) -> Effects:
         match event:
@@ -122,12 +123,12 @@ class Coordinator:
                 return self._recorded(at, checkpoint)
             case ManifestFailed(at, checkpoint, detail):
                 return self._give_up(at, checkpoint, FailureReason.FINALIZE_FAILED, detail)
-            case CoordinatorSuspended(at):  # pragma: no branch  (the type checker proves that nothing is left)
+            case CoordinatorSuspended(at):  # pragma: no branch  (the type checker proves that the match is exhaustive)
                 return self._suspend(at)
 
     @property
     def progress(self) -> tuple[CheckpointId, CheckpointKind, int, int] | None:
-        """The oldest pending checkpoint: id, kind, acknowledged, of how many."""
+        """The oldest pending checkpoint: id, kind, number of acknowledgements, number of subtasks that take part."""
         for checkpoint, pending in self._pending.items():
             return checkpoint, pending.barrier.kind, len(pending.acks), len(pending.plan.wait_for)
         return None
@@ -136,11 +137,11 @@ class Coordinator:
 
     def _start(self, at: int, resumed: bool) -> Effects:
         assert not self._running, "a coordinator starts once"
-        if self._over:  # the last slot reported itself while the attempt was being given up
+        if self._over:  # the last slot started while the attempt was being suspended
             return []
         self._running = True
         begun = self._schedule(at, resumed)
-        return begun + self._final_checkpoint(at)  # subtasks may have finished before the last one started
+        return begun + self._final_checkpoint(at)  # some subtasks may have finished before the last subtask started
 
     def _schedule(self, at: int, resumed: bool = False) -> Effects:
         first = self._pacing.start(at, resumed)
@@ -198,12 +199,12 @@ class Coordinator:
         return [IssueId()]
 
     def _pointless(self, request: Request) -> bool:
-        """Nobody needs a periodic checkpoint once the job is coming to its end."""
+        """True for a periodic checkpoint while the job is ending."""
         return request.periodic and (self._released or self._ending is not None)
 
     def _issued(self, at: int, checkpoint: CheckpointId) -> Effects:
         request, self._issuing = self._issuing, None
-        if request is None or not self._running:  # suspended meanwhile: the id is burnt
+        if request is None or not self._running:  # suspended in the meantime: the id stays unused
             return []
         if self._pointless(request):
             return self._next(at)
@@ -230,7 +231,7 @@ class Coordinator:
         return failed + resumed + self._exceeded(exceeded) + self._final_checkpoint(at) + self._next(at)
 
     def _abandon_ending(self, at: int) -> Effects:
-        """A stop or drain failed before any subtask heard of it."""
+        """A stop or drain failed before any subtask was triggered: the job goes on."""
         self._ending = None
         return [ResumeJob(), *self._schedule(at)]
 
@@ -274,7 +275,7 @@ class Coordinator:
         if kind is not CheckpointKind.SAVEPOINT:
             self._released = self._released or pending.releases_all
             finished = {s: snapshot for s, (snapshot, _) in pending.acks.items() if snapshot.finished}
-            if checkpoint < self._newest:  # one notice overtook another, whose files may be gone
+            if checkpoint < self._newest:  # completed out of order: files of this older checkpoint may be gone
                 self._last_snapshots = finished | self._last_snapshots
             else:
                 self._newest = checkpoint
@@ -311,7 +312,7 @@ class Coordinator:
         if pending.operation is not None:
             effects.append(SettleOperation(pending.operation, None, reason, detail))
         if pending.barrier.kind.ends_job and reason is not FailureReason.SUSPENDED:
-            # Some subtasks may have finished their logic for it: only the last checkpoint is a state to go on from.
+            # Some subtasks may have finished their logic for it, so the job must restart from the last checkpoint.
             return [*effects, FailAttempt(f"the savepoint of the {pending.barrier.kind} failed: {reason}: {detail}")]
         self._try_again(at, pending, reason)
         savepoint = pending.barrier.kind.is_savepoint
@@ -323,7 +324,7 @@ class Coordinator:
         return [] if detail is None else [FailAttempt(detail)]
 
     def _try_again(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
-        """Without a more recent one on its way a periodic checkpoint is replaced at once, not in the next period."""
+        """Retries a failed periodic checkpoint at once, rather than in the next period, if no newer one is pending."""
         if reason is FailureReason.SUBSUMED or pending.operation is not None or not self._running or self._all_done:
             return
         newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self._pending)
@@ -332,7 +333,7 @@ class Coordinator:
             self._queue.add(Request(at, CheckpointKind.CHECKPOINT))
 
     def _plan_anew(self, at: int, pending: PendingCheckpoint) -> Effects:
-        """A stop or drain met a subtask that was ending by itself; each can do so once, so this comes to an end."""
+        """Replans a stop or drain because a subtask ended by itself. Each subtask ends once, so the retries end too."""
         self._queue.add(Request(at, pending.barrier.kind, pending.operation, again=True))
         return self._next(at)
 
@@ -347,7 +348,7 @@ class Coordinator:
         return effects
 
     def _give_up_quietly(self, at: int, checkpoint: CheckpointId, detail: str) -> Effects:
-        running, self._running = self._running, False  # nothing new may start in between
+        running, self._running = self._running, False  # `_give_up` must not start another checkpoint
         effects = self._give_up(at, checkpoint, FailureReason.SUSPENDED, detail)
         self._running = running
         return effects
@@ -372,7 +373,7 @@ class Coordinator:
         return self._final_checkpoint(at)
 
     def _final_checkpoint(self, at: int) -> Effects:
-        """When the logic of all subtasks is done, one checkpoint is taken at once: it releases them all."""
+        """Once every subtask has finished its logic, a checkpoint starts at once; its completion lets them all end."""
         busy = self._pending or self._issuing is not None or self._ending is not None
         if not self._all_done or self._released or busy or not self._running:
             return []
@@ -382,12 +383,12 @@ class Coordinator:
         return [IssueId()]
 
     def _pause_final(self, at: int) -> None:
-        """Whatever made a checkpoint fail may still be there: storage that is away must not be asked without pause."""
+        """Delays the last checkpoint: the cause of a failure, such as unavailable storage, may persist."""
         self._final_not_before = at + max(self._settings.min_pause_ms, FINAL_RETRY_MS)
 
     def _subtask_ended(self, at: int, subtask: SubtaskId) -> Effects:
         self._ended.add(subtask)
-        if subtask in self._last_snapshots:  # it committed before it ended: later manifests owe nothing for it
+        if subtask in self._last_snapshots:  # it has committed before it ended: its committables are not pending
             done = msgspec.structs.replace(self._last_snapshots[subtask], committables=())
             self._last_snapshots[subtask] = done
         effects: Effects = []
@@ -403,11 +404,11 @@ class Coordinator:
 
 
 def _some(subtasks: Sequence[SubtaskId]) -> str:
-    """The first few by name, and how many more there are."""
+    """The first `MAX_NAMED` subtasks by name, and the number of the rest."""
     named = ", ".join(str(subtask) for subtask in subtasks[:MAX_NAMED])
     return f"{named} and {len(subtasks) - MAX_NAMED} more" if len(subtasks) > MAX_NAMED else named
 
 
 def _failed(request: Request, reason: FailureReason, detail: str) -> SettleOperation:
-    assert request.operation is not None, "periodic requests are nobody's operation"
+    assert request.operation is not None, "a periodic request belongs to no operation"
     return SettleOperation(request.operation, None, reason, detail)

@@ -1,9 +1,9 @@
-"""Barriers on the many inputs of one subtask, when nobody is blocked: at least once.
+"""Barrier tracking over the input channels of a subtask without blocking (at least once).
 
-It decides for jobs that would rather repeat records than wait: channels are counted, and a checkpoint is snapshotted
-when every live channel has delivered its barrier or ended. What came behind a barrier that was first is in the snapshot
-too, and comes again after a restore. Several checkpoints may be awaited at once. The law it keeps is that of
-`alignment`: a checkpoint is snapshotted at most once, and in order. (Flink's `CheckpointBarrierTracker`.)
+A checkpoint is snapshotted when every live channel has delivered its barrier or ended. Records that arrive behind an
+early barrier are in the snapshot and arrive again after a restore. Several checkpoints may be awaited at once. The
+invariant of `Alignment` holds: each checkpoint is snapshotted at most once, and in order. (Flink's
+`CheckpointBarrierTracker`.)
 """
 
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from runtime.core.alignment import NOBODY, Aligned, GivenUp, Verdict
 from runtime.core.ids import ChannelId, CheckpointId, with_aborted
 from runtime.core.messages import Barrier
 
-AWAITED_MAX: Final = 50  #: the oldest beyond these is given up
+AWAITED_MAX: Final = 50  #: beyond this number the oldest awaited checkpoint is given up
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A checkpoint whose barrier some live channels still owe."""
+    """A checkpoint whose barrier has not arrived on every live channel."""
 
     barrier: Barrier
     delivered: frozenset[ChannelId] = NOBODY
@@ -30,9 +30,10 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Where one subtask stands. Checkpoints up to `over` are taken or given up; `awaited` are later ones, oldest first.
+    """The tracked barriers of a subtask, as an immutable value.
 
-    `aborted` holds later ids that the coordinator gave up, the newest `MAX_ABORTED_IDS` of them.
+    Checkpoints up to `over` are taken or given up; `awaited` are later checkpoints, oldest first. `aborted` holds the
+    newest `MAX_ABORTED_IDS` later checkpoints that the coordinator aborted.
     """
 
     live: frozenset[ChannelId]
@@ -42,26 +43,26 @@ class Counting:
 
 
 def barrier_received(now: Counting, channel: ChannelId, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
-    """A barrier came on a live channel, which flows on."""
-    assert channel in now.live, "an ended channel cannot speak"
+    """A barrier arrived on a live channel, which stays readable."""
+    assert channel in now.live, "an ended channel delivers no message"
     begun, verdicts = _begin(now, barrier)
     awaited = tuple(
-        replace(one, delivered=one.delivered | {channel}) if one.checkpoint == barrier.checkpoint else one
-        for one in begun.awaited
+        replace(entry, delivered=entry.delivered | {channel}) if entry.checkpoint == barrier.checkpoint else entry
+        for entry in begun.awaited
     )
     settled, more = _settle(replace(begun, awaited=awaited))
     return settled, verdicts + more
 
 
 def barrier_injected(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
-    """The coordinator triggered here: a source, or all predecessors have ended and only their last messages are due."""
+    """The coordinator triggered this subtask: a source, or a subtask whose predecessors have all ended."""
     begun, verdicts = _begin(now, barrier)
     settled, more = _settle(begun)
     return settled, verdicts + more
 
 
 def cancel_received(now: Counting, checkpoint: CheckpointId) -> tuple[Counting, list[Verdict]]:
-    """Somebody upstream cannot take part in `checkpoint`; it and all before it are given up, once each."""
+    """A CancelBarrier arrived: gives up `checkpoint` and every awaited checkpoint before it, once each."""
     if checkpoint <= now.over or checkpoint in now.aborted:
         return now, []
     older: list[Verdict] = [
@@ -71,13 +72,13 @@ def cancel_received(now: Counting, checkpoint: CheckpointId) -> tuple[Counting, 
 
 
 def channel_ended(now: Counting, channel: ChannelId) -> tuple[Counting, list[Verdict]]:
-    """EndOfPartition: nothing is awaited from this channel any more, whatever it has delivered."""
-    assert channel in now.live, "an ended channel cannot speak"
+    """EndOfPartition arrived: no barrier will follow on `channel`."""
+    assert channel in now.live, "an ended channel delivers no message"
     return _settle(replace(now, live=now.live - {channel}))
 
 
 def checkpoint_aborted(now: Counting, checkpoint: CheckpointId) -> Counting:
-    """The coordinator gave `checkpoint` up; everybody is told, so nothing is sent on."""
+    """The coordinator aborted `checkpoint`. It notifies every subtask, so no CancelBarrier is forwarded."""
     if checkpoint <= now.over:
         return now
     awaited = tuple(one for one in now.awaited if one.checkpoint != checkpoint)
@@ -85,7 +86,7 @@ def checkpoint_aborted(now: Counting, checkpoint: CheckpointId) -> Counting:
 
 
 def _begin(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
-    """Makes `barrier` an awaited one if it is new."""
+    """Adds the checkpoint of `barrier` to the awaited ones if it is new."""
     checkpoint = barrier.checkpoint
     known = any(one.checkpoint == checkpoint for one in now.awaited)
     if known or checkpoint <= now.over or checkpoint in now.aborted:
@@ -98,7 +99,10 @@ def _begin(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
 
 
 def _settle(now: Counting) -> tuple[Counting, list[Verdict]]:
-    """Takes what every live channel has delivered. On ordered channels an older one can only have been given up."""
+    """Completes the checkpoints that every live channel has delivered; gives up older ones.
+
+    Channels are ordered, so an older checkpoint that is still incomplete was given up upstream.
+    """
     taken = [one for one in now.awaited if now.live <= one.delivered]
     if not taken:
         return now, []

@@ -1,8 +1,8 @@
-"""What became of the latest checkpoints, so that an answer that comes too late is told apart from a wrong one.
+"""The outcome of recent checkpoints, which distinguishes a late acknowledgement or decline from an invalid one.
 
-It decides nothing. A late acknowledgement is no error, and the files that it names are not deleted: segments of a
-checkpoint that was given up are the deltas on which the next ones build, so within an attempt nothing that a subtask
-has written may go; the clean-up after the attempt knows what no manifest names. (Flink remembers expired ids only.)
+A late acknowledgement is no error, and its files are not deleted: later checkpoints build on the deltas of a failed
+checkpoint. Within an attempt no file of a subtask may be deleted; the clean-up after the attempt deletes the files that
+no manifest names. (Flink keeps expired ids only.)
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ REMEMBERED: Final = 64
 
 
 class RecentEnds:
-    """Mutable, owned by the coordinator. Holds the latest `REMEMBERED` ends."""
+    """Mutable, owned by the coordinator. Holds the outcome of the latest `REMEMBERED` checkpoints."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[CheckpointId, FailureReason | None] = OrderedDict()
@@ -28,7 +28,7 @@ class RecentEnds:
         self._remember(checkpoint, reason)
 
     def late(self, subtask: SubtaskId, checkpoint: CheckpointId, *, declined: bool) -> LateAnswer:
-        """What an answer to `checkpoint`, which is not pending, comes down to."""
+        """The report of an acknowledgement or decline of `checkpoint`, which is not pending."""
         if checkpoint not in self._reasons:
             return LateAnswer(subtask, checkpoint, declined, Fate.UNKNOWN)
         reason = self._reasons[checkpoint]

@@ -1,11 +1,9 @@
-"""A manifest as bytes: JSON in an envelope that carries its checksum and, where there is a key, its signature.
+"""The manifest codec: JSON in an envelope with a checksum and, if a key is configured, a signature.
 
-The checksum finds damage; the signature (HMAC-SHA256) finds a manifest that somebody else wrote. It covers the state
-files too, since the manifest holds their BLAKE2b digests. A manifest without a signature is of a time or place without
-a key.
-
-It does not know where the bytes lie; `name` is what an error calls them. Where the files of a savepoint lie after its
-folder was moved follows from `inside`, since a savepoint names no file outside its own folder.
+The checksum detects damage; the signature (HMAC-SHA256) detects a manifest from another writer. The signature covers
+the state files too, since the manifest holds their BLAKE2b digests. A manifest without a signature was written without
+a key. In errors, `name` identifies the manifest. A savepoint names no file outside its own folder, so it can be moved:
+`inside` maps its files.
 """
 
 import hashlib
@@ -21,7 +19,7 @@ from runtime.errors import CorruptState, JobRejected
 FILE_NAME: Final = "manifest.json"
 MIN_KEY_CHARACTERS: Final = 32
 
-Keys = tuple[bytes, ...]  #: the first one signs, each one verifies; none: manifests are not signed
+Keys = tuple[bytes, ...]  #: the first key signs, every key verifies; empty: manifests are not signed
 
 
 class _Envelope(msgspec.Struct, omit_defaults=True):
@@ -31,13 +29,13 @@ class _Envelope(msgspec.Struct, omit_defaults=True):
 
 
 class _Header(msgspec.Struct):
-    """What every format has in common."""
+    """The part of a manifest that is equal in every format."""
 
     format: int
 
 
 def keys_of(text: str) -> Keys:
-    """The keys in `WEIR_MANIFEST_KEY`, separated by commas. Raises ValueError for one that is too short."""
+    """The keys in `WEIR_MANIFEST_KEY`, separated by commas. Raises ValueError for a key that is too short."""
     keys = tuple(part.strip() for part in text.split(",") if part.strip())
     if any(len(key) < MIN_KEY_CHARACTERS for key in keys):
         raise ValueError(f"WEIR_MANIFEST_KEY: a key must have {MIN_KEY_CHARACTERS} characters or more")
@@ -51,7 +49,7 @@ def sealed(manifest: Manifest, keys: Keys = ()) -> bytes:
 
 
 def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> Manifest:
-    """The manifest in `data`.
+    """Decodes and verifies a manifest.
 
     Args:
         signed: refuse a manifest without a signature, if there are keys. False in the job's own storage, which may
@@ -59,8 +57,8 @@ def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> 
 
     Raises:
         CorruptState: truncated, altered or not a manifest.
-        JobRejected: its format is newer than this software, its signature is missing or not ours, or it names a file
-            by a path that no checkpoint has.
+        JobRejected: the format is newer than this software, the signature is missing or of an unknown key, or a file
+            has a path that no checkpoint uses.
     """
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
@@ -79,14 +77,14 @@ def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> 
 
 
 def home_of(manifest: Manifest) -> str:
-    """The folder below the job's storage root that the checkpoint was written to."""
+    """The folder of the checkpoint, below the job's storage root."""
     return folder_of(manifest.kind, manifest.checkpoint, manifest.token, manifest.variant)
 
 
 def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
-    """A savepoint with every segment in its own folder, and where those come from that were written for another.
+    """A self-contained copy of a savepoint's manifest, and the origin of each file to copy: new path -> old path.
 
-    They are of subtasks that had ended: these take no part, so their last snapshot goes on standing for them.
+    These files belong to finished subtasks, which the savepoint represents by their last snapshot.
     """
     home = f"{home_of(manifest)}/"
     origins: dict[str, str] = {}
@@ -101,14 +99,14 @@ def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
 
 
 def inside(manifest: Manifest, name: str) -> dict[str, str]:
-    """The files of a savepoint relative to its own folder, wherever that is, by their paths in the manifest.
+    """The files of a savepoint: path in the manifest -> path relative to the savepoint's folder.
 
     Raises:
-        JobRejected: it is a periodic checkpoint, or names a file outside its folder.
+        JobRejected: the manifest is of a periodic checkpoint, or names a file outside its folder.
     """
     if not manifest.kind.is_savepoint:
-        detail = f"{manifest.kind} {manifest.checkpoint} shares files with others; only a savepoint can be moved"
-        raise JobRejected("not-a-savepoint", name, detail)
+        shared = f"{manifest.kind} {manifest.checkpoint} shares files with other checkpoints"
+        raise JobRejected("not-a-savepoint", name, f"{shared}; only a savepoint can be moved")
     home = f"{home_of(manifest)}/"
     for segment in manifest.segments():
         if not segment.path.startswith(home) or ".." in segment.path.split("/"):
@@ -121,7 +119,7 @@ def _check_signature(body: bytes, signature: str, keys: Keys, name: str, *, sign
         detail = "it carries no signature, and only savepoints signed with WEIR_MANIFEST_KEY are read from here"
         raise JobRejected("not-signed", name, detail)
     if signature and not any(hmac.compare_digest(signature, _signature(body, key)) for key in keys):
-        raise JobRejected("not-signed", name, "its signature is not of a key in WEIR_MANIFEST_KEY")
+        raise JobRejected("not-signed", name, "no key in WEIR_MANIFEST_KEY verifies its signature")
 
 
 def _check_paths(manifest: Manifest, name: str) -> None:
@@ -131,7 +129,7 @@ def _check_paths(manifest: Manifest, name: str) -> None:
 
 
 def _check_variant(manifest: Manifest, name: str) -> None:
-    """It is part of the folder that a restore copies the savepoint to."""
+    """The variant becomes part of the folder that a restore copies the savepoint to."""
     if manifest.variant and not is_variant(manifest.variant):
         raise JobRejected("bad-path", name, f"no savepoint has a folder with {manifest.variant!r} in its name")
 

@@ -1,18 +1,18 @@
-"""Names of things: who is meant when two parts of the system talk about the same subtask, channel or checkpoint."""
+"""Identifiers of operators, subtasks, channels, checkpoints and attempts."""
 
 from dataclasses import dataclass
 from typing import Final, NewType
 
-OperatorId = NewType("OperatorId", str)  #: the `uid` an author gives; state is mapped by it across versions
-CheckpointId = NewType("CheckpointId", int)  #: increases within a job over all its runs; ids may be burnt
-Token = NewType("Token", int)  #: attempt token, handed out by Postgres in increasing order; fences zombies
+OperatorId = NewType("OperatorId", str)  #: the operator's `uid` in the pipeline; maps state across versions
+CheckpointId = NewType("CheckpointId", int)  #: increases within a job over all its runs; ids may be skipped
+Token = NewType("Token", int)  #: attempt token, issued by Postgres in increasing order; fences older attempts
 
 MAX_ABORTED_IDS: Final = 128  #: as Flink's `SubtaskCheckpointCoordinatorImpl`
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SubtaskId:
-    """One parallel instance of an operator. Subtask `index` runs in slot `index`."""
+    """A parallel instance of an operator. Subtask `index` runs in slot `index`."""
 
     operator: OperatorId
     index: int
@@ -34,9 +34,9 @@ class ChannelId:
 
 
 def with_aborted(aborted: frozenset[CheckpointId], checkpoint: CheckpointId) -> frozenset[CheckpointId]:
-    """`aborted` with one id more, bounded: the oldest id is forgotten first.
+    """Adds an id to `aborted`. The set is bounded by `MAX_ABORTED_IDS`; the oldest id is evicted first.
 
-    A late barrier with a forgotten id begins an alignment that no checkpoint needs; the next barrier overtakes it.
+    A late barrier with an evicted id starts an alignment for an aborted checkpoint, which the next barrier supersedes.
     """
     grown = aborted | {checkpoint}
     return grown if len(grown) <= MAX_ABORTED_IDS else grown - {min(grown)}

@@ -54,7 +54,7 @@ class Placement:
         return kept
 
     def most(self, rows: int) -> int:
-        """The size of the next batch. While a barrier is held: the rows expected before the pane end, at most `rows`."""
+        """The size of the next batch. A held barrier reduces `rows` to the rows expected before the pane end."""
         if self._kept is None:
             return rows
         left = (self._end - 1 - self._time) * self._rows_per_ms

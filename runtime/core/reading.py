@@ -40,7 +40,7 @@ class Reading:
         return now - self._awaited_since < STANDSTILL_MS
 
     def came(self, rows: int, asked: int, now: float) -> None:
-        """A poll for `asked` rows returned `rows`. A poll shortened by a held barrier does not change the batch size."""
+        """A poll for `asked` rows returned `rows`. A poll shortened by a held barrier does not tune the batch size."""
         if asked < self._size.rows:
             self._size.none_came()
         else:

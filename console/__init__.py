@@ -2,8 +2,8 @@
 
     urls → ui | api → operations → checkpoints → jobs → accounts
 
-It never imports an engine: it meets runtime and spark_jobs in rows and command lines, and shares with them only values
-(`runtime.core.lifecycle`, `runtime.core.graph`).
+The console never imports an engine. It exchanges rows and command lines with `runtime` and `spark_jobs`, and shares
+values only (`runtime.core.lifecycle`, `runtime.core.graph`).
 """
 
 from console.celery import app as celery_app

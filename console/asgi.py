@@ -1,7 +1,7 @@
 """The ASGI application that uvicorn serves.
 
-Django collects the body of a request, on disk when it is large, before anything asks who sent it. So the size of a body
-is bounded here.
+Django reads the whole body of a request, large ones to disk, before it authenticates the client. This module therefore
+limits the body's size.
 """
 
 import os
@@ -16,11 +16,11 @@ _django = get_asgi_application()
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers 413 to a body that is announced as too large, and hangs up on one that grows too large."""
+    """Answer 413 if Content-Length exceeds the limit; disconnect a client whose body grows beyond it."""
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if _announced_bytes(scope) > limit:
         await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": f"A request may have {limit} bytes.\n".encode()})
+        await send({"type": "http.response.body", "body": f"The request body exceeds {limit} bytes.\n".encode()})
         return
     received = 0
 

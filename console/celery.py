@@ -1,9 +1,9 @@
-"""The Celery application, and the one thing that its pool processes must learn from their parent: it is ending.
+"""The Celery application, and a shutdown flag that its pool processes share.
 
-At SIGTERM the worker waits for its tasks to end, but only its main process is told. A run's supervisor is a task that
-does not end by itself, so it looks at a byte of memory that main process and pool share since the fork. A byte, not a
-lock: a pool process that is killed while it holds a lock would make the shutdown hang. Nobody needs to be told of a
-main process that is killed: the kernel kills its pool with it.
+At SIGTERM the worker waits for its tasks, but only its main process gets the signal. A run's supervisor is a task that
+ends only on request, so it polls a byte of memory that the main process and the pool share since the fork. A lock would
+not do: a pool process killed while holding it would block the shutdown. If the main process is killed, the kernel kills
+its pool with it.
 """
 
 import logging.config
@@ -25,7 +25,7 @@ _shutting_down = mmap.mmap(-1, 1)
 
 
 def shutting_down() -> bool:
-    """Whether the worker that this process belongs to was asked to end."""
+    """Whether the worker of this process was asked to shut down."""
     return _shutting_down[0] == 1
 
 

@@ -1,7 +1,7 @@
 """Settings of the console, all from the environment.
 
-A missing or malformed variable ends the process with an error that names it. There is no SQLite and no in-memory
-broker: the rows are the truth, and compare-and-set, partial indexes and triggers are Postgres'.
+A missing or malformed variable ends the process with an error that names it. SQLite and an in-memory broker are not
+supported: the code relies on compare-and-set updates, partial indexes and triggers of Postgres.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ def postgres(name: str) -> dict[str, Any]:
         raise ImproperlyConfigured(f"{name} names no database")
     named = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
     known = {key: parts.pop(part, "") for key, part in named.items()}
-    # An unreachable server must be noticed within seconds, or a supervisor could not watch its child meanwhile.
+    # A supervisor cannot watch its child while a query hangs, so an unreachable server must fail within seconds.
     limits = {"connect_timeout": 3, "tcp_user_timeout": 5000}
     return {"ENGINE": "django.db.backends.postgresql", **known, "OPTIONS": {**limits, **parts}}
 
@@ -83,7 +83,7 @@ def folders(name: str, *default: Path) -> list[Path]:
     return given
 
 
-# ---------------------------------------------------------------- what is where
+# ---------------------------------------------------------------- paths, commands and limits
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -91,24 +91,23 @@ WEIR_VAR = folder("WEIR_VAR")
 WEIR_STORAGE = folder("WEIR_STORAGE", WEIR_VAR / "storage")
 WEIR_INPUTS = folder("WEIR_INPUTS", WEIR_VAR / "inputs")
 WEIR_LOGS = folder("WEIR_LOGS", WEIR_VAR / "log")
-#: Whoever may restore may name a folder with a savepoint; it must lie below one of these.
-WEIR_SAVEPOINT_ROOTS = folders(
-    "WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE
-)  #: Signs manifests; savepoints from elsewhere must carry the signature of one of these.
+#: A restore request may name a savepoint folder only below these roots.
+WEIR_SAVEPOINT_ROOTS = folders("WEIR_SAVEPOINT_ROOTS", WEIR_STORAGE)
+#: Keys that sign manifests; a savepoint from another folder must carry such a signature.
 try:
     WEIR_MANIFEST_KEYS = keys_of(optional("WEIR_MANIFEST_KEY", ""))
 except ValueError as error:
     raise ImproperlyConfigured(str(error)) from None
-#: Parameters of jobs may name folders below one of these only, and none of Weir's own.
+#: Job parameters may name folders below these roots only, and none of Weir's own.
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 
-#: The job master of a run; run id and attempt token are added.
+#: Command of a job master; the run id and the attempt token are appended.
 WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]
-#: That of a run in BATCH, likewise.
+#: Command of the job master of a run in BATCH, with the same arguments.
 WEIR_BATCH_COMMAND = [sys.executable, "-m", "spark_jobs.batch.master", "run"]
-#: The PySpark stages; the verb and its options are added.
+#: Command of the PySpark stages; the verb and its options are appended.
 WEIR_STAGES_COMMAND = [sys.executable, "-m", "spark_jobs"]
-WEIR_COMPILE_TIMEOUT_S = 600  # Spark may be asked for columns, on a busy machine or a cluster that is full
+WEIR_COMPILE_TIMEOUT_S = 600  # a compilation may query Spark for columns, on a busy machine or a full cluster
 WEIR_SUSPEND_TIMEOUT_S = 10
 WEIR_MASTER_SILENCE_S = 180  # a master touches its beat file about four times a second
 WEIR_STAGE_SILENCE_S = 180  # a standing stage reports about once a second
@@ -116,12 +115,12 @@ WEIR_LEASE_S = 5
 WEIR_RECONCILE_S = 1
 WEIR_STATE_QUERY_TIMEOUT_S = 600
 
-#: Requests that are handled at a time, and so the connections to Postgres that they can hold. Masters need the rest.
+#: Requests handled concurrently, which bounds their Postgres connections. Job masters need the rest.
 WEIR_WEB_CONNECTIONS = 48
-#: Most slots, which are processes, that one run may ask for.
+#: Maximum slots of a run; each slot is a process.
 WEIR_MAX_SLOTS = count("WEIR_MAX_SLOTS") or 128
 
-#: Standing stages that the workers of the queue `standing` attend to at a time; each has a JVM of its own.
+#: Standing stages that the workers of the queue `standing` supervise at a time; each has its own JVM.
 WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 
 # ---------------------------------------------------------------- Django
@@ -188,7 +187,7 @@ TEMPLATES = [
 ROOT_URLCONF = "console.urls"
 ASGI_APPLICATION = "console.asgi.application"
 
-# Requests run in threads of their own under ASGI, so a kept connection would outlive its only user.
+# Under ASGI each request runs in a new thread, so a persistent connection would outlive its only user.
 DATABASES = {"default": {**postgres("DATABASE_URL"), "CONN_MAX_AGE": 0}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -201,7 +200,7 @@ LOGIN_URL = "/login/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login/"
 
-#: Of a request. What is stored is bounded per field, far below.
+#: Limit of a request body; stored fields have much lower limits of their own.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 512 * 1024
 
 LANGUAGE_CODE = "en"
@@ -210,7 +209,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 
 STATIC_URL = "/static/"
-WHITENOISE_USE_FINDERS = True  # files are served from the packages that ship them: nothing to collect before a start
+WHITENOISE_USE_FINDERS = True  # serves files from their packages, so a start needs no collectstatic
 
 # ---------------------------------------------------------------- browser security
 
@@ -227,7 +226,7 @@ CONTENT_SECURITY_POLICY = {
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-# Browsers keep cookies by host, not by port: two consoles on one machine must not sign each other out.
+# Browsers store cookies per host, not per port: two consoles on a machine must not sign each other out.
 _HERE = hashlib.blake2s(str(WEIR_VAR).encode(), digest_size=4).hexdigest()
 SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"weir_session_{_HERE}", f"weir_csrf_{_HERE}"
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -249,7 +248,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_RATES": {"login": "30/min"},
-    # How many proxies stand before the console; with none, anybody could write the header that names a client.
+    # Proxies in front of the console. With 0, X-Forwarded-For is ignored: a client could forge it.
     "NUM_PROXIES": count("WEIR_NUM_PROXIES"),
     "EXCEPTION_HANDLER": "console.api.problems.handler",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
@@ -275,9 +274,9 @@ SPECTACULAR_SETTINGS = {
 
 CELERY_BROKER_URL = required("CELERY_BROKER_URL")
 CELERY_TASK_IGNORE_RESULT = True
-# Acknowledged when it is taken up: rows bring a lost wake-up back. A worker that loses its broker while a message is
-# not acknowledged, with late acknowledgement as long as a run lasts, fails at giving it back (kombu's
-# `restore_unacked` on a closed connection), and then waits for its runs to end without taking another.
+# Messages are acknowledged on receipt: the reconciler resends a lost wake-up. With late acknowledgement a message stays
+# open for a whole run. If the broker connection is lost then, kombu's `restore_unacked` fails on the closed connection,
+# and the worker takes no further message until its runs have ended.
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_DEFAULT_QUEUE = "housekeeping"
 CELERY_TASK_QUEUES = [Queue(name, Exchange(name), name) for name in ("runs", "stages", "standing", "housekeeping")]
@@ -295,11 +294,11 @@ CELERY_WORKER_DISABLE_PREFETCH = True  # a busy worker must not swallow the next
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # a run outlives an outage of the broker
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A broker that hangs must not hang the request that sends a wake-up: one timeout, then the reconciler sends it again.
+# A broker that hangs must not block the request that sends a wake-up: after a timeout the reconciler resends it.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 3, "socket_timeout": 5, "max_retries": 0}
 CELERY_BEAT_SCHEDULE_FILENAME = str(WEIR_VAR / "run" / "beat-schedule")
 CELERY_BEAT_SCHEDULE = {
-    # `expires`: a pass that nobody took in time is worthless, the next one sees more.
+    # `expires`: a pass that no worker took in time is obsolete, since the next pass reads newer rows.
     "reconcile": {
         "task": "console.operations.tasks.reconcile",
         "schedule": schedule(WEIR_RECONCILE_S),
@@ -318,7 +317,7 @@ CELERY_BEAT_SCHEDULE = {
 }
 CELERY_TIMEZONE = "UTC"
 
-# ---------------------------------------------------------------- logs: one JSON object a line, on stderr
+# ---------------------------------------------------------------- logs: a JSON object per line, on stderr
 
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -348,7 +347,7 @@ LOGGING = {
     "loggers": {
         "django": {"handlers": [], "propagate": True},
         "django.server": {"handlers": [], "propagate": True},
-        # The reconciler wakes each second: three lines for each pass would bury what matters.
+        # The reconciler runs every second; at INFO each pass would log three lines.
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},

@@ -1,6 +1,6 @@
-"""Clients that send a request byte by byte, to hold a connection for nothing (slow loris).
+"""Protection against clients that hold a connection by sending a request byte by byte (slow loris).
 
-uvicorn closes idle connections, and waits without end for the rest of a request that has begun.
+uvicorn closes idle connections but waits without limit for the rest of a request.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from typing import Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-REQUEST_S: Final = 20.0  #: for a whole request, headers and body
+REQUEST_S: Final = 20.0  #: for receiving a whole request, headers and body
 
 
 class PunctualProtocol(H11Protocol):
@@ -34,7 +34,9 @@ class PunctualProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """The deadline runs while the client has something to send. More bytes do not move it."""
+        """Start the deadline when the client may send, stop it when the request is complete. Received bytes do not
+        extend it.
+        """
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop()
         elif self._deadline is None:

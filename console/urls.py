@@ -1,4 +1,4 @@
-"""Where each part of the console hangs."""
+"""URL prefixes of the console."""
 
 from django.contrib import admin
 from django.templatetags.static import static
@@ -8,7 +8,7 @@ from django.views.generic import RedirectView
 from console.api import health
 
 urlpatterns = [
-    path("favicon.ico", RedirectView.as_view(url=static("weir/icon.svg")), name="favicon"),  # asked for unasked
+    path("favicon.ico", RedirectView.as_view(url=static("weir/icon.svg")), name="favicon"),  # browsers request it
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("admin/", admin.site.urls),

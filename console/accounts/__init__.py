@@ -1,1 +1,1 @@
-"""Who is asking, what they may do, and how they are told no."""
+"""Users, API tokens, permissions and refusals."""

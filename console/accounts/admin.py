@@ -1,4 +1,4 @@
-"""People and their tokens in the admin. Tokens are issued by the API; here they get an end, or are revoked."""
+"""Users and API tokens in the admin. The API issues tokens; the admin sets their expiry and revokes them."""
 
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin

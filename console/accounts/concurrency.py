@@ -1,7 +1,7 @@
-"""How many requests are handled at the same time: each may hold a connection to Postgres.
+"""A limit on concurrent requests, because each may hold a Postgres connection.
 
-Under ASGI every request runs in a thread of its own, so without a limit a few hundred anonymous requests take every
-connection that the database has, and job masters can record nothing.
+Under ASGI every request runs in its own thread. Without a limit a few hundred anonymous requests would take every
+connection of the database, and job masters could record no checkpoint.
 """
 
 import threading
@@ -16,7 +16,7 @@ WAIT_S: Final = 5.0
 
 
 class ConcurrencyLimit:
-    """Lets `WEIR_WEB_CONNECTIONS` requests in; the others wait for `WAIT_S`, then are told to come back (503)."""
+    """Admit `WEIR_WEB_CONNECTIONS` requests; the rest wait up to `WAIT_S` seconds and then get 503."""
 
     sync_capable = True
     async_capable = False
@@ -37,7 +37,9 @@ class ConcurrencyLimit:
 
 
 def _close_connections() -> None:
-    """Now, and not when a slow client has read its answer; but never under a transaction of the caller."""
+    """Close connections now instead of after a slow client has read the response; never inside the caller's
+    transaction.
+    """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()

@@ -1,4 +1,4 @@
-"""Every request has an id, in answers, rows and logs: the caller's, if it sent one that is safe to repeat, or ours."""
+"""A request id for responses, rows and logs: the client's `X-Request-ID` if it is safe to repeat, else a new id."""
 
 import re
 import uuid
@@ -12,7 +12,7 @@ _SAFE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestIdMiddleware:
-    """Sets `request.request_id`, binds it to the log context and answers with it."""
+    """Set `request.request_id`, bind it to the log context and return it in the response header."""
 
     sync_capable = True
     async_capable = False

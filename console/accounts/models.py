@@ -1,4 +1,4 @@
-"""The user, a model of our own from the first migration, since it cannot be replaced later; and tokens of the API."""
+"""The user and the API tokens. Django cannot replace the user model later, so it is custom from the first migration."""
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
@@ -13,7 +13,7 @@ class User(AbstractUser):
 
 
 class ApiToken(models.Model):
-    """A token of the API, as its SHA-256. `hint` is its beginning, by which people tell tokens apart."""
+    """An API token, stored as its SHA-256. `hint` is its first characters, which identify the token to people."""
 
     id = models.BigAutoField(primary_key=True)
     user = models.ForeignKey(User, models.CASCADE, related_name="+")

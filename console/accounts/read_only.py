@@ -1,4 +1,4 @@
-"""An admin for rows that people only look at: what happened is not edited."""
+"""Base class of admin pages for rows that must not be edited, such as runs and operations."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Lists, searches and shows; adds, changes and deletes nothing."""
+    """List, search and show rows without add, change or delete."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

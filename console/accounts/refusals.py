@@ -1,14 +1,14 @@
-"""The one way in which a service says no: the API renders it as a problem, a page as a sentence."""
+"""Exceptions by which services refuse a request: the API renders them as problems, pages as sentences."""
 
 from http import HTTPStatus
 from typing import Any
 
 
 class Refused(Exception):
-    """A request that was understood and not carried out. Nothing has changed.
+    """A request that was understood and not carried out. No row has changed.
 
-    `code` is a stable machine word, `field` names the input at fault (dotted, as in the request body), `facts` are
-    values that a program needs to go on, such as the id of the operation that stands in the way.
+    `code` is a stable identifier and `field` names the input at fault (dotted, as in the request body). `facts` are
+    values that a program needs to react, such as the id of the operation that blocks the request.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class Refused(Exception):
 
 
 class Conflict(Refused):
-    """Legal in itself, but not in the state that things are in now."""
+    """The request is valid, but not in the present state of the job."""
 
     def __init__(self, code: str, detail: str, field: str | None = None, **facts: Any) -> None:
         super().__init__(code, detail, field, HTTPStatus.CONFLICT, **facts)
 
 
 class Forbidden(Refused):
-    """This user may not do this."""
+    """The user lacks the permission for this request."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("not-permitted", detail, status=HTTPStatus.FORBIDDEN)

@@ -1,4 +1,4 @@
-"""What a signed-in user may do. Everybody may look; defining and operating need a permission.
+"""Permissions of signed-in users. Every user may read; defining jobs and operating them each need a permission.
 
 The permissions are Django's own, so the admin grants them to users and groups without any code here.
 """
@@ -36,4 +36,4 @@ def must_operate(user: type_of_user) -> None:
 def _missing(user: type_of_user, permission: str, act: str) -> str | None:
     if getattr(user, "has_perm", None) and user.has_perm(permission):  # type: ignore[union-attr]
         return None
-    return f"You may not {act}; this needs the permission {permission}."
+    return f"You may not {act}: the permission {permission} is required."

@@ -1,7 +1,6 @@
-"""JSON that can be spelled and not kept: Postgres has no NUL, no half of a surrogate pair, no infinite number.
+"""Rejects JSON values that Postgres cannot store: NUL characters, lone surrogates, infinite numbers and NaN.
 
-Asked at both doors, by the API of each body and by the pages of each field of JSON text. It knows nothing of what the
-values mean.
+The API checks each request body, and the pages check each field of JSON text.
 """
 
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ _DEPTH_MAX: Final = 64
 
 
 def must_be_storable(given: Any) -> None:
-    """Look through parsed JSON.
+    """Check every name and value of parsed JSON.
 
     Raises:
-        Refused: naming the innermost member that cannot be kept.
+        Refused: names the innermost member that cannot be stored.
     """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), given)]
     while waiting:
@@ -29,7 +28,7 @@ def must_be_storable(given: Any) -> None:
 
 
 def unfit_text(text: str) -> str | None:
-    """Why a text cannot be kept; None when it can."""
+    """Why a text cannot be stored; None if it can."""
     if "\0" in text:
         return "must not hold the character NUL"
     return None if _is_unicode(text) else "must not hold half a surrogate pair"
@@ -52,7 +51,7 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
         case dict():
             yield from value.items()
         case list():
-            yield from ((str(index), one) for index, one in enumerate(value))
+            yield from ((str(index), item) for index, item in enumerate(value))
 
 
 def _is_unicode(text: str) -> bool:

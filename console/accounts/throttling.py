@@ -1,4 +1,4 @@
-"""How often somebody may try to sign in. One count for pages, API and admin, or a guesser would have several."""
+"""A rate limit on sign-in. Pages, API and admin share a counter, so that a guesser gains nothing by using all three."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ from rest_framework.throttling import SimpleRateThrottle
 
 
 class LoginThrottle(SimpleRateThrottle):
-    """Counts by address; which one is the client's is told by WEIR_NUM_PROXIES."""
+    """Counts tries per client address; WEIR_NUM_PROXIES tells which address in X-Forwarded-For is the client's."""
 
     scope = "login"
 
@@ -21,7 +21,7 @@ class LoginThrottle(SimpleRateThrottle):
 
 
 def seconds_to_wait(request: HttpRequest) -> int:
-    """Counts one more try. 0: it may be made."""
+    """Count a further try. Returns 0 if it may be made now."""
     throttle = LoginThrottle()
     if throttle.allow_request(request, None):  # type: ignore[arg-type]
         return 0
@@ -29,14 +29,14 @@ def seconds_to_wait(request: HttpRequest) -> int:
 
 
 def throttled(login: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """`login`, a view, with its tries counted."""
+    """The view `login` with its tries counted."""
 
     @wraps(login)
     def view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if request.method == "POST" and (wait_s := seconds_to_wait(request)):
-            told = f"There were too many tries to sign in from here. Try again in {wait_s} s.\n"
+            text = f"Too many sign-in attempts from your address. Try again in {wait_s} s.\n"
             headers = {"Retry-After": str(wait_s)}
-            return HttpResponse(told, "text/plain", HTTPStatus.TOO_MANY_REQUESTS, headers=headers)
+            return HttpResponse(text, "text/plain", HTTPStatus.TOO_MANY_REQUESTS, headers=headers)
         return login(request, *args, **kwargs)
 
     return view

@@ -1,4 +1,4 @@
-"""Tokens of the API. Only a hash of each is stored; the token itself is shown once, in the answer that issues it."""
+"""Tokens of the API. Only a hash is stored; the token itself appears once, in the response that issues it."""
 
 import hashlib
 import secrets
@@ -11,18 +11,18 @@ from django.db.models.functions import Coalesce, Now
 
 from console.accounts.models import ApiToken, User
 
-PREFIX: Final = "weir_"  #: so that scanners for leaked secrets can tell one
-TOKENS_MAX: Final = 100  #: of one user; beyond it the one that rested longest goes
+PREFIX: Final = "weir_"  #: lets scanners for leaked secrets recognise a token
+TOKENS_MAX: Final = 100  #: per user; a further token replaces the least recently used
 _ENTROPY_BYTES: Final = 32
 _HINT_CHARACTERS: Final = len(PREFIX) + 4
-_USE_NOTED_EVERY: Final = timedelta(minutes=1)  #: not at every request: that would be a write each
+_USE_NOTED_EVERY: Final = timedelta(minutes=1)  #: saves a write per request
 
 
 def issue(user: User, expires_at: datetime | None = None) -> str:
-    """A new token of `user`. It cannot be read again. Without `expires_at` it is valid until it is revoked."""
+    """A new token of `user`, which cannot be read again. Without `expires_at` it is valid until it is revoked."""
     token = PREFIX + secrets.token_urlsafe(_ENTROPY_BYTES)
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # two at once must not pass the limit together
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # concurrent issues must not exceed the limit
         own = ApiToken.objects.filter(user=user).order_by(Coalesce("used_at", "created_at").desc(), "-pk")
         kept = list(own.values_list("pk", flat=True)[: TOKENS_MAX - 1])
         ApiToken.objects.filter(user=user).exclude(pk__in=kept).delete()
@@ -33,7 +33,7 @@ def issue(user: User, expires_at: datetime | None = None) -> str:
 
 
 def find(token: str) -> ApiToken | None:
-    """The row of a token that was presented, with its user. Notes the use, to the minute."""
+    """The row of a presented token, with its user. Records the use, to the minute."""
     found = ApiToken.objects.select_related("user").filter(digest=digest_of(token)).first()
     if found is not None:
         stale = Q(used_at=None) | Q(used_at__lt=Now() - _USE_NOTED_EVERY)
@@ -42,5 +42,5 @@ def find(token: str) -> ApiToken | None:
 
 
 def digest_of(token: str) -> str:
-    """SHA-256 in hex. Tokens are random, so they need no slow hash: there is nothing to guess."""
+    """SHA-256 in hex. Tokens are random and cannot be guessed, so they need no slow hash."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()

@@ -1,1 +1,1 @@
-"""Pipelines, jobs, their versions, their runs, and the supervisor of a run."""
+"""Pipelines, jobs, versions and runs, and the supervisors of runs and standing stages."""

@@ -1,4 +1,4 @@
-"""Definitions and runs in the admin. A job's description may be edited; everything else was decided elsewhere."""
+"""Definitions and runs in the admin. Only a job's description can be edited."""
 
 import json
 
@@ -21,14 +21,14 @@ class PipelineAdmin(ReadOnlyAdmin):
 
 
 class JobForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Of the admin: the bound of the console."""
+    """Applies the console's length limit to the description."""
 
     description = forms.CharField(required=False, max_length=DESCRIPTION_LENGTH_MAX, widget=AdminTextareaWidget)
 
 
 @admin.register(Job)
 class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Jobs are made through the console, where names and pipelines are checked."""
+    """Jobs are created in the console, which checks names and pipelines."""
 
     form = JobForm
     list_display = ("name", "pipeline", "description", "created_at", "created_by")
@@ -43,7 +43,7 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False  # it would leave checkpoints on disk that no row names
+        return False  # the job's checkpoint files would stay on disk without a row
 
 
 @admin.register(JobVersion)
@@ -62,7 +62,7 @@ class JobVersionAdmin(ReadOnlyAdmin):
 
     @admin.display
     def parameters(self, version: JobVersion) -> str:
-        """As JSON, without secrets."""
+        """The parameters as JSON, with secrets masked."""
         return json.dumps(masked(version.params, schema_of(version)), ensure_ascii=False)
 
 

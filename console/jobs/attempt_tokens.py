@@ -1,8 +1,10 @@
-"""Tokens of attempts, of runs and of standing stages, from one sequence of Postgres: each is newer than all before."""
+"""Tokens of attempts and of standing-stage processes. All come from a Postgres sequence, so each is larger than the
+last.
+"""
 
 from django.db.models import BigIntegerField, Func, Value
 
 
 def next_token() -> Func:
-    """Draws a token as part of an update."""
+    """Draw a token as part of an UPDATE."""
     return Func(Value("weir_token_seq"), function="nextval", output_field=BigIntegerField())

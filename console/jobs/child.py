@@ -1,8 +1,8 @@
-"""A child process in a session of its own, which is ended as a whole.
+"""A child process in its own session, so that it can be killed with all its descendants.
 
-Job masters and stages start others (a JVM, Python workers, their daemons), so killing the child alone would leave them
-behind. The child is reaped only after its session is empty: until then its pid, which is the session's id, cannot be
-given to a stranger.
+Job masters and stages start further processes (a JVM, Python workers, their daemons), which would survive a kill of the
+child alone. The child is reaped only after its session is empty. Until then the kernel cannot reuse its pid, which is
+also the session id.
 """
 
 import os
@@ -20,7 +20,7 @@ import psutil
 
 _KILL_PATIENCE_S = 10.0
 _TAIL_BYTES = 8192
-#: What a JVM and Spark write at each start, whatever happens afterwards.
+#: Lines that a JVM and Spark write at every start.
 _STARTUP = re.compile(
     r"^WARNING: Using incubator modules: "
     r"|^Using Spark's default log4j profile: "
@@ -34,9 +34,9 @@ _STARTUP = re.compile(
 
 
 class Child:
-    """Runs from construction on. Use it as a context manager: leaving the block kills what is left of its session.
+    """A running child process. As a context manager it kills the remaining session on exit.
 
-    `environment` is all of its environment; None: that of this process.
+    `environment` replaces the whole environment; None inherits that of this process.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Child:
         self.end()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the child has ended; returns early when it does. Does not reap it."""
+        """Wait until the child has ended, at most `timeout_s`. Returns whether it has ended; does not reap it."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def terminate(self) -> None:
-        """Ask the child, and only the child, to end."""
+        """Send SIGTERM to the child only."""
         signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def end(self) -> int:
-        """Kill what is left of the session and reap the child. Returns its exit code, negative for a signal."""
+        """Kill the rest of the session and reap the child. Returns its exit code, negative for a signal."""
         if self._process.returncode is None:
             _kill_session(self._process.pid)
             self._process.wait()
@@ -95,7 +95,7 @@ class Child:
         return self._process.returncode
 
     def log_tail(self, lines: int = 20) -> list[str]:
-        """The last lines that this child wrote to its log, without those that Spark writes whenever it starts."""
+        """The last lines that this child wrote to its log, without the lines of every Spark start."""
         with self._log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             start = self._log_start if self._log_start <= end else 0  # the log was rotated meanwhile
@@ -105,7 +105,7 @@ class Child:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """An exit code as text: exit code 1, signal SIGKILL."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,6 +1,6 @@
-"""The environment of a process that runs code of job authors: without the secrets of the console.
+"""The environment of processes that run code of job authors, without the secrets of the console.
 
-A job master needs the database and the key of manifests; it takes them out of its own environment before it starts
+A job master needs the database URL and the manifest key; it removes them from its own environment before it starts
 Spark. A PySpark stage needs none of the console's services.
 """
 
@@ -21,12 +21,12 @@ _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
 def of_master(beat_file: Path) -> dict[str, str]:
-    """For a job master, which touches `beat_file` while it turns."""
+    """The environment of a job master, whose main loop touches `beat_file`."""
     return _without(_SECRETS) | {"WEIR_BEAT_FILE": str(beat_file)}
 
 
 def of_stage() -> dict[str, str]:
-    """For a PySpark stage."""
+    """The environment of a PySpark stage."""
     return _without(_SECRETS | _SECRETS_OF_MASTERS)
 
 

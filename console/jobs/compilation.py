@@ -1,4 +1,4 @@
-"""Compiling a version to its graph: the stage decides, the row remembers."""
+"""Compiling a version to its graph in a PySpark stage, and recording the result in its row."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from console.jobs.models import JobVersion, VersionState
 
 
 def compile_version(version_id: int) -> None:
-    """Compile a version that is still `compiling`. One that is not is a repeated message, and left alone."""
+    """Compile a version in state `compiling`. Any other state means a repeated message, which is ignored."""
     version = JobVersion.objects.select_related("job").filter(pk=version_id, state=VersionState.COMPILING).first()
     if version is None:
         return
@@ -44,5 +44,5 @@ def _stage(version: JobVersion) -> stages.Stage:
 
 
 def _show_life(version: JobVersion) -> bool:
-    """Keep the reconciler from asking again; stop when somebody else was faster."""
+    """Renew `woken_at`, so that the reconciler sends no second wake-up. False if the version is no longer compiling."""
     return bool(JobVersion.objects.filter(pk=version.pk, state=VersionState.COMPILING).update(woken_at=Now()))

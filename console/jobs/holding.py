@@ -1,7 +1,4 @@
-"""Holding a run: a name for the holder, and its lease kept fresh.
-
-Used by whoever does something with a run for long: its supervisor.
-"""
+"""Owner names and lease renewal for supervisors."""
 
 import os
 import socket
@@ -16,12 +13,12 @@ log = structlog.get_logger(__name__)
 
 
 def new_owner() -> str:
-    """Host and process, for people; and something that no other holder has."""
+    """A unique owner name that starts with host and pid, for people who read it."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 def renew(run_id: int, owner: str) -> bool:
-    """False only when Postgres says that the lease is another's; an outage says nothing."""
+    """Renew the lease. False only if Postgres reports that the lease has another owner; an outage counts as success."""
     try:
         return runs.renew(run_id, owner)
     except AWAY as error:

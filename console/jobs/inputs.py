@@ -1,4 +1,4 @@
-"""Turning what a caller sent into typed values, or into a refusal that names the field."""
+"""Converts a caller's input to typed values, or raises a refusal that names the field."""
 
 import re
 from typing import Any, TypeVar
@@ -19,10 +19,10 @@ _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
 def parsed(given: Any, wanted: type[T], prefix: str) -> T:
-    """`given` (JSON values) as `wanted`.
+    """Convert `given` (JSON values) to `wanted`.
 
     Raises:
-        Refused: naming the field below `prefix` that is unknown, missing or out of bounds.
+        Refused: names the field below `prefix` that is unknown, missing or out of bounds.
     """
     try:
         return msgspec.convert(given, wanted)
@@ -37,10 +37,10 @@ def parsed(given: Any, wanted: type[T], prefix: str) -> T:
 
 
 def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Check a pipeline's parameters against the JSON schema that it published.
+    """Validate a pipeline's parameters against its published JSON schema.
 
     Raises:
-        Refused: naming the parameter at fault.
+        Refused: names the parameter at fault.
     """
     try:
         Draft202012Validator.check_schema(schema)
@@ -55,7 +55,7 @@ def check_params(params: dict[str, Any], schema: dict[str, Any]) -> None:
 
 
 def _message(worst: ValidationError, params: dict[str, Any], schema: dict[str, Any]) -> str:
-    """What is wrong, without the value where that is a secret."""
+    """The validation error; a secret value in it is masked."""
     name = next((str(part) for part in reversed(worst.absolute_path) if isinstance(part, str)), "")
     own = is_secret(name, worst.schema if isinstance(worst.schema, dict) else {})
     message = worst.message.replace(repr(worst.instance), MASK) if own else worst.message

@@ -1,4 +1,4 @@
-"""The settings of a job version, as people give them: checked against the runtime's own description of them."""
+"""The settings of a job version, validated against the runtime's own definition."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ import msgspec
 from console.jobs.inputs import parsed
 from runtime.core.settings import JobSettings
 
-#: The settings as JSON schema: types, bounds, defaults and what each does. The form and the API's document show it.
+#: The settings as JSON schema with types, bounds, defaults and descriptions, for the form and the OpenAPI document.
 SCHEMA: Final[dict[str, Any]] = msgspec.json.schema(JobSettings)
 
 
@@ -15,6 +15,6 @@ def parse(given: dict[str, Any]) -> JobSettings:
     """The settings with defaults filled in.
 
     Raises:
-        Refused: naming the setting that is unknown or out of bounds.
+        Refused: names the setting that is unknown or out of bounds.
     """
     return parsed(given, JobSettings, "settings")

@@ -1,8 +1,7 @@
-"""Lost leases and lost wake-ups, as the reconciler sees them.
+"""The reconciler's view of lost leases and lost wake-ups.
 
-A lease is lost only after the reconciler itself has seen it unchanged for a full lease time during which Postgres was
-up: an outage of Postgres, or of the reconciler, must not make it take over healthy runs. Time is Postgres' own
-throughout.
+A lease is lost only if the reconciler has seen it unchanged for a full lease time, with Postgres up throughout. An
+outage of Postgres or of the reconciler must not take healthy runs from their supervisors. All times are Postgres' own.
 """
 
 from datetime import timedelta
@@ -16,10 +15,10 @@ from console.jobs import runs, standing, wake
 from console.jobs.models import JobVersion, Run, StandingStage, VersionState
 from runtime.core.lifecycle import RunState
 
-#: Without a pass for this long the reconciler was away, and what it saw before says nothing about the time between.
-#: More than two of its periods, and well below a lease: a gap alone must never make up a lost one.
+#: After a gap of this length between two passes, earlier observations are discarded: a heartbeat may have been missed.
+#: More than two periods of the reconciler and well below a lease, so that a gap alone never makes a lease look lost.
 BLIND_S = 2.5
-#: A wake-up that has had no effect for this long is sent again.
+#: A wake-up without effect is sent again after this time.
 WAKE_AGAIN_S = 5
 COMPILE_AGAIN_S = 30
 
@@ -30,7 +29,7 @@ _WAITING = Q(state=RunState.QUEUED)
 
 
 def observe() -> None:
-    """Look at every lease once: note when it was first seen as it is now."""
+    """Look at every lease and record since when its heartbeat has not changed."""
     for held in (Run.objects.filter(_HELD), StandingStage.objects.filter(_ATTENDED)):
         _observe(held)
 
@@ -47,13 +46,13 @@ def _observe(held: QuerySet[Any]) -> None:
 
 
 def release_lost() -> list[int]:
-    """Give runs with a lost lease back to whoever claims them. Returns their ids."""
+    """Release runs with a lost lease for another supervisor to claim. Returns their ids."""
     silent = Run.objects.filter(_HELD, _silent()).only("observed_beat")
     return [run.pk for run in silent if runs.release_lost(run.pk, run.observed_beat) is not None]
 
 
 def release_lost_stages() -> list[int]:
-    """Give standing stages with a lost lease back to whoever claims them. Returns their ids."""
+    """Release standing stages with a lost lease for another supervisor to claim. Returns their ids."""
     silent = StandingStage.objects.filter(_ATTENDED, _silent()).only("observed_beat")
     return [stage.pk for stage in silent if standing.leave_lost(stage.pk, stage.observed_beat)]
 
@@ -63,7 +62,7 @@ def _silent() -> Q:
 
 
 def wake_waiting() -> None:
-    """Send wake-ups again for what has waited too long: they may have been lost, or nobody had room."""
+    """Resend wake-ups of rows that have waited too long: the message was lost, or every worker was busy."""
     for run in _overdue(Run.objects.filter(_WAITING)).only("pk"):
         wake.send(wake.SUPERVISE, run.pk)
     for stage in _overdue(standing.waiting()).only("pk"):
@@ -75,7 +74,7 @@ def wake_waiting() -> None:
 
 
 def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:
-    """Those of `waiting` whose wake-up is due again; from now on they have waited for no time."""
+    """The rows of `waiting` whose wake-up is due again; their waiting time restarts at zero."""
     model = waiting.model
     model.objects.filter(pk__in=list(waiting.filter(observed_at=None).values_list("pk", flat=True))).update(
         observed_at=Now()

@@ -1,4 +1,4 @@
-"""Masks that a form or a program sends back: each stands for the secret that the version before it keeps."""
+"""Replaces masks that a form or a program sends back by the secrets of the previous version."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,16 +8,16 @@ from runtime.redaction import MASK, Schema, masked
 
 
 def unmasked(given: Mapping[str, Any], kept: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """`given` with each masked value that was read back replaced by the value in `kept`.
+    """`given` with each mask replaced by the secret in `kept` that it was shown for.
 
     Raises:
-        Refused: naming the parameter whose mask stands for no value that is kept.
+        Refused: names the parameter whose mask has no stored secret.
     """
     shown = masked(kept, schema)
     found = {name: _restored(value, shown.get(name), kept.get(name)) for name, value in given.items()}
     for name, value in found.items():
         if any(MASK in text for text in _texts(value)):
-            detail = f"params.{name}: {MASK} stands for a secret that is not kept; give the secret itself."
+            detail = f"params.{name}: {MASK} stands for a secret that is not stored; enter the secret itself."
             raise Refused("masked-value", detail, field=f"params.{name}")
     return found
 

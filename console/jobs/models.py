@@ -1,7 +1,7 @@
 """Definitions and runs, as rows.
 
-Table and column names are a contract: `runtime/io/queries.sql` spells them too, and columns have database defaults
-because the job master inserts without Django. States of a run are those of `runtime.core.lifecycle`.
+Table and column names are a contract: `runtime/io/queries.sql` uses them too. Columns have database defaults because
+the job master inserts without Django. States of a run are those of `runtime.core.lifecycle`.
 """
 
 from enum import StrEnum
@@ -17,21 +17,22 @@ from runtime.core.settings import ExecutionMode
 
 
 def choices(enum: type[StrEnum]) -> list[tuple[str, str]]:
-    """Enum members as Django wants them, with words for people."""
+    """Enum members as Django choices with readable labels."""
     return [(member.value, member.value.replace("_", " ").capitalize()) for member in enum]
 
 
 class Pipeline(models.Model):
-    """A pipeline that `spark_jobs` offers, with the JSON schema of its parameters. Refreshed, never typed in.
+    """A pipeline that `spark_jobs` offers, with the JSON schema of its parameters. Rows come from a sync, never from a
+    form.
 
-    `queries` are SQL by name, for the state of any checkpoint of its jobs.
+    `queries` is SQL by name, applicable to the state of any checkpoint of the pipeline's jobs.
     """
 
     name = models.TextField(primary_key=True)
     description = models.TextField(default="", db_default="")
     schema = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     queries = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
-    error = models.TextField(default="", db_default="")  #: why it cannot be used
+    error = models.TextField(default="", db_default="")  #: why the pipeline cannot be used
     updated_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -51,7 +52,7 @@ class Job(models.Model):
     description = models.TextField(default="", blank=True, db_default="")
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
-    last_checkpoint_id = models.BigIntegerField(default=0, db_default=0)  # the job master counts it up
+    last_checkpoint_id = models.BigIntegerField(default=0, db_default=0)  # the job master increments it
 
     class Meta:
         db_table = "weir_job"
@@ -62,7 +63,7 @@ class Job(models.Model):
 
 
 class VersionState(StrEnum):
-    """How far a version has come."""
+    """State of a version's compilation."""
 
     COMPILING = "compiling"
     READY = "ready"
@@ -74,7 +75,7 @@ RUN_STATES = choices(RunState)
 
 
 class JobVersion(models.Model):
-    """A definition. Once `ready` nothing in it changes; a change is a new version."""
+    """A definition: immutable once `ready`; every change is a new version."""
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(Job, models.CASCADE, related_name="versions")
@@ -88,9 +89,9 @@ class JobVersion(models.Model):
     error = models.JSONField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
-    #: when the compile stage was last asked for
+    #: time of the last wake-up of the compile stage, renewed while it runs
     woken_at = models.DateTimeField(db_default=Now())
-    #: by what its user's request is known again, should it come twice
+    #: idempotency key: a repeated submission returns the existing version
     request_key = models.TextField(null=True, blank=True)
 
     class Meta:
@@ -110,12 +111,12 @@ class JobVersion(models.Model):
 
     @property
     def is_batch(self) -> bool:
-        """Whether its runs are Spark plans in BATCH, as the compile stage decided."""
+        """Whether its runs are Spark plans in BATCH. The compile stage decides."""
         return self.graph is not None and self.graph.get("mode") == ExecutionMode.BATCH
 
 
 class Run(models.Model):
-    """One execution of a version, over as many attempts as it takes."""
+    """An execution of a version, over as many attempts as it takes."""
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(Job, models.CASCADE, related_name="runs")
@@ -125,9 +126,9 @@ class Run(models.Model):
     restore_checkpoint = models.ForeignKey(
         "checkpoints.Checkpoint", models.PROTECT, null=True, related_name="restored_by"
     )
-    restore_path = models.TextField(default="", db_default="", blank=True)  # of a savepoint that no row leads to
+    restore_path = models.TextField(default="", db_default="", blank=True)  # folder of a savepoint without a row
     allow_unmapped = models.BooleanField(default=False, db_default=False)
-    #: the first of the runs whose checkpoints it continues; null: itself
+    #: first run of the chain of runs that continue each other's checkpoints; null: this run
     lineage = models.BigIntegerField(null=True, blank=True)
     token = models.BigIntegerField(default=0, db_default=0)
     lease_owner = models.TextField(default="", db_default="", blank=True)
@@ -170,21 +171,21 @@ class Run(models.Model):
 
 
 class StageState(StrEnum):
-    """Where a standing stage is."""
+    """State of a standing stage."""
 
-    WAITING = "waiting"  #: for a place at a worker of its queue
+    WAITING = "waiting"  #: no worker of the queue has claimed it
     STARTING = "starting"  #: its process has reported no figures yet
     RUNNING = "running"
-    RESTARTING = "restarting"  #: its process died; another one follows
-    DONE = "done"  #: with all that there was to do
-    ENDED = "ended"  #: with its run
-    FAILED = "failed"  #: and the run with it
+    RESTARTING = "restarting"  #: its process died and is started again
+    DONE = "done"  #: all work is complete
+    ENDED = "ended"  #: its run has ended
+    FAILED = "failed"  #: and its run has failed with it
 
 
 class StandingStage(models.Model):
-    """A PySpark stage that stands beside an operator of a run for as long as the run lasts.
+    """A PySpark stage that runs beside an operator for as long as the run lasts.
 
-    It is leased as a run is, by a task of the queue `standing`. Each of its processes has a token of its own.
+    A task of the queue `standing` leases it, as a run is leased. Each of its processes has its own token.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -201,7 +202,7 @@ class StandingStage(models.Model):
     observed_since = models.DateTimeField(null=True)
     observed_at = models.DateTimeField(null=True)
     deaths = models.IntegerField(default=0, db_default=0)
-    reason = models.TextField(default="", db_default="", blank=True)  #: why its last process died
+    reason = models.TextField(default="", db_default="", blank=True)  #: why the last process died
     live = models.JSONField(null=True)
     live_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now())
@@ -216,7 +217,7 @@ class StandingStage(models.Model):
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt went. A new attempt has a new token."""
+    """Outcome of an attempt. A new attempt has a new token."""
 
     RUNNING = "running"
     FAILED = "failed"
@@ -227,7 +228,7 @@ class AttemptOutcome(StrEnum):
 
 
 class Attempt(models.Model):
-    """What happened under one token."""
+    """An attempt of a run: the execution under a token."""
 
     id = models.BigAutoField(primary_key=True)
     run = models.ForeignKey(Run, models.CASCADE, related_name="attempts")

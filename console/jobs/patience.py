@@ -1,4 +1,4 @@
-"""Doing without Postgres for a while: what to call "away", and how to wait for its return."""
+"""Retries while Postgres is unreachable."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def forget_connection() -> None:
-    """A connection that failed is never used again; the next query makes a new one."""
+    """Close a failed connection; the next query opens a new one."""
     try:
         connection.close()
     except AWAY:
@@ -23,9 +23,9 @@ def forget_connection() -> None:
 
 
 def when_back(act: Callable[[], T], give_up: Callable[[], bool], pause_s: float = 0.5) -> T | None:
-    """Do `act` as soon as Postgres answers. None when `give_up` says so first.
+    """Call `act` until Postgres answers. None if `give_up` returns true first.
 
-    `act` may be repeated, so it must be conditional on the state that it expects.
+    `act` may run twice, so its update must be conditional on the expected state.
     """
     while True:
         try:

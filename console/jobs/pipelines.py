@@ -1,4 +1,4 @@
-"""The registry of pipelines as rows: refreshed from what `spark_jobs` offers, so that forms need no import of it."""
+"""The registry of pipelines as rows, refreshed from `spark_jobs`, so that forms need not import it."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from console.jobs import stages
 from console.jobs.models import Pipeline
 
-_TIMEOUT_S = 180  # one package whose import hangs costs `runtime.pipelines.IMPORT_LIMIT_S` of it
+_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.pipelines.IMPORT_LIMIT_S` of it
 
 
 class Offered(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class Offered(msgspec.Struct, frozen=True):
     description: str = ""
     schema: dict[str, Any] = {}
     queries: dict[str, str] = {}
-    error: str = ""  #: why it cannot be used
+    error: str = ""  #: why the pipeline cannot be used
 
 
 def sync() -> list[str]:
@@ -41,7 +41,7 @@ def sync() -> list[str]:
 
 
 def replace(offered: list[Offered]) -> None:
-    """Make the rows equal to `offered`. Jobs keep the name of a pipeline that is gone; they get no new versions."""
+    """Make the rows equal to `offered`. Jobs of a removed pipeline keep its name but get no new versions."""
     with transaction.atomic():
         for pipeline in offered:
             Pipeline.objects.update_or_create(
@@ -58,6 +58,8 @@ def replace(offered: list[Offered]) -> None:
 
 
 def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
-    """With the order in which the author names the parameters; Postgres keeps none inside an object."""
+    """`schema` with the author's order of parameters in `x-order`, because Postgres does not keep the order of object
+    keys.
+    """
     root = schema.get("$defs", {}).get(str(schema.get("$ref")).rpartition("/")[2], schema)
     return {**schema, "x-order": list(root.get("properties", {}))}

@@ -1,4 +1,4 @@
-"""What a version promises from end to end, read from its settings and its compiled graph."""
+"""End-to-end guarantee of a version, derived from its settings and its compiled graph."""
 
 from console.jobs.models import JobVersion
 from runtime.core.checkpoint import CheckpointMode
@@ -7,7 +7,7 @@ from runtime.core.guarantee import End, Promise, promise
 
 
 def promise_of(version: JobVersion) -> Promise | None:
-    """None while it is not known: the version is not compiled, or was compiled before its ends declared anything."""
+    """The guarantee; None if the version has no graph yet, or an old graph whose connectors declare no guarantees."""
     operators = (version.graph or {}).get("operators", [])
     if not operators or any("guarantee" not in operator for operator in operators):
         return None

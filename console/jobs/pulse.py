@@ -1,18 +1,18 @@
-"""The pulse of a job master: a file whose modification time moves while its loop turns.
+"""Heartbeat of a job master: a file whose modification time advances while the master's main loop runs.
 
-A master that hangs keeps its process, its stdin and its lease, so only this tells that it does nothing any more.
-Silence is added up from looks that lie close together: what stopped this process too (a suspended machine) is none.
+A master that hangs keeps its process, its stdin and its lease, so only the file reveals it. Silence is the sum of the
+times between checks, each counted up to a limit: time in which this process was suspended too is no silence.
 """
 
 import time
 from pathlib import Path
 
-#: Two looks lie further apart only when this process could not look.
+#: Longest time counted between two checks; a longer gap means that this process did not run.
 _LOOK_S_MAX = 15.0
 
 
 class Pulse:
-    """Counts from its construction on. The file need not exist yet."""
+    """Measures silence from its construction on. The file need not exist yet."""
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ class Pulse:
         self._silent_s = 0.0
 
     def silent_s(self) -> float:
-        """For how long no beat was seen. To be asked every second or so."""
+        """Seconds without a heartbeat. Call it about once a second."""
         beat, now = self._read(), time.monotonic()
         self._silent_s = 0.0 if beat != self._beat else self._silent_s + min(now - self._looked, _LOOK_S_MAX)
         self._beat, self._looked = beat, now

@@ -1,8 +1,8 @@
-"""The state of a run, moved only along the table of `runtime.core.lifecycle`, one locked row at a time.
+"""State transitions of a run along the table of `runtime.core.lifecycle`, each under a lock on its row.
 
-A lease belongs to whoever claimed the run (`lease_owner`), not to an attempt: the job master takes new tokens under it.
-Whenever the console takes a run away from a master it also moves the token on, so that a master which is still alive
-somewhere can write nothing more.
+A lease belongs to the process that claimed the run (`lease_owner`), not to an attempt: a job master takes new tokens
+under the same lease. When the console takes a run from a master it also advances the token. A master that is still
+alive can then write no more rows.
 """
 
 from typing import Any
@@ -24,17 +24,17 @@ LIVE = (
 )  # fmt: skip
 
 
-_NUMBER_MAX = 10**12  # of a checkpoint: 3000 years of ten a second
-_TOKENS_MAX = 100_000  # that a savepoint may be ahead of this installation
+_NUMBER_MAX = 10**12  # checkpoint number reached after 3000 years at ten checkpoints a second
+_TOKENS_MAX = 100_000  # tokens that a savepoint may be ahead of this installation
 
-#: Nobody's, and not yet seen by the reconciler.
+#: Columns of a run without an owner that the reconciler has not observed yet.
 _UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 def create(user: User | None, job: Job, version: JobVersion, parallelism: int, **restore: Any) -> Run:
-    """A new run, which waits for a worker, and its standing stages. Call it inside a transaction.
+    """A queued run and its standing stages. Call it inside a transaction.
 
-    `restore` are the columns of what it begins from: `restore_checkpoint`, `restore_path`, `allow_unmapped`.
+    `restore` are the columns of the run's origin: `restore_checkpoint`, `restore_path`, `allow_unmapped`.
 
     Raises:
         IntegrityError: the job has a run that has not ended.
@@ -50,18 +50,18 @@ def create(user: User | None, job: Job, version: JobVersion, parallelism: int, *
 
 
 def lineage_of(run: Run) -> int:
-    """The first of the runs that continue each other's checkpoints, up to `run`."""
+    """Id of the first run in the chain of runs that continue each other's checkpoints up to `run`."""
     return run.lineage or run.pk
 
 
 def go_on_above(job: Job, number: int, token: int) -> None:
-    """Hand out checkpoint numbers and attempt tokens above those of a savepoint that this database may not know.
+    """Reserve checkpoint numbers and attempt tokens above those of a savepoint that has no row in this database.
 
     Raises:
-        Refused: a job does not come to such a number, or an installation like this one to such a token.
+        Refused: the number or the token is higher than any job or installation reaches.
     """
     if number > _NUMBER_MAX:
-        detail = f"The savepoint has the number {number}; a job comes to {_NUMBER_MAX} at most."
+        detail = f"The savepoint has the number {number}; the highest that a job can reach is {_NUMBER_MAX}."
         raise Refused("unlikely-number", detail, "params.path")
     Job.objects.filter(pk=job.pk).update(last_checkpoint_id=Greatest("last_checkpoint_id", number))
     with connection.cursor() as cursor:
@@ -70,7 +70,7 @@ def go_on_above(job: Job, number: int, token: int) -> None:
         if missing > _TOKENS_MAX:
             detail = f"The savepoint is of attempt {token}, {missing} after the newest one here."
             raise Refused("unlikely-attempt", detail, "params.path")
-        # Drawn one by one: to set a sequence would race with those who draw from it.
+        # `nextval` in a loop, because `setval` would race with concurrent draws.
         cursor.execute("SELECT max(nextval('weir_token_seq')) FROM generate_series(1, %s)", [max(missing, 0)])
 
 
@@ -79,7 +79,7 @@ def latest(job: Job) -> Run | None:
 
 
 def claim(run_id: int, owner: str) -> int | None:
-    """Take a queued run. Returns the token of its new attempt, or None: somebody else was first, or it has ended."""
+    """Take a queued run. Returns its new attempt's token; None if another worker was first or the run has ended."""
     with transaction.atomic():
         mine = {**_UNOWNED, "lease_owner": owner, "lease_beat": 0}
         started_at = Coalesce(F("started_at"), Now())
@@ -89,13 +89,13 @@ def claim(run_id: int, owner: str) -> int | None:
 
 
 def renew(run_id: int, owner: str) -> bool:
-    """Show that the owner lives. False: the run has ended, or the lease is another's, and with it the right to run."""
+    """Renew the lease. False if the run has ended or has another owner: the caller must stop running it."""
     mine = Run.objects.filter(pk=run_id, lease_owner=owner).exclude(state__in=TERMINAL)
     return bool(mine.update(lease_beat=F("lease_beat") + 1))
 
 
 def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int | None:
-    """Note the death of a master. Returns the token of the next one; None: the run has ended or is another's."""
+    """Record the death of a master. Returns the next attempt's token; None if the run has ended or changed owner."""
     with transaction.atomic():
         state = _move(run_id, RunEvent.ATTEMPT_FAILED, _owned(owner), token=next_token())
         if state is None:
@@ -105,7 +105,7 @@ def restart(run_id: int, owner: str, reason: str, detail: dict[str, Any]) -> int
 
 
 def give_up(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
-    """No further attempt. False: the run had ended, or the lease was lost. `owner` None: whoever has the run."""
+    """Fail the run for good. False if it had ended or the lease was lost. `owner` None accepts any owner."""
     only = None if owner is None else _owned(owner)
     with transaction.atomic():
         state = _move(run_id, RunEvent.GAVE_UP, only, token=next_token(), failure=failure)
@@ -115,12 +115,12 @@ def give_up(run_id: int, failure: dict[str, Any], owner: str | None) -> bool:
 
 
 def release(run_id: int, owner: str, reason: str) -> RunState | None:
-    """The owner gives the run back for another worker to claim (or ends it, when it was being cancelled anyway)."""
+    """Return the run for another worker to claim; a run that was being cancelled ends instead."""
     return _release(run_id, _owned(owner), AttemptOutcome.RELEASED, reason)
 
 
 def release_lost(run_id: int, beat: int) -> RunState | None:
-    """Take the run from an owner that was silent since `beat`. None: it has spoken after all, or the run has ended."""
+    """Take the run from an owner without heartbeat since `beat`. None if the owner has renewed or the run has ended."""
     return _release(run_id, Q(lease_beat=beat), AttemptOutcome.LOST, "The supervisor's lease was lost.")
 
 
@@ -136,7 +136,7 @@ def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunS
 
 
 def cancel_unclaimed(run_id: int) -> bool:
-    """Cancel a run that no master has. False: one has it (or it has ended), and must be asked."""
+    """Cancel a run that no master has claimed. False if a master has it, and must cancel it, or if it has ended."""
     with transaction.atomic():
         unclaimed = Run.objects.select_for_update(no_key=True).filter(pk=run_id, state=RunState.QUEUED)
         return unclaimed.exists() and _move(run_id, RunEvent.CANCEL_REQUESTED) is RunState.CANCELED
@@ -151,7 +151,9 @@ def _owned(owner: str) -> Q:
 
 
 def _move(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -> RunState | None:
-    """Lock, look up the table, write. None where the event is not legal now, or the run is not as `only` asks."""
+    """Lock the row, look up the transition, write the new state. None if the transition is illegal or `only` does not
+    match.
+    """
     wanted = Q(pk=run_id) if only is None else Q(pk=run_id) & only
     run = Run.objects.select_for_update(no_key=True).filter(wanted).only("state").first()
     target = None if run is None else after(run.run_state, event)
@@ -164,7 +166,7 @@ def _move(run_id: int, event: RunEvent, only: Q | None = None, **changes: Any) -
 
 
 def _open_attempt(run_id: int) -> int:
-    """An attempt under the token that the run was just given."""
+    """Create an attempt under the token that the run has just got."""
     token = Run.objects.values_list("token", flat=True).get(pk=run_id)
     Attempt.objects.create(run_id=run_id, token=token, outcome=AttemptOutcome.RUNNING.value)
     return token

@@ -1,7 +1,7 @@
-"""The scratch folder of the Spark of a job master or a standing stage, deleted when its process is gone.
+"""Scratch folder for the Spark of a job master or standing stage, deleted once the process has exited.
 
-Spark deletes its folders in a shutdown hook. A JVM that was killed never ran it, so each killed master left its folders
-below `SPARK_LOCAL_DIRS`. Several scratch disks, named in a list, are left to Spark.
+Spark deletes its folders in a shutdown hook, which a killed JVM never runs. Every killed master would therefore leave
+its folders below `SPARK_LOCAL_DIRS`. If that variable lists several disks, they are left to Spark.
 """
 
 import os
@@ -13,9 +13,9 @@ from pathlib import Path
 
 @contextmanager
 def scratch_folder(holder: str, token: int) -> Iterator[dict[str, str]]:
-    """What to add to the environment of the process with `token`, such as an attempt of the holder `run-7`.
+    """Environment variables to add for the process with `token`; `holder` is, for example, `run-7`.
 
-    Also deletes what older processes of the holder left on this machine.
+    Also deletes folders that earlier processes of the holder left on this machine.
     """
     root = os.environ.get("SPARK_LOCAL_DIRS", "")
     if not root or "," in root:
@@ -23,7 +23,7 @@ def scratch_folder(holder: str, token: int) -> Iterator[dict[str, str]]:
         return
     for old in Path(root).glob(f"{holder}-*"):
         shutil.rmtree(old, ignore_errors=True)
-    folder = Path(root) / f"{holder}-{token}"  # Spark makes it
+    folder = Path(root) / f"{holder}-{token}"  # Spark creates it
     try:
         yield {"SPARK_LOCAL_DIRS": str(folder)}
     finally:

@@ -1,7 +1,7 @@
 """Definitions: jobs, and versions that a stage compiles to a graph.
 
-A version is checked here as far as values go (bounds, the pipeline's parameter schema); whether it makes a valid
-graph is decided by the compile stage, which runs the author's code in a process of its own.
+The console validates values only (bounds, the pipeline's parameter schema). The compile stage, which runs the author's
+code in its own process, decides whether the version makes a valid graph.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ PARAMS_BYTES_MAX = 64 * 1024  #: as JSON
 
 
 def create_job(user: User, *, name: str, pipeline: str, description: str = "") -> Job:
-    """Define a job. It has no version yet."""
+    """Define a job without versions."""
     must_define(user)
     name = name.strip()
     if not 0 < len(name) <= NAME_LENGTH_MAX:
@@ -58,9 +58,10 @@ def create_version(
     request_key: str | None = None,
     if_match: str | None = None,
 ) -> JobVersion:
-    """Add a version in state `compiling` and ask for its compilation. One `request_key` makes one version.
+    """Add a version in state `compiling` and start its compilation. Repeating `request_key` returns the existing
+    version.
 
-    A secret may be sent as the mask under which the newest version shows it. `if_match` is the header of that name.
+    A secret may be sent as the mask that the newest version shows. `if_match` is the `If-Match` header of the request.
     """
     must_define(user)
     groups = DEFAULT_MAX_PARALLELISM if max_parallelism is None else max_parallelism
@@ -70,7 +71,7 @@ def create_version(
     schema = _known_pipeline(job.pipeline).schema
     checked = msgspec.to_builtins(job_settings.parse(settings or {}))
     with transaction.atomic():
-        Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # numbers are handed out one at a time
+        Job.objects.select_for_update(no_key=True).get(pk=job.pk)  # serialises version numbers
         if earlier := version_of_request(user, request_key):
             return earlier
         must_match(job, if_match)
@@ -86,20 +87,20 @@ def create_version(
 
 
 def version_of_request(user: User, request_key: str | None) -> JobVersion | None:
-    """What this user's request made when it came before. Without a key no request is known again."""
+    """The version that this user's earlier request with `request_key` created, if any."""
     if request_key is None:
         return None
     return JobVersion.objects.select_related("job").filter(created_by=user, request_key=request_key).first()
 
 
 def record_compiled(version_id: int, graph: dict[str, Any]) -> bool:
-    """The compile stage found a valid graph. False when the version was not compiling any more."""
+    """Store the graph that the compile stage returned. False if the version was no longer compiling."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
     return bool(compiling.update(state=VersionState.READY, graph=graph))
 
 
 def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
-    """The compile stage refused. False when the version was not compiling any more."""
+    """Store the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
     for version in compiling.select_related("job"):
         schema = schema_of(version)
@@ -111,28 +112,28 @@ def record_rejected(version_id: int, error: dict[str, Any]) -> bool:
 
 
 def newest_ready(job: Job) -> JobVersion | None:
-    """The version that a start takes when none is named."""
+    """The version that a start without a version uses."""
     return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number").first()
 
 
 def schema_of(version: JobVersion) -> dict[str, Any]:
-    """The schema of a version's parameters; {} when its pipeline is gone."""
+    """The parameter schema of a version; {} if its pipeline is no longer installed."""
     found = Pipeline.objects.filter(pk=version.job.pipeline).first()
     return found.schema if found else {}
 
 
 def inputs_folder(run: Run) -> Path:
-    """Where the tables lie that a run, and those whose checkpoints it continues, read from Spark: one folder each."""
+    """Folder of the tables that the runs of a lineage read from Spark, with a subfolder per operator."""
     return Path(django_settings.WEIR_INPUTS) / str(run.job_id) / str(runs.lineage_of(run))
 
 
 def columns_folder(version: JobVersion) -> Path:
-    """Where the columns are kept that Spark is asked for when a version is compiled."""
+    """Folder for the column types that the compilation of a version reads from Spark."""
     return Path(django_settings.WEIR_STORAGE) / checkpoint.columns_folder(version.job_id, version.pk)
 
 
 def streams_folder(run: Run) -> Path:
-    """Where standing stages and the run share what streams in, one folder for each operator."""
+    """Folder that a run shares with its standing stages for streamed input, with a subfolder per operator."""
     return Path(django_settings.WEIR_STORAGE) / checkpoint.streams_folder(run.job_id, runs.lineage_of(run))
 
 
@@ -159,10 +160,10 @@ def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
 
 
 def check_slots(parallelism: int, field: str) -> None:
-    """Each slot is a process: one request must not take a machine down.
+    """Limit the processes of a run, since each slot is a process.
 
     Raises:
-        Refused: more than WEIR_MAX_SLOTS.
+        Refused: more slots than WEIR_MAX_SLOTS.
     """
     most = django_settings.WEIR_MAX_SLOTS
     if parallelism > most:

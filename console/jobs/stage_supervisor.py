@@ -1,11 +1,11 @@
-"""The supervisor of a standing stage: claims it, keeps its process alive, and gives it back when it must leave.
+"""The supervisor of a standing stage: claims it, keeps its process alive, and releases it when the worker shuts down.
 
 The process is `python -m spark_jobs stand VERB …`, without access to Postgres. It reads the parameters from the first
-line of its stdin, whose end means that nobody attends to it any more; it reports on stdout, a JSON object a line; it
-ends between two of its steps when it is asked to by SIGTERM. What the stage does is not known here.
+line of its stdin; end of file on stdin means that its supervisor is gone. It writes reports to stdout, a JSON object a
+line, and ends between two steps on SIGTERM. The supervisor does not know what the stage computes.
 
-A process that dies is followed by another one, as the restart strategy of the job version allows; a step that a process
-has completed ends the row of failures. A stage that gives up ends its run.
+A process that died is started again according to the restart strategy of the job version. A completed step resets the
+count of consecutive failures. A stage that exhausts its restarts fails its run.
 """
 
 import contextlib
@@ -41,14 +41,14 @@ log = structlog.get_logger(__name__)
 
 BEAT_S = 1.0
 FAREWELL_S = 3.0
-CANNOT_START = 126  #: as a shell says it
-#: Room for the parameters, which the console bounds to 64 KiB, so that writing them never waits for the process.
+CANNOT_START = 126  #: as in a shell
+#: Pipe buffer larger than the parameters, which are limited to 64 KiB, so that writing them never blocks.
 _PIPE_BYTES = 256 * 1024
 _LINE_BYTES_MAX = 64 * 1024
 
 
 class StageError(msgspec.Struct, frozen=True):
-    """Why a stage cannot succeed, or why its process died, in the words of the process."""
+    """The stage's own error: why it cannot succeed, or why its process died."""
 
     code: str
     detail: str
@@ -56,7 +56,7 @@ class StageError(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line on stdout: a report, or why the process ends: an error, or because all is done."""
+    """A line on stdout: a report, the error that ends the process, or `done` when all work is complete."""
 
     report: StageReport | None = None
     error: StageError | None = None
@@ -64,7 +64,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class Parted(StrEnum):
-    """Why a stage is attended to no more."""
+    """Why the supervisor stopped attending to a stage."""
 
     LEAVING = "the worker was shut down"
     RUN_ENDED = "its run has ended"
@@ -73,7 +73,7 @@ class Parted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """How a process ended that was not asked to."""
+    """The unrequested end of a process."""
 
     code: int
     reason: str
@@ -84,7 +84,7 @@ class Died:
 
 
 def attend(stage_id: int) -> None:
-    """Claim the stage and stay with it as long as its run lasts. Losing the claim is a normal return."""
+    """Claim the stage and supervise it as long as its run lasts. Losing the claim is a normal return."""
     owner = new_owner()
     stage = standing.claim(stage_id, owner)
     if stage is None:
@@ -111,10 +111,10 @@ class _Attendance:
     def _begin(self) -> int | None:
         return when_back(partial(standing.begin, self._stage.pk, self._owner), shutting_down)
 
-    # ------------------------------------------------------------ one process
+    # ------------------------------------------------------------ a process
 
     def _attend(self, token: int) -> Died | None:
-        """Start a process and watch it. None: the stage was left or has ended, and that is on record."""
+        """Start a process and watch it. None if the stage was released or has ended, which is then on record."""
         with scratch_folder(f"stage-{self._stage.pk}", token) as scratch:
             return self._attend_with(token, scratch)
 
@@ -166,7 +166,7 @@ class _Attendance:
         ]
 
     def _watch(self, child: Child, reader: "_Reader") -> Parted | str | None:
-        """Why the process is not needed here any more, or why it must be killed; None: it has ended by itself."""
+        """Why the process is no longer needed here, or why it must be killed; None if it has exited by itself."""
         silent_since = time.monotonic()
         while not child.wait(BEAT_S):
             if shutting_down():
@@ -185,7 +185,7 @@ class _Attendance:
         return None
 
     def _hold(self, report: StageReport | None = None) -> Parted | None:
-        """Renew the lease. None: go on. An outage of Postgres says nothing about lease or run."""
+        """Renew the lease. None if the stage goes on; a Postgres outage does not end it."""
         try:
             if not standing.renew(self._stage.pk, self._owner, report):
                 return Parted.LEASE_LOST
@@ -196,13 +196,15 @@ class _Attendance:
             return None
 
     def _ask_to_end(self, child: Child) -> None:
-        """It ends between two steps. One that is too slow is killed, which costs the step."""
+        """Send SIGTERM, on which the process ends after its current step. The caller kills it on timeout, which loses
+        the step.
+        """
         child.terminate()
         if not child.wait(settings.WEIR_SUSPEND_TIMEOUT_S):
             log.warning("the standing stage did not end in time", pid=child.pid)
 
     def _part(self, parted: Parted) -> None:
-        """On record once no process is left: only then may another one follow, or the stage be called ended."""
+        """Record the end of attendance once no process is left; only then may another supervisor start the next one."""
         log.info("standing stage left", reason=parted.value)
         match parted:
             case Parted.LEAVING:
@@ -217,7 +219,7 @@ class _Attendance:
     def _end(self, state: StageState, reason: str = "") -> None:
         when_back(partial(standing.end, self._stage.pk, self._owner, state, reason), shutting_down)
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ the next process
 
     def _goes_on_after(self, died: Died) -> bool:
         log.warning("standing stage died", reason=died.reason, lived_s=round(died.lived_s, 1), code=died.code)
@@ -237,7 +239,7 @@ class _Attendance:
         return bool(when_back(note, shutting_down)) and self._pause(verdict.delay_ms)
 
     def _give_up(self, error: StageError, message: str, died: Died) -> None:
-        """The run ends with the stage. It is tried again while the run is in no state in which it can fail."""
+        """Fail the run, retrying until it is in a state that may fail; then fail the stage."""
         failure = {
             "code": error.code,
             "message": message,
@@ -253,7 +255,7 @@ class _Attendance:
         self._end(StageState.FAILED, self._shown(message))
 
     def _pause(self, delay_ms: int) -> bool:
-        """Wait before the next process, with the lease kept. False: it must not follow here."""
+        """Wait before the next process while renewing the lease. False if no process may follow here."""
         until = time.monotonic() + delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, BEAT_S))
@@ -264,18 +266,18 @@ class _Attendance:
         return True
 
     def _shown(self, text: str) -> str:
-        """Without secrets: the author's code may have printed them."""
+        """`text` without secrets, which the author's code may have printed."""
         return redacted(text, self._version.params, services.schema_of(self._version))
 
 
 class _Pipes:
-    """Stdin and stdout of a process. What is written into stdin waits there, and its end tells that nobody attends."""
+    """Stdin and stdout of a process. Its stdin stays open as long as the supervisor lives."""
 
     def __init__(self, first_line: bytes) -> None:
         self.stdin, self._lifeline = os.pipe()
         self.reports, descriptor = os.pipe()
         self.stdout = os.fdopen(descriptor, "wb")
-        with contextlib.suppress(OSError):  # a user's share of pipes may be used up; then a long line is waited for
+        with contextlib.suppress(OSError):  # the user's pipe quota may be used up; then a long write may block
             fcntl.fcntl(self._lifeline, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         os.write(self._lifeline, first_line)
         self._is_child_there = False
@@ -290,20 +292,20 @@ class _Pipes:
             os.close(self.reports)
 
     def close_ends_of_child(self) -> None:
-        """Once a process has them. From then on the reader owns `reports`."""
+        """Close the child's ends once the process has them. From then on the reader owns `reports`."""
         self._is_child_there = True
         os.close(self.stdin)
         self.stdout.close()
 
 
 class _Reader:
-    """Reads the reports of a process until it has closed its stdout. `take` gives each newest report once."""
+    """Reads the reports of a process until it closes its stdout. `take` returns each newest report once."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.report = StageReport()
         self.error: StageError | None = None
-        self.done = False  #: there is nothing left to do
+        self.done = False  #: all work is complete
         self._fresh: StageReport | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="stage-reports", daemon=True)
@@ -315,7 +317,7 @@ class _Reader:
         return fresh
 
     def join(self) -> None:
-        """For the lines that a process wrote before it ended. All of its session is gone, so the pipe is closed."""
+        """Wait for the last lines of an ended process. Its session is gone, so the pipe is at end of file."""
         self._thread.join(BEAT_S)
 
     def _run(self) -> None:

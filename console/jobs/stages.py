@@ -1,7 +1,7 @@
 """PySpark stages as child processes: compiling a version, listing the pipelines, reading the state of a checkpoint.
 
-The console never imports `spark_jobs`; the two share command lines, JSON on stdin and stdout, and exit codes. It does
-not know what a stage does. A stage that is cut short leaves nothing half done, so doing it again is always right.
+The console never imports `spark_jobs`; they share command lines, JSON on stdin and stdout, and exit codes. A stage that
+is interrupted leaves no partial result, so repeating it is always safe.
 """
 
 import os
@@ -20,17 +20,17 @@ from console.jobs.child import Child, describe_exit
 from console.jobs.child_environment import of_stage
 
 BEAT_S = 1.0
-REJECTED = 3  #: exit code: the author's input cannot be accepted, see the error on stdout
+REJECTED = 3  #: exit code for invalid input of the author; the error is on stdout
 _STDOUT_BYTES_MAX = 32 * 1024 * 1024
-_PROGRESS_BYTES = 4096  #: of the end of what was printed, in which the newest line is looked for
+_PROGRESS_BYTES = 4096  #: end of the output that is searched for the newest line
 
 
 class StageCut(Exception):
-    """The stage was not carried to its end: the worker is leaving, or the lease was lost. Somebody will do it again."""
+    """The stage was interrupted: the worker is shutting down, or the lease was lost. The reconciler repeats it."""
 
 
 class StageFailed(Exception):
-    """The stage cannot succeed as asked. `error` is {"code", "field", "detail"}, as it is stored and shown."""
+    """The stage cannot succeed as requested. `error` is {"code", "field", "detail"}, as it is stored and shown."""
 
     def __init__(self, code: str, detail: str, field: str = "", log: str = "") -> None:
         super().__init__(detail)
@@ -39,23 +39,23 @@ class StageFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One command line of `spark_jobs`."""
+    """A command line of `spark_jobs`."""
 
     arguments: list[str]
     log: Path
     timeout_s: float
     stdin: Any = None
-    environment: Mapping[str, str] = field(default_factory=dict)  #: beside that of all stages
+    environment: Mapping[str, str] = field(default_factory=dict)  #: added to the environment of all stages
 
 
 def run(stage: Stage, still_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
     """The JSON that the stage printed as its last line.
 
-    `still_wanted` is asked each second, with the newest `progress` that the stage has printed; None before the first.
+    `still_wanted` is called each second with the newest `progress` that the stage has printed, None before the first.
 
     Raises:
-        StageFailed: it rejected its input, failed, or took too long.
-        StageCut: it was ended because this process leaves, or it is not wanted any more.
+        StageFailed: it rejected its input, failed, or timed out.
+        StageCut: the worker is shutting down, or `still_wanted` returned false.
     """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
         stdin.write(msgspec.json.encode(stage.stdin))
@@ -70,7 +70,7 @@ def run(stage: Stage, still_wanted: Callable[[Any], bool] = lambda _: True) -> A
 
 
 def _progress(printed: int) -> Any:
-    """Of the last whole line so far. The position in the file is the child's, so it must not be moved."""
+    """Progress in the last complete line so far. Reads with `pread`, because the child owns the file position."""
     size = os.fstat(printed).st_size
     start = max(0, size - _PROGRESS_BYTES)
     lines = os.pread(printed, size - start, start).splitlines(keepends=True)
@@ -102,7 +102,7 @@ def _outcome(stage: Stage, code: int, printed: bytes, child: Child) -> Any:
         error = said["error"]
         raise StageFailed(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
     except (msgspec.DecodeError, KeyError, TypeError) as broken:
-        detail = f"{stage.arguments[0]} printed something else than its JSON."
+        detail = f"{stage.arguments[0]} did not print the expected JSON."
         raise StageFailed("stage-failed", detail, log=_tail(child)) from broken
 
 

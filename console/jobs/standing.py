@@ -1,7 +1,7 @@
 """The rows of standing stages: PySpark stages that live as long as their run does.
 
-A row is made with its run and leased as the run is, by another task. Every claim and every end is a compare-and-set on
-one locked row.
+A row is created with its run and leased by its own task. Every claim and every end is a compare-and-set on the locked
+row.
 """
 
 from typing import Any
@@ -19,27 +19,27 @@ from runtime.core.lifecycle import TERMINAL, RunState
 OVER = (StageState.DONE, StageState.ENDED, StageState.FAILED)
 #: States of a run whose stages need a process.
 _WANTED = tuple(state for state in RunState if state not in TERMINAL)
-#: Nobody's, and not yet seen by the reconciler.
+#: Columns of a stage without an owner that the reconciler has not observed yet.
 _UNOWNED: dict[str, Any] = {"lease_owner": "", "observed_beat": -1, "observed_since": None, "observed_at": None}
 
 
 class StageReport(msgspec.Struct, frozen=True):
-    """A line of a stage: `steps` that its process has completed, and `figures` for people."""
+    """A report line of a stage: `steps` that its process has completed, and `figures` for people."""
 
     steps: int = 0
     figures: list[dict[str, Any]] = []
 
 
 def create(run: Run) -> None:
-    """The stages that the graph of the run's version asks for. Call it inside the transaction that makes the run."""
+    """Create the stages that the graph of the run's version needs. Call it in the transaction that creates the run."""
     operators = (run.version.graph or {}).get("operators", ())
-    wanted = [StandingStage(run=run, operator=one["uid"], verb=one["stage"]) for one in operators if one.get("stage")]
+    wanted = [StandingStage(run=run, operator=op["uid"], verb=op["stage"]) for op in operators if op.get("stage")]
     for stage in StandingStage.objects.bulk_create(wanted):
         wake.after_commit(wake.STAND, stage.pk)
 
 
 def claim(stage_id: int, owner: str) -> StandingStage | None:
-    """Take a stage that no task attends to. None: another task was first, or the run needs it no more."""
+    """Take a stage that no task supervises. None if another task was first or the run no longer needs it."""
     with transaction.atomic():
         locked = StandingStage.objects.select_for_update(no_key=True, of=("self",)).select_related("run")
         stage = locked.filter(pk=stage_id, lease_owner="", run__state__in=_WANTED).exclude(state__in=OVER).first()
@@ -50,16 +50,16 @@ def claim(stage_id: int, owner: str) -> StandingStage | None:
 
 
 def begin(stage_id: int, owner: str) -> int | None:
-    """A token for the next process of the stage. None: the lease is another's."""
+    """A token for the next process of the stage. None if the lease has another owner."""
     if not _mine(stage_id, owner).update(token=next_token(), state=StageState.STARTING.value, live=None, live_at=None):
         return None
     return StandingStage.objects.values_list("token", flat=True).get(pk=stage_id)
 
 
 def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
-    """Show that the owner lives, and what its process has reported since. False: the lease is another's.
+    """Renew the lease and store the newest report. False if the lease has another owner.
 
-    A report without figures is a sign of life only: Spark is starting.
+    A report without figures only shows that the process lives: Spark is still starting.
     """
     shown: dict[str, Any] = {}
     if report is not None:
@@ -70,33 +70,33 @@ def renew(stage_id: int, owner: str, report: StageReport | None = None) -> bool:
 
 
 def is_wanted(stage_id: int) -> bool:
-    """Whether the run of the stage goes on."""
+    """Whether the run of the stage has not ended."""
     return StandingStage.objects.filter(pk=stage_id, run__state__in=_WANTED).exists()
 
 
 def note_death(stage_id: int, owner: str, reason: str) -> bool:
-    """The process died and another one follows. False: the lease is another's."""
+    """Record that the process died and will be started again. False if the lease has another owner."""
     died = {"state": StageState.RESTARTING.value, "deaths": F("deaths") + 1, "reason": reason}
     return bool(_mine(stage_id, owner).update(**died))
 
 
 def leave(stage_id: int, owner: str) -> bool:
-    """The owner gives the stage back for another task to claim."""
+    """Release the stage for another task to claim."""
     return _release(Q(pk=stage_id, lease_owner=owner), stage_id)
 
 
 def leave_lost(stage_id: int, beat: int) -> bool:
-    """Take the stage from an owner that was silent since `beat`."""
+    """Take the stage from an owner without heartbeat since `beat`."""
     return _release(Q(pk=stage_id, lease_beat=beat) & ~Q(lease_owner=""), stage_id)
 
 
 def end(stage_id: int, owner: str, state: StageState, reason: str = "") -> bool:
-    """No further process. False: the lease is another's."""
+    """Record that no further process follows. False if the lease has another owner."""
     return bool(_mine(stage_id, owner).update(**_UNOWNED, state=state.value, reason=reason))
 
 
 def settle() -> None:
-    """End the stages of ended runs that no task attends to."""
+    """End the stages of ended runs that no task supervises."""
     left = StandingStage.objects.filter(run__state__in=TERMINAL, lease_owner="").exclude(state__in=OVER)
     left.update(state=StageState.ENDED.value)
 

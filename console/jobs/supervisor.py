@@ -1,10 +1,9 @@
-"""The supervisor of a run: claims it, keeps its job master alive, and gives the run back when it must leave.
+"""The supervisor of a run: claims it, keeps its job master alive, and releases it when the worker shuts down.
 
-It decides whether to start another attempt, to release or to give up. It does not know what a master does: the two meet
-in the master's exit code, in its stdin (which ends with this process, so no orphan survives), in a file that the master
-touches while it turns ($WEIR_BEAT_FILE) and in rows.
+It decides whether to start another attempt, release the run or fail it. It knows of the master only its exit code, its
+stdin (which closes with this process, so no orphan survives), the heartbeat file ($WEIR_BEAT_FILE) and its rows.
 
-While Postgres is away the lease cannot be judged by anybody, so the child keeps running and only the recording waits.
+While Postgres is away the owner of the lease is unknown, so the child keeps running and only the recording waits.
 """
 
 import random
@@ -34,39 +33,39 @@ from runtime.redaction import redacted
 log = structlog.get_logger(__name__)
 
 BEAT_S = 1.0
-#: A master that lived this long did not die of what killed the one before.
+#: A master that lived this long counts as progress: its death is unrelated to the one before.
 STEADY_S = 600.0
-#: How long a process that must leave tries to give its run back, before the reconciler has to notice.
+#: How long a worker that shuts down tries to release its run; afterwards the reconciler does it.
 FAREWELL_S = 3.0
-CANNOT_START = 126  #: as a shell says it
+CANNOT_START = 126  #: as in a shell
 
 
 class Exit(IntEnum):
-    """What the exit code of a job master says. Anything else: it died."""
+    """Exit codes of a job master. Any other code means that it died."""
 
     RECORDED = 0  #: it recorded the end of the run itself
     SUPERSEDED = 4  #: another attempt has taken over
-    RELEASED = 5  #: it suspended, as it was asked to
-    BROKEN = 6  #: its Spark context is gone or useless: a fresh master must go on
+    RELEASED = 5  #: it suspended on request
+    BROKEN = 6  #: its Spark context is unusable: a new master must continue
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Why this supervisor stopped watching a child that had not ended by itself."""
+    """Why this supervisor stopped watching a child that was still running."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """The child gave no sign for too long, so it is killed."""
+    """The child's heartbeat was silent for too long, so it is killed."""
 
     silent_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended."""
+    """The exit of a child."""
 
     code: int
     how: str
@@ -75,7 +74,7 @@ class Ended:
 
 
 def supervise(run_id: int) -> None:
-    """Claim the run and stay with it to the end. Losing the claim is a normal return."""
+    """Claim the run and supervise it to its end. Losing the claim is a normal return."""
     owner = new_owner()
     token = runs.claim(run_id, owner)
     if token is None:
@@ -101,10 +100,10 @@ class _Supervision:
         while token is not None:
             token = self._after(self._attend(token))
 
-    # ------------------------------------------------------------ one child
+    # ------------------------------------------------------------ a child
 
     def _attend(self, token: int) -> Ended | Left:
-        """Start a master and watch it until it ends or must be left."""
+        """Start a master and watch it until it exits or is given up."""
         with scratch_folder(f"run-{self._run_id}", token) as scratch:
             return self._attend_with(token, scratch)
 
@@ -139,7 +138,7 @@ class _Supervision:
         return None
 
     def _suspend(self, child: Child) -> None:
-        """Ask the master to end, so that another can go on from the last checkpoint. One that is too slow is killed."""
+        """Ask the master to suspend, so that another can continue from the last checkpoint. On timeout it is killed."""
         child.terminate()
         deadline = time.monotonic() + settings.WEIR_SUSPEND_TIMEOUT_S
         while (rest := deadline - time.monotonic()) > 0:
@@ -148,7 +147,9 @@ class _Supervision:
         log.warning("job master did not suspend in time", pid=child.pid)
 
     def _without_lease(self, child: Child) -> Left:
-        """The run has ended, and the master may tidy up; or it is another's, and this master must be gone at once."""
+        """The run has ended, and the master may clean up; or it has another owner, and this master must be killed at
+        once.
+        """
         if runs.has_ended(self._run_id):
             child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)
             return Left("The run has ended.")
@@ -158,17 +159,17 @@ class _Supervision:
     def _renew(self) -> bool:
         return renew(self._run_id, self._owner)
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ the next attempt
 
     def _leave(self, left: Left) -> None:
-        """Give the run back. Harmless when the lease is another's by now."""
+        """Release the run. Has no effect if the lease already has another owner."""
         deadline = time.monotonic() + FAREWELL_S
         release = partial(runs.release, self._run_id, self._owner, left.reason)
         when_back(release, give_up=lambda: time.monotonic() > deadline)
         log.info("run left", reason=left.reason)
 
     def _after(self, ended: Ended | Left) -> int | None:
-        """The token of the next attempt, or None when there is nothing more to do here."""
+        """The token of the next attempt; None if this supervisor is finished with the run."""
         if isinstance(ended, Left):
             self._leave(ended)
             return None
@@ -202,11 +203,11 @@ class _Supervision:
         when_back(partial(runs.give_up, self._run_id, failure, self._owner), shutting_down)
 
     def _shown(self, log_tail: list[str]) -> list[str]:
-        """The end of the log without secrets: the author's code may have printed them."""
+        """The log tail without secrets, which the author's code may have printed."""
         return [redacted(line, self._params, self._schema) for line in log_tail]
 
     def _pause(self, delay_ms: int) -> bool:
-        """Wait before the next attempt, with the lease kept. False: it must not follow here."""
+        """Wait before the next attempt while renewing the lease. False if it must not follow here."""
         until = time.monotonic() + delay_ms / 1000
         while (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, BEAT_S))

@@ -1,8 +1,8 @@
-"""The entity tag of a job: what a request with `If-Match` was made in view of (RFC 9110, 13.1.1).
+"""The entity tag of a job, for requests with `If-Match` (RFC 9110, 13.1.1).
 
-It stands for the definition and for what runs: description, newest version, latest run and its state. Live numbers and
-checkpoints are no part of it, or every tag would be stale after a second. Tags are weak and compared as weak ones: an
-answer that is compressed on its way is the same answer.
+The tag covers the description, the newest version, and the latest run with its state. Live metrics and checkpoints are
+excluded, or every tag would be stale after a second. Tags are weak and compared as such, because a compressed response
+is the same response.
 """
 
 from hashlib import blake2s
@@ -15,7 +15,7 @@ from console.jobs.models import Job, JobVersion, Run
 
 
 def tag_of(job: Job) -> str:
-    """As it stands in the header `ETag`."""
+    """The value of the header `ETag`."""
     version = JobVersion.objects.filter(job=job).order_by("-number").values_list("number", "state").first()
     run = Run.objects.filter(job=job).order_by("-pk").values_list("pk", "state").first()
     facts = repr((job.pk, job.name, job.description, version, run))
@@ -23,16 +23,16 @@ def tag_of(job: Job) -> str:
 
 
 def is_named(tag: str, header: str) -> bool:
-    """Whether the list of tags in `header` names `tag`, or any tag at all (`*`)."""
-    given = [one.removeprefix("W/") for one in parse_etags(header)]
+    """Whether the tags in `header` include `tag` or the wildcard `*`."""
+    given = [name.removeprefix("W/") for name in parse_etags(header)]
     return "*" in given or tag.removeprefix("W/") in given
 
 
 def must_match(job: Job, header: str | None) -> None:
-    """Call it while the job's row is locked.
+    """Compare `If-Match` with the job's tag. Call it while the job's row is locked.
 
     Raises:
-        Refused: 412, with the present tag. The job has changed since the caller read it.
+        Refused: 412 with the current tag; the job has changed since the caller read it.
     """
     if header is None:
         return

@@ -1,6 +1,6 @@
-"""Wake-ups: Celery messages that say "look at this row again". They may be lost, repeated or late without harm.
+"""Wake-ups: Celery messages that ask a worker to look at a row again. Losing, repeating or delaying them is harmless.
 
-A broker that is away must not fail a request whose row is already written: the reconciler sends the message again.
+An unreachable broker must not fail a request whose row is already written: the reconciler resends the message.
 """
 
 from functools import partial
@@ -18,12 +18,12 @@ COMPILE = "console.jobs.tasks.compile_version"
 STAND = "console.jobs.tasks.attend_stage"
 READ_STATE = "console.checkpoints.tasks.answer_state_query"
 
-#: A message that nobody took in this time is dropped: the reconciler has sent others since.
+#: A message that no worker took in this time is dropped: the reconciler has sent newer ones since.
 EXPIRES_S = 300
 
 
 def send(task: str, row_id: int) -> None:
-    """Send now. Never raises for a broker that is away."""
+    """Send now. Never raises for an unreachable broker."""
     try:
         app.send_task(task, args=(row_id,), expires=EXPIRES_S, retry=False)
     except (OperationalError, OSError) as error:
@@ -31,5 +31,5 @@ def send(task: str, row_id: int) -> None:
 
 
 def after_commit(task: str, row_id: int) -> None:
-    """Send once the rows that the message is about can be seen."""
+    """Send after the commit, when workers can see the row."""
     transaction.on_commit(partial(send, task, row_id))

@@ -68,7 +68,7 @@ def test_who_guesses_cannot_change_the_name_or_the_door(operator: User, client: 
     slowed = client.post("/login/", credentials, headers={"X-Forwarded-For": "10.0.1.1"})
     assert slowed.status_code == 429
     assert int(slowed["Retry-After"]) > 0
-    assert "too many tries" in slowed.content.decode()
+    assert "Too many sign-in attempts" in slowed.content.decode()
     assert client.get("/jobs/").status_code == 302, "not signed in"
     check_problem(APIClient().post("/api/v1/auth/token/", credentials), 429, "throttled")
 

@@ -66,7 +66,7 @@ def test_a_connection_string_hides_its_password() -> None:
 
 
 def test_a_mask_without_a_value_is_refused() -> None:
-    with pytest.raises(Refused, match=r"params\.pin: .* stands for a secret that is not kept"):
+    with pytest.raises(Refused, match=r"params\.pin: .* stands for a secret that is not stored"):
         unmasked({"pin": MASK}, {}, SCHEMA)
 
 

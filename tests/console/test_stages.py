@@ -58,7 +58,7 @@ def test_what_the_stage_rejects_is_shown_as_it_said_it(place: World, steady: Wor
     ("params", "detail"),
     [
         ({"crash": "out of memory"}, "compile ended with exit code 1."),
-        ({"garble": 1}, "compile printed something else"),
+        ({"garble": 1}, "compile did not print the expected JSON"),
     ],
 )
 def test_a_stage_that_breaks_rejects_the_version_with_its_log(

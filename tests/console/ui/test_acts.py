@@ -47,7 +47,7 @@ def test_every_disabled_button_has_its_reason_in_words(at_console: Client, state
 def test_who_may_not_operate_sees_every_button_disabled_and_why(reading: Client) -> None:
     run = rows.run(rows.job())
     assert not any(buttons(reading, run.job_id).values())
-    assert "You may not operate jobs; this needs the permission operations.add_operation." in blocks.text(
+    assert "You may not operate jobs: the permission operations.add_operation is required." in blocks.text(
         reading.get(f"/jobs/{run.job_id}/")
     )
 

@@ -1,4 +1,4 @@
-"""Create the first user, from WEIR_ADMIN_USER and WEIR_ADMIN_PASSWORD. Never changes one that exists."""
+"""Create the first user from WEIR_ADMIN_USER and WEIR_ADMIN_PASSWORD. An existing user is never changed."""
 
 import os
 from typing import Any
@@ -9,9 +9,7 @@ from console.accounts.models import User
 
 
 class Command(BaseCommand):
-    help = (
-        "Create the first user from WEIR_ADMIN_USER (default: operator) and WEIR_ADMIN_PASSWORD, if there is none yet"
-    )
+    help = "Create the first user from WEIR_ADMIN_USER (default: operator) and WEIR_ADMIN_PASSWORD, unless it exists"
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = os.environ.get("WEIR_ADMIN_USER") or "operator"

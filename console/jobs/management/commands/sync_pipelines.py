@@ -1,4 +1,4 @@
-"""Read the registry of pipelines now, instead of when the scheduler does."""
+"""Refresh the registry of pipelines now instead of at the next schedule."""
 
 from typing import Any
 

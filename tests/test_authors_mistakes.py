@@ -10,50 +10,41 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.connectors.formats import JsonLinesFormat
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow, KeyedStream, Stream
-from runtime.errors import JobRejected
-from runtime.hosts.local import run_local
-from runtime.operators.aggregates import Count
-from runtime.operators.plain_process import ProcessFunction
-from runtime.operators.process import KeyedProcessFunction
+import weir
 from tests.hosts.jobs import Numbers
 from tests.hosts.live import running
 
 SCHEMA = pa.schema([("key", pa.int64()), ("n", pa.int64())])
 MS = timedelta(milliseconds=1)
-COUNT = {"n": Count()}
+COUNT = {"n": weir.Count()}
 
 
-class Yielding(KeyedProcessFunction):
+class Yielding(weir.KeyedProcessFunction):
     def process(self, row: Any, context: Any, out: Any) -> Any:
         yield row
 
 
-class YieldingTimer(KeyedProcessFunction):
+class YieldingTimer(weir.KeyedProcessFunction):
     def process(self, row: Any, context: Any, out: Any) -> None: ...
 
     def on_timer(self, timestamp_ms: int, context: Any, out: Any) -> Any:
         yield {"n": timestamp_ms}
 
 
-class Asynchronous(ProcessFunction):
+class Asynchronous(weir.ProcessFunction):
     async def process(self, row: Any, context: Any, out: Any) -> None:  # type: ignore[override]
         out.emit(row)
 
 
-class Lacking(KeyedProcessFunction):
+class Lacking(weir.KeyedProcessFunction):
     """It has no `process`."""
 
 
-class Plain(ProcessFunction):
+class Plain(weir.ProcessFunction):
     def process(self, row: Any, context: Any, out: Any) -> None: ...
 
 
-class Keyed(KeyedProcessFunction):
+class Keyed(weir.KeyedProcessFunction):
     def process(self, row: Any, context: Any, out: Any) -> None: ...
 
 
@@ -74,11 +65,11 @@ def synchronous(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [row]
 
 
-def stream() -> Stream:
-    return Dataflow("mistakes").source("numbers", Numbers(total=1))
+def stream() -> weir.Stream:
+    return weir.Dataflow("mistakes").source("numbers", Numbers(total=1))
 
 
-def keyed() -> KeyedStream:
+def keyed() -> weir.KeyedStream:
     return stream().key_by("key")
 
 
@@ -86,8 +77,8 @@ def window(size: Any, slide: Any = None, time: Any = "at", aggregates: Any = COU
     return lambda: keyed().window("step", size, time, aggregates, slide=slide)
 
 
-def files(path: str) -> DirectorySource:
-    return DirectorySource(path, JsonLinesFormat(SCHEMA))
+def files(path: str) -> weir.DirectorySource:
+    return weir.DirectorySource(path, weir.JsonLinesFormat(SCHEMA))
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
@@ -123,31 +114,34 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a number": (window(5), "size.*timedelta.*int"),
     "time column": (window(5 * MS, time=None), "time.*name of a column.*NoneType"),
     "aggregates": (window(5 * MS, aggregates={"n": "count"}), "aggregates.*'n' is 'count'"),
-    "no aggregates": (window(5 * MS, aggregates=[Count()]), "aggregates.*by output column.*list"),
-    "aggregate named as the key": (window(5 * MS, aggregates={"key": Count()}), "output columns must differ"),
-    "running": (lambda: keyed().aggregate("step", {"n": Count}), "aggregates.*'n'.*Count"),  # type: ignore[dict-item]
+    "no aggregates": (window(5 * MS, aggregates=[weir.Count()]), "aggregates.*by output column.*list"),
+    "aggregate named as the key": (window(5 * MS, aggregates={"key": weir.Count()}), "output columns must differ"),
+    "running": (lambda: keyed().aggregate("step", {"n": weir.Count}), "aggregates.*'n'.*Count"),  # type: ignore[dict-item]
     "keys in a list": (lambda: stream().key_by(["key"]), "key_by.*name of a column.*list"),  # type: ignore[arg-type]
     "on as text": (lambda: stream().join_broadcast("step", stream(), on="key", take=["n"]), "on.*list.*'key'"),
     "take as text": (lambda: stream().join_broadcast("step", stream(), on=["key"], take="n"), "take.*list.*'n'"),
     "how": (lambda: stream().join_broadcast("step", stream(), on=["key"], take=["n"], how="outer"), "how.*outer"),
     "no parallelism": (lambda: stream().map_batches("step", len, parallelism=0), "parallelism.*at least 1.*0"),
     "half a slot": (lambda: stream().map_batches("step", len, parallelism=1.5), "parallelism.*1.5"),  # type: ignore[arg-type]
-    "an object store": (lambda: stream().sink("step", ParquetSink("s3://bucket/out")), "path.*s3://bucket/out.*folder"),
-    "a file URL": (lambda: Dataflow("f").source("step", files("file:///in")), "path.*file:///in.*folder"),
+    "an object store": (
+        lambda: stream().sink("step", weir.ParquetSink("s3://bucket/out")),
+        "path.*s3://bucket/out.*folder",
+    ),
+    "a file URL": (lambda: weir.Dataflow("f").source("step", files("file:///in")), "path.*file:///in.*folder"),
     "a URL that Path has cut": (
-        lambda: stream().sink("step", ParquetSink(str(Path("hdfs://host/out")))),
+        lambda: stream().sink("step", weir.ParquetSink(str(Path("hdfs://host/out")))),
         "path.*hdfs:/host/out.*folder",
     ),
-    "a URL without slashes": (lambda: stream().sink("step", ParquetSink("s3:bucket")), "path.*s3:bucket.*folder"),
-    "a variable": (lambda: stream().sink("step", ParquetSink("$HOME/out")), "path.*variables are not expanded"),
-    "a blank before a folder": (lambda: stream().sink("step", ParquetSink(" /tmp/out")), "path.*white space"),
-    "a home folder": (lambda: stream().sink("step", ParquetSink("~/out")), "path.*~/out.*not expanded"),
+    "a URL without slashes": (lambda: stream().sink("step", weir.ParquetSink("s3:bucket")), "path.*s3:bucket.*folder"),
+    "a variable": (lambda: stream().sink("step", weir.ParquetSink("$HOME/out")), "path.*variables are not expanded"),
+    "a blank before a folder": (lambda: stream().sink("step", weir.ParquetSink(" /tmp/out")), "path.*white space"),
+    "a home folder": (lambda: stream().sink("step", weir.ParquetSink("~/out")), "path.*~/out.*not expanded"),
     "rows wait less than no time": (
         lambda: keyed().batches("step", lambda batch: batch, max_rows=0, max_wait_ms=1),
         "max_rows.*at least 1",
     ),
     "same uid": (
-        lambda: (flow := stream()).map_batches("numbers", len).sink("o", ParquetSink("o")) or flow.flow.compile(1),  # type: ignore[func-returns-value]
+        lambda: (flow := stream()).map_batches("numbers", len).sink("o", weir.ParquetSink("o")) or flow.flow.compile(1),  # type: ignore[func-returns-value]
         "numbers.*two operators",
     ),
 }
@@ -156,7 +150,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
     build, message = MISTAKES[mistake]
-    with pytest.raises(JobRejected, match=f"(?s){message}") as refused:
+    with pytest.raises(weir.JobRejected, match=f"(?s){message}") as refused:
         build()
     named = str(refused.value)
     assert "step" in named or mistake in ("keys in a list", "same uid"), "the operator is named"
@@ -164,43 +158,43 @@ def test_a_mistake_is_refused_before_the_start(mistake: str) -> None:
 
 def test_a_window_on_an_unbounded_source_without_event_time_is_refused(tmp_path: Path) -> None:
     """It would never fire."""
-    flow = Dataflow("mistakes")
+    flow = weir.Dataflow("mistakes")
     read = flow.source("files", files(str(tmp_path)))
     passed = read.map_batches("same", lambda batch: batch)
-    passed.key_by("key").window("step", 5 * MS, "at", COUNT).sink("out", ParquetSink(str(tmp_path / "out")))
-    with pytest.raises(JobRejected, match=r"step: .*never fire.*'files'.*event_time") as refused:
+    passed.key_by("key").window("step", 5 * MS, "at", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(weir.JobRejected, match=r"step: .*never fire.*'files'.*event_time") as refused:
         flow.compile(1)
     assert refused.value.code == "no-event-time"
 
 
 def test_a_job_that_would_read_its_own_output_is_refused(tmp_path: Path) -> None:
-    flow = Dataflow("mistakes")
-    flow.source("files", files(str(tmp_path))).sink("step", ParquetSink(f"{tmp_path}/."))
-    with pytest.raises(JobRejected, match=r"step: .*the source 'files' reads") as refused:
+    flow = weir.Dataflow("mistakes")
+    flow.source("files", files(str(tmp_path))).sink("step", weir.ParquetSink(f"{tmp_path}/."))
+    with pytest.raises(weir.JobRejected, match=r"step: .*the source 'files' reads") as refused:
         flow.compile(1)
     assert refused.value.code == "same-folder"
 
 
 def test_a_url_as_storage_of_a_local_run_is_refused(tmp_path: Path) -> None:
-    flow = Dataflow("mistakes")
-    flow.source("numbers", Numbers(total=1)).sink("out", ParquetSink(str(tmp_path)))
-    with pytest.raises(JobRejected, match=r"storage.*s3://bucket is a URL"):
-        run_local(flow, storage="s3://bucket")
+    flow = weir.Dataflow("mistakes")
+    flow.source("numbers", Numbers(total=1)).sink("out", weir.ParquetSink(str(tmp_path)))
+    with pytest.raises(weir.JobRejected, match=r"storage.*s3://bucket is a URL"):
+        weir.run_local(flow, storage="s3://bucket")
 
 
 def test_a_window_on_an_authors_own_source_without_watermarks_is_refused(tmp_path: Path) -> None:
-    flow = Dataflow("mistakes")
+    flow = weir.Dataflow("mistakes")
     read = flow.source("own", Numbers(total=1, unbounded=True))
-    read.key_by("key").window("step", 5 * MS, "n", COUNT).sink("out", ParquetSink(str(tmp_path / "out")))
-    with pytest.raises(JobRejected, match=r"step: .*never fire.*'own'.*event_time"):
+    read.key_by("key").window("step", 5 * MS, "n", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with pytest.raises(weir.JobRejected, match=r"step: .*never fire.*'own'.*event_time"):
         flow.compile(1)
 
 
 @pytest.mark.parametrize("more", [{"bounded": True}, {"event_time": "key"}])
 def test_a_window_fires_on_what_ends_or_has_event_time(tmp_path: Path, more: dict[str, Any]) -> None:
-    flow = Dataflow("right")
-    read = flow.source("files", DirectorySource(str(tmp_path), JsonLinesFormat(SCHEMA), **more))
-    read.key_by("key").window("step", 5 * MS, "key", COUNT).sink("out", ParquetSink(str(tmp_path / "out")))
+    flow = weir.Dataflow("right")
+    read = flow.source("files", weir.DirectorySource(str(tmp_path), weir.JsonLinesFormat(SCHEMA), **more))
+    read.key_by("key").window("step", 5 * MS, "key", COUNT).sink("out", weir.ParquetSink(str(tmp_path / "out")))
     assert flow.compile(1)
 
 
@@ -210,25 +204,25 @@ def test_a_file_where_a_folder_is_wanted_ends_the_run_at_once(tmp_path: Path) ->
     file.write_text("")
     for read, written in ((str(file), "out"), (str(tmp_path / "in"), "file")):
         (tmp_path / "in").mkdir(exist_ok=True)
-        flow = Dataflow("mistakes")
-        flow.source("files", files(read)).sink("out", ParquetSink(str(tmp_path / written)))
-        with running(flow.compile(1), tmp_path / "state", restart=FixedDelay(attempts=9, delay_ms=1)) as run:
+        flow = weir.Dataflow("mistakes")
+        flow.source("files", files(read)).sink("out", weir.ParquetSink(str(tmp_path / written)))
+        with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
             run.join()
             assert run.records.failure is not None
             assert re.search(f"path: {file} is (a file|no folder)", str(run.records.failure))
             assert len(run.records.attempts) == 1
 
 
-class Misspelling(KeyedProcessFunction):
+class Misspelling(weir.KeyedProcessFunction):
     def process(self, row: Any, context: Any, out: Any) -> None:
         out.emit({"key": row["key"], "count": 1})
 
 
 def test_a_misspelt_output_column_ends_the_run_and_is_named_with_its_operator(tmp_path: Path) -> None:
-    flow = Dataflow("mistakes")
+    flow = weir.Dataflow("mistakes")
     read = flow.source("numbers", Numbers(total=10))
-    read.key_by("key").process("step", Misspelling, SCHEMA).sink("out", ParquetSink(str(tmp_path / "out")))
-    with running(flow.compile(1), tmp_path / "state", restart=FixedDelay(attempts=9, delay_ms=1)) as run:
+    read.key_by("key").process("step", Misspelling, SCHEMA).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
         run.join()
         assert re.search("'step'.*count: .*no such column; it has key, n", str(run.records.failure))
         assert len(run.records.attempts) == 1
@@ -239,5 +233,5 @@ def test_a_factory_of_a_function_that_yields_is_refused_when_it_is_called() -> N
     """What a factory makes is not known before."""
     made = keyed().process("step", partial(Yielding), SCHEMA)
     code = next(step.code for step in made.flow._blueprint.steps if step.uid == "step")
-    with pytest.raises(JobRejected, match=r"process uses yield: .*out\.emit"):
+    with pytest.raises(weir.JobRejected, match=r"process uses yield: .*out\.emit"):
         code()

@@ -5,9 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.dataflow import Dataflow
-from runtime.errors import JobRejected
-from runtime.pipelines import Pipeline
+import weir
 from spark_jobs.pipelines.flights import PIPELINE
 
 
@@ -15,9 +13,9 @@ class Params(msgspec.Struct):
     pass
 
 
-def with_queries(queries: Any) -> Pipeline[Params]:
-    return Pipeline(
-        name="sums", description="", params=Params, build=lambda params, context: Dataflow("sums"), queries=queries
+def with_queries(queries: Any) -> weir.Pipeline[Params]:
+    return weir.Pipeline(
+        name="sums", description="", params=Params, build=lambda params, context: weir.Dataflow("sums"), queries=queries
     )
 
 
@@ -43,7 +41,7 @@ def test_a_query_reads(sql: str) -> None:
     ],
 )
 def test_a_query_that_cannot_be_is_refused_by_name(queries: Any, words: str) -> None:
-    with pytest.raises(JobRejected) as refused:
+    with pytest.raises(weir.JobRejected) as refused:
         with_queries(queries)
     assert words in str(refused.value)
 

@@ -13,15 +13,10 @@ from typing import ClassVar
 import msgspec
 import pyarrow as pa
 
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.sequence import SequenceSource
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count, Max, Min, Sum
-from runtime.pipelines import Pipeline, PipelineContext
-from runtime.ports import OperatorContext, SourceReader
+import weir
 
 NAME = "recovery-benchmark"
-TOTALS = {"count": Count(), "sum": Sum("id"), "first": Min("id"), "last": Max("id")}
+TOTALS = {"count": weir.Count(), "sum": weir.Sum("id"), "first": weir.Min("id"), "last": weir.Max("id")}
 RAISE, RAISED, HURRY = "raise", "raised", "hurry"  #: files of the orders folder
 
 
@@ -50,24 +45,24 @@ class PacedSequence:
     params: RecoveryParams
 
     @property
-    def sequence(self) -> SequenceSource:
+    def sequence(self) -> weir.SequenceSource:
         """Event time in milliseconds is the number of the row."""
-        return SequenceSource(rows=self.params.rows, keys=self.params.keys, microseconds_per_row=1000)
+        return weir.SequenceSource(rows=self.params.rows, keys=self.params.keys, microseconds_per_row=1000)
 
-    def reader(self) -> SourceReader:
+    def reader(self) -> weir.spi.SourceReader:
         return PacedReader(self)
 
     def check(self) -> None:
         self.sequence.check()
 
 
-class PacedReader(SourceReader):
+class PacedReader(weir.spi.SourceReader):
     def __init__(self, source: PacedSequence) -> None:
         self._params = source.params
         self._sequence = source.sequence.reader()
         self._hurry = Path(source.params.orders_dir, HURRY)
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         self._sequence.open(context)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
@@ -100,15 +95,15 @@ def raises_on_order(orders_dir: str) -> Callable[[pa.RecordBatch], pa.RecordBatc
     return step
 
 
-def build(params: RecoveryParams, context: PipelineContext) -> Dataflow:
-    flow = Dataflow(NAME)
+def build(params: RecoveryParams, context: weir.PipelineContext) -> weir.Dataflow:
+    flow = weir.Dataflow(NAME)
     rows = flow.source("numbers", PacedSequence(params=params)).map_batches("step", raises_on_order(params.orders_dir))
     totals = rows.key_by("key").aggregate("totals", TOTALS)
-    totals.sink("out", ParquetSink(params.output_dir))
+    totals.sink("out", weir.ParquetSink(params.output_dir))
     return flow
 
 
-PIPELINE = Pipeline(
+PIPELINE = weir.Pipeline(
     name=NAME,
     description="A running aggregate with much state, to be interrupted.",
     params=RecoveryParams,

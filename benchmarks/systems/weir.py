@@ -9,51 +9,45 @@ from typing import Any
 
 import pyarrow as pa
 
+import weir
 from benchmarks import protocol, slots
 from benchmarks.protocol import Task
 from benchmarks.slots import Run
-from runtime.connectors.formats import Format, JsonLinesFormat, ParquetFormat
-from runtime.connectors.sinks.discard import DiscardSink
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.connectors.sources.sequence import SCHEMA, SequenceSource
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.dataflow import Dataflow, Stream
+from runtime.connectors.sources.sequence import SCHEMA
 from runtime.hosts.spark import SparkLauncher
-from runtime.operators.aggregates import Count, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
-from runtime.ports import Sink, Source
 
-TOTALS = {"count": Count(), "sum": Sum("id")}
+TOTALS = {"count": weir.Count(), "sum": weir.Sum("id")}
 
 
-def window(rows: Stream, window_s: int = 1, slide_s: int = 1) -> Stream:
+def window(rows: weir.Stream, window_s: int = 1, slide_s: int = 1) -> weir.Stream:
     size, slide = timedelta(seconds=window_s), timedelta(seconds=slide_s)
     return rows.key_by("key").window("windows", size, "time", TOTALS, slide=slide)
 
 
-def running(rows: Stream) -> Stream:
+def running(rows: weir.Stream) -> weir.Stream:
     return rows.key_by("key").aggregate("totals", TOTALS)
 
 
-class RunningTotal(KeyedProcessFunction):
-    def open(self, context: ProcessContext) -> None:
+class RunningTotal(weir.KeyedProcessFunction):
+    def open(self, context: weir.ProcessContext) -> None:
         self.total = context.value_state("total")
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         total = (self.total.get() or 0) + row["id"]
         self.total.update(total)
         out.emit({"key": row["key"], "total": total})
 
 
-def function(rows: Stream) -> Stream:
+def function(rows: weir.Stream) -> weir.Stream:
     schema = pa.schema([("key", pa.int64()), ("total", pa.int64())])
     return rows.key_by("key").process("totals", RunningTotal, schema)
 
 
-FORMATS: dict[str, Callable[[pa.Schema], Format]] = {"parquet": ParquetFormat, "json": JsonLinesFormat}
-KINDS: dict[str, Callable[[Stream, Task], Stream]] = {
+FORMATS: dict[str, Callable[[pa.Schema], weir.spi.Format]] = {
+    "parquet": weir.ParquetFormat,
+    "json": weir.JsonLinesFormat,
+}
+KINDS: dict[str, Callable[[weir.Stream, Task], weir.Stream]] = {
     "window": lambda rows, _: window(rows),
     "sliding": lambda rows, task: window(rows, task.window_s, task.slide_s),
     "running": lambda rows, _: running(rows),
@@ -61,20 +55,20 @@ KINDS: dict[str, Callable[[Stream, Task], Stream]] = {
 }
 
 
-def source_of(task: Task, phase: str, rows: int) -> Source:
+def source_of(task: Task, phase: str, rows: int) -> weir.spi.Source:
     if task.files is None:
         us_per_row = task.us_per_row(phase)
-        return SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf, microseconds_per_row=us_per_row)
+        return weir.SequenceSource(rows=rows, keys=task.keys, zipf=task.zipf, microseconds_per_row=us_per_row)
     schema = SCHEMA.set(SCHEMA.get_field_index("key"), pa.field("key", pa.string())) if task.text_keys else SCHEMA
     folder, rows_in = str(task.input(phase)), FORMATS[task.files](schema)
-    return DirectorySource(folder, rows_in, event_time="time", max_disorder_ms=task.disorder_ms, bounded=True)
+    return weir.DirectorySource(folder, rows_in, event_time="time", max_disorder_ms=task.disorder_ms, bounded=True)
 
 
-def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: Sink) -> Run:
+def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.spi.Sink) -> Run:
     """Runs the job to its end."""
-    flow = Dataflow(f"{task.workload}-{phase}")
+    flow = weir.Dataflow(f"{task.workload}-{phase}")
     KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows)), task).sink("out", sink)
-    settings = CoordinatorSettings(interval_ms=task.interval_ms)
+    settings = weir.CoordinatorSettings(interval_ms=task.interval_ms)
     return slots.run(flow, task.parallelism, launcher, str(task.checkpoints(phase)), settings)
 
 
@@ -82,10 +76,10 @@ def main() -> None:
     task = protocol.task()
     launcher = SparkLauncher("weir-bench", f"local[{task.parallelism}]")
     try:
-        run(task, launcher, "check", task.check_rows, ParquetSink(str(task.output)))
+        run(task, launcher, "check", task.check_rows, weir.ParquetSink(str(task.output)))
         protocol.checked(rows=task.check_rows, format="parquet", columns={}, pattern="part-*.parquet")
         protocol.started()
-        sink = DiscardSink() if task.files is None else ParquetSink(str(task.measured_output))
+        sink = weir.DiscardSink() if task.files is None else weir.ParquetSink(str(task.measured_output))
         found = run(task, launcher, "measure", task.rows, sink)
         protocol.measured(rows=task.rows, seconds=found.seconds, checkpoints=found.checkpoints, **found.counted)
     finally:

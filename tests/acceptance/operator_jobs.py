@@ -13,13 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import weir
 from runtime.blueprint import CompiledJob
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import BroadcastProcessFunction, ProcessFunction, SubtaskContext
-from runtime.ports import OperatorContext
 from tests.hosts.jobs import SCHEMA, Numbers, NumbersReader
 
 Row = dict[str, Any]
@@ -46,30 +41,30 @@ class Service:
 
 
 def lookups(source: Numbers, service: Service, folder: Path) -> CompiledJob:
-    flow = Dataflow("lookups")
+    flow = weir.Dataflow("lookups")
     answers = flow.source("numbers", source).async_map("ask", service, SCHEMA, timeout_ms=600_000)
-    answers.sink("out", ParquetSink(str(folder / "out")))
+    answers.sink("out", weir.ParquetSink(str(folder / "out")))
     return flow.compile(2)
 
 
 # ---------------------------------------------------------------- rules, batches, routing, timers, changes
 
 
-class Rated(BroadcastProcessFunction):
+class Rated(weir.BroadcastProcessFunction):
     """Multiplies each value by the rate of its key. Rows that come before all rates are known wait."""
 
-    def open(self, context: SubtaskContext) -> None:
+    def open(self, context: weir.SubtaskContext) -> None:
         self._rates = context.broadcast_map("rates")
         self._stored = context.list_state("early")
         self._early: list[Row] = self._stored.get()
 
-    def process(self, row: Row, context: SubtaskContext, out: RowCollector) -> None:
+    def process(self, row: Row, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         if len(self._rates) < RATES.total:
             self._early.append(row)
         else:
             self._emit(row, out)
 
-    def process_broadcast(self, row: Row, context: SubtaskContext, out: RowCollector) -> None:
+    def process_broadcast(self, row: Row, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._rates[row["value"]] = row["key"]
         if len(self._rates) == RATES.total:
             early, self._early = self._early, []
@@ -79,39 +74,39 @@ class Rated(BroadcastProcessFunction):
     def snapshot(self, checkpoint: int) -> None:
         self._stored.replace(self._early)
 
-    def _emit(self, row: Row, out: RowCollector) -> None:
+    def _emit(self, row: Row, out: weir.RowCollector) -> None:
         out.emit({"key": row["key"], "value": row["value"] * self._rates[row["key"] % RATES.total]})
 
 
-class Patient(ProcessFunction):
+class Patient(weir.ProcessFunction):
     """Gives even values out by a timer and keeps odd ones to the end, in a union list where each picks its own."""
 
     WAIT_MS = 50
 
-    def open(self, context: SubtaskContext) -> None:
+    def open(self, context: weir.SubtaskContext) -> None:
         self._stored = context.union_list_state("rows")
         everything = self._stored.get()
         homes = route(pa.RecordBatch.from_pylist(everything, SCHEMA), context.parallelism)
         self._rows = [row for row, home in zip(everything, homes, strict=True) if home == context.index]
 
-    def start(self, context: SubtaskContext, out: RowCollector) -> None:
+    def start(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         context.register_processing_timer(context.now_ms())
 
-    def process(self, row: Row, context: SubtaskContext, out: RowCollector) -> None:
+    def process(self, row: Row, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._rows.append(row)
 
-    def on_timer(self, timestamp_ms: int, context: SubtaskContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         context.register_processing_timer(context.now_ms() + self.WAIT_MS)
         self._give([row for row in self._rows if not row["value"] % 2], out)
         self._rows = [row for row in self._rows if row["value"] % 2]
 
-    def finish(self, context: SubtaskContext, out: RowCollector) -> None:
+    def finish(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._give(self._rows, out)
 
     def snapshot(self, checkpoint: int) -> None:
         self._stored.replace(self._rows)
 
-    def _give(self, rows: list[Row], out: RowCollector) -> None:
+    def _give(self, rows: list[Row], out: weir.RowCollector) -> None:
         for row in rows:
             out.emit(row)
 
@@ -128,13 +123,13 @@ FULL: Final = 48  #: rows of a batch
 
 def rated(source: Numbers, parallelism: int, folder: Path) -> CompiledJob:
     """Rules, batches of many keys, an own routing, timers without keys; then counts and sums as a changelog."""
-    flow = Dataflow("rated")
+    flow = weir.Dataflow("rated")
     rates = flow.source("rates", RATES)
     numbers = flow.source("numbers", source).connect_broadcast("rated", rates, Rated, SCHEMA)
     bulk = numbers.key_by("key").batches("bulk", lambda batch: batch, max_rows=FULL, max_wait_ms=600_000)
     given = bulk.partition_custom(route, "key").process("patient", Patient, SCHEMA)
-    counted = given.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")}, changelog=True)
-    counted.sink("out", ParquetSink(str(folder / "out")))
+    counted = given.key_by("key").aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")}, changelog=True)
+    counted.sink("out", weir.ParquetSink(str(folder / "out")))
     return flow.compile(parallelism)
 
 
@@ -168,7 +163,7 @@ class HeldOpenReader(NumbersReader):
         super().__init__(source)
         self._let = source.let
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         super().open(context)
         self._last = context.index == context.parallelism - 1
 
@@ -177,14 +172,14 @@ class HeldOpenReader(NumbersReader):
         return super().exhausted and (not self._last or self._let.exists())
 
 
-class Told(ProcessFunction):
+class Told(weir.ProcessFunction):
     """Passes rows on; tells of itself in a union list."""
 
-    def open(self, context: SubtaskContext) -> None:
+    def open(self, context: weir.SubtaskContext) -> None:
         self._index = context.index
         self._parts = context.union_list_state("parts")
 
-    def process(self, row: Row, context: SubtaskContext, out: RowCollector) -> None:
+    def process(self, row: Row, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         out.emit(row)
 
     def snapshot(self, checkpoint: int) -> None:
@@ -192,6 +187,6 @@ class Told(ProcessFunction):
 
 
 def told(source: Numbers, folder: Path) -> CompiledJob:
-    flow = Dataflow("told")
-    flow.source("numbers", source).process("told", Told, SCHEMA).sink("out", ParquetSink(str(folder / "out")))
+    flow = weir.Dataflow("told")
+    flow.source("numbers", source).process("told", Told, SCHEMA).sink("out", weir.ParquetSink(str(folder / "out")))
     return flow.compile(2)

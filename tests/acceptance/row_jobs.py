@@ -11,15 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
+import weir
 from runtime.blueprint import CompiledJob
-from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.ids import OperatorId
-from runtime.dataflow import Dataflow, Stream
-from runtime.operators.aggregates import Count, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
 from runtime.operators.sink import SinkOperator
-from runtime.ports import Collector, Operator, OperatorContext
+from runtime.ports import Collector, Operator
 from tests.hosts.jobs import Numbers, committed
 from tests.hosts.live import with_operator
 from tests.hosts.test_process_job import BURST_MS, Clicks
@@ -31,7 +27,7 @@ class Steered(Operator):
     def __init__(self, folder: Path) -> None:
         self._hold, self._raise = folder / "hold", folder / "raise"
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         self._mine = context.index == 1
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
@@ -54,7 +50,7 @@ class Opened(Operator):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         (self._folder / f"opened-{context.token}-{context.index}").touch()
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
@@ -63,7 +59,7 @@ class Opened(Operator):
 
 def steered_counts(source: Numbers, folder: Path, parallelism: int, table: Numbers | None = None) -> CompiledJob:
     """Running counts behind a steered step; beside it a bounded branch that counts `table`, where there is one."""
-    flow = Dataflow("steered")
+    flow = weir.Dataflow("steered")
     steered = flow.source("numbers", source).map_batches("steered", _same)
     _count(steered, "counts", folder / "out")
     if table is not None:
@@ -76,9 +72,9 @@ def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _count(stream: Stream, uid: str, output: Path) -> None:
-    counted = stream.key_by("key").aggregate(uid, {"n": Count(), "total": Sum("value")})
-    counted.sink(f"{uid}-out", ParquetSink(str(output)))
+def _count(stream: weir.Stream, uid: str, output: Path) -> None:
+    counted = stream.key_by("key").aggregate(uid, {"n": weir.Count(), "total": weir.Sum("value")})
+    counted.sink(f"{uid}-out", weir.ParquetSink(str(output)))
 
 
 # ---------------------------------------------------------------- three two-phase commits in a row
@@ -97,16 +93,16 @@ TARGETS = ("first", "second", "third")
 
 def cascade(source: Numbers, folder: Path, parallelism: int, early: Numbers | None = None) -> CompiledJob:
     """source, three steps that each commit to a target of their own; beside them a branch that ends early."""
-    flow = Dataflow("cascade")
+    flow = weir.Dataflow("cascade")
     stream = flow.source("numbers", source)
     for uid in TARGETS[:-1]:
         stream = stream.map_batches(uid, _same)
-    stream.sink(TARGETS[-1], ParquetSink(str(folder / TARGETS[-1])))
+    stream.sink(TARGETS[-1], weir.ParquetSink(str(folder / TARGETS[-1])))
     if early is not None:
-        flow.source("early", early).sink("early-out", ParquetSink(str(folder / "early")))
+        flow.source("early", early).sink("early-out", weir.ParquetSink(str(folder / "early")))
     job = flow.compile(parallelism)
     for uid in TARGETS[:-1]:
-        sink = ParquetSink(str(folder / uid))
+        sink = weir.ParquetSink(str(folder / uid))
         job = with_operator(job, uid, lambda sink=sink: WritesAndPassesOn(sink))  # type: ignore[misc]
         job = replace(job, sinks={**job.sinks, OperatorId(uid): sink})
     return job
@@ -124,15 +120,15 @@ def rows_in(output: Path) -> Counter[int]:
 # ---------------------------------------------------------------- state, timers and time to live
 
 
-class Visits(KeyedProcessFunction):
+class Visits(weir.KeyedProcessFunction):
     """How many different clicks a user made in each burst, told when the burst is over, and when it first came."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._clicks = context.map_state("clicks")
         self._first = context.value_state("first", ttl_ms=int(timedelta(days=1) / timedelta(milliseconds=1)))
         self._gone = context.value_state("gone", ttl_ms=1)
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         burst = row["at"] // BURST_MS
         self._clicks[f"{burst}/{row['click']}"] = burst
         self._first.update(min(row["at"], self._first.get(row["at"])))
@@ -140,7 +136,7 @@ class Visits(KeyedProcessFunction):
             self._gone.update(True)
         context.register_event_timer((burst + 1) * BURST_MS - 1)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         burst = timestamp_ms // BURST_MS
         over = [click for click, of in self._clicks.items() if of == burst]
         for name in over:
@@ -163,19 +159,19 @@ class Version:
 
 
 def visits(version: Version, folder: Path) -> CompiledJob:
-    flow = Dataflow("visits")
+    flow = weir.Dataflow("visits")
     for add in (_ticks, _visits) if version.turned else (_visits, _ticks):
         add(flow, version, folder)
     return flow.compile(version.parallelism)
 
 
-def _visits(flow: Dataflow, version: Version, folder: Path) -> None:
+def _visits(flow: weir.Dataflow, version: Version, folder: Path) -> None:
     name = "clicks, read anew" if version.turned else "clicks"
     clicks = flow.source("clicks", Clicks(version.upto, bounded=version.last), name=name)
     told = clicks.key_by("user").process("visits", Visits, COUNTED, time="at")
-    told.sink("out", ParquetSink(str(folder / "out")), name="told" if version.turned else "out")
+    told.sink("out", weir.ParquetSink(str(folder / "out")), name="told" if version.turned else "out")
 
 
-def _ticks(flow: Dataflow, version: Version, folder: Path) -> None:
+def _ticks(flow: weir.Dataflow, version: Version, folder: Path) -> None:
     numbers = flow.source("ticks", Numbers(total=300, unbounded=not version.last))
-    numbers.sink("ticks-out", ParquetSink(str(folder / "ticks")))
+    numbers.sink("ticks-out", weir.ParquetSink(str(folder / "ticks")))

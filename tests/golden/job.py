@@ -8,13 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count, CountIf, Max, Mean, Min, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import BroadcastProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
-from runtime.ports import OperatorContext, Sink, SourceReader
-from runtime.state.hashing import hash_columns
+import weir
 
 HALF, WHOLE, SPLITS, KEYS, RULES = 20, 50, 4, 5, 3
 AT_THE_END = 10**15
@@ -39,14 +33,14 @@ class Steps:
         return None
 
 
-class StepsReader(SourceReader):
+class StepsReader(weir.spi.SourceReader):
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         self._table = context.state.keyed_table("positions", pa.schema([("split", pa.string())]), POSITIONS)
         names = pa.array([f"split {number}" for number in range(self._steps.splits)])
-        groups = hash_columns([names]) % context.max_parallelism
+        groups = weir.spi.key_groups(pa.record_batch({"split": names}), ["split"], context.max_parallelism)
         self._mine = [n for n, group in enumerate(groups) if int(group) in context.key_groups]
         self._slots = self._table.upsert([names.take(self._mine)]) if self._mine else []
 
@@ -81,21 +75,21 @@ class Tally:
         return TallyFunction(self)
 
 
-class TallyFunction(BroadcastProcessFunction):
+class TallyFunction(weir.BroadcastProcessFunction):
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
 
-    def open(self, context: SubtaskContext) -> None:
+    def open(self, context: weir.SubtaskContext) -> None:
         self._index, self._rules = context.index, context.broadcast_map("rules")
         self._seen, self._parts = context.list_state("seen"), context.union_list_state("parts")
         self._rows = sum(self._seen.get())
         self._tally.opened.append((self._seen.get(), self._parts.get(), dict(self._rules.items())))
 
-    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._rows += 1
         out.emit(row)
 
-    def process_broadcast(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+    def process_broadcast(self, row: dict[str, Any], context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._rules[row["name"]] = row["value"]
 
     def snapshot(self, checkpoint: int) -> None:
@@ -103,33 +97,37 @@ class TallyFunction(BroadcastProcessFunction):
         self._parts.replace([f"part {self._index}"])
 
 
-class Kept(KeyedProcessFunction):
+class Kept(weir.KeyedProcessFunction):
     """Tells at the end of time what it has kept of a key."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._n = context.value_state("n")
         self._seen = context.map_state("seen")
         self._names = context.list_state("names")
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         self._n.update(self._n.get(0) + 1)
         self._seen[row["value"]] = row["even"]
         self._names.add(row["name"])
         context.register_event_timer(AT_THE_END)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         names = list(self._names.get())
         out.emit({"key": context.current_key, "n": self._n.get(), "seen": len(self._seen), "newest": names[-1]})
 
 
-def job(numbers: Steps, tally: Tally, counted: Sink, kept: Sink) -> Dataflow:
-    flow = Dataflow("golden")
+def job(numbers: Steps, tally: Tally, counted: weir.spi.Sink, kept: weir.spi.Sink) -> weir.Dataflow:
+    flow = weir.Dataflow("golden")
     rules = flow.source("rules", Steps(RULES, 1), parallelism=1)
     rows = flow.source("numbers", numbers).connect_broadcast("tally", rules, tally, ROWS)
     summed = {
-        "n": Count(), "even": CountIf("even"), "total": Sum("value"), "least": Min("value"), "most": Max("value"),
-        "mean": Mean("value"),
-    }  # fmt: skip
+        "n": weir.Count(),
+        "even": weir.CountIf("even"),
+        "total": weir.Sum("value"),
+        "least": weir.Min("value"),
+        "most": weir.Max("value"),
+        "mean": weir.Mean("value"),
+    }
     rows.key_by("key", "name").aggregate("counts", summed).sink("counted", counted)
     rows.key_by("key").process("kept", Kept, KEPT).sink("out", kept)
     return flow

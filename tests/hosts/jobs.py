@@ -9,11 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count, Sum
-from runtime.ports import OperatorContext, SourceReader
-from runtime.state.hashing import hash_columns
+import weir
 
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 
@@ -46,18 +42,18 @@ class Numbers:
         return None
 
 
-class NumbersReader(SourceReader):
+class NumbersReader(weir.spi.SourceReader):
     def __init__(self, source: Numbers) -> None:
         self._source = source
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         self._table = context.state.keyed_table(
             "positions",
             pa.schema([("split", pa.int64())]),
             pa.schema([pa.field("next", pa.int64(), nullable=False)]),
         )
         splits = pa.array(range(self._source.splits), pa.int64())
-        groups = hash_columns([splits]) % context.max_parallelism
+        groups = weir.spi.key_groups(pa.record_batch({"split": splits}), ["split"], context.max_parallelism)
         mine = [s for s, group in enumerate(groups) if int(group) in context.key_groups]
         self._mine = mine
         self._turn = self._polls = 0
@@ -91,14 +87,16 @@ class NumbersReader(SourceReader):
         return all(int(column[slot]) >= self._source.total for slot in self._slots)
 
 
-def counts(source: Any, output: Path, trouble: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> Dataflow:
+def counts(
+    source: Any, output: Path, trouble: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+) -> weir.Dataflow:
     """Running count and sum by key, every update written; before that `trouble`, a step that may fail."""
-    flow = Dataflow("counts")
+    flow = weir.Dataflow("counts")
     numbers = flow.source("numbers", source)
     if trouble is not None:
         numbers = numbers.map_batches("trouble", trouble)
-    counted = numbers.key_by("key").aggregate("counts", {"n": Count(), "total": Sum("value")})
-    counted.sink("out", ParquetSink(str(output)))
+    counted = numbers.key_by("key").aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")})
+    counted.sink("out", weir.ParquetSink(str(output)))
     return flow
 
 

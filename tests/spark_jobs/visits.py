@@ -11,13 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from runtime.connectors.formats import ParquetFormat
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.dataflow import Dataflow
-from runtime.operators.aggregates import Count, Max, Mean, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+import weir
 from tests.hosts.jobs import committed
 
 VISITS = pa.schema([("id", pa.int64()), ("user", pa.string()), ("page", pa.int32()), ("at", pa.timestamp("us"))])
@@ -36,20 +30,20 @@ def visits(first: int, last: int) -> pa.Table:
     return pa.table([ids, users, pages, at], schema=VISITS)
 
 
-class Seen(KeyedProcessFunction):
+class Seen(weir.KeyedProcessFunction):
     """The visit before, the last three, how many pages there were; a timer an hour after each tenth visit."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self.last = context.value_state("last")
         self.recent = context.list_state("recent")
         self.pages = context.map_state("pages", ttl_ms=10 * 86_400_000)
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         self.remember(row, context)
         out.emit({"id": row["id"], "user": row["user"], "last": self.before, "recent": self.recent.get(),
                   "pages": sum(self.pages.values())})  # fmt: skip
 
-    def remember(self, row: dict[str, Any], context: ProcessContext) -> None:
+    def remember(self, row: dict[str, Any], context: weir.ProcessContext) -> None:
         self.before = self.last.get()
         self.last.update(row["id"])
         self.recent.replace([*self.recent.get(), row["id"]][-RECENT:])
@@ -59,14 +53,14 @@ class Seen(KeyedProcessFunction):
             assert context.timestamp is not None
             context.register_event_timer(context.timestamp + 3_600_000)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         out.emit({"user": context.current_key, "timer": timestamp_ms, "last": self.last.get()})
 
 
 class Remember(Seen):
     """Fills the states of `Seen`, and gives nothing out."""
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         self.remember(row, context)
 
 
@@ -77,22 +71,22 @@ def put(folder: Path, table: pa.Table, name: str = "visits") -> None:
     (folder / f"{name}.parquet").rename(folder / "in" / f"{name}.parquet")
 
 
-def flow(folder: Path, max_parallelism: int = 128, prefix: str = "", *, bounded: bool = True) -> Dataflow:
+def flow(folder: Path, max_parallelism: int = 128, prefix: str = "", *, bounded: bool = True) -> weir.Dataflow:
     """Reads what `put` has put there, and more if it is not bounded; puts `prefix` before the names of users."""
-    job = Dataflow("visits", max_parallelism=max_parallelism)
+    job = weir.Dataflow("visits", max_parallelism=max_parallelism)
     read = job.source(
-        "visits", DirectorySource(str(folder / "in"), ParquetFormat(VISITS), event_time="at", bounded=bounded)
+        "visits", weir.DirectorySource(str(folder / "in"), weir.ParquetFormat(VISITS), event_time="at", bounded=bounded)
     )
     read = read.map_batches("names", partial(named, prefix))
-    read.key_by("user").process("seen", Seen, SEEN, time="at").sink("seen-out", ParquetSink(str(folder / "seen")))
-    totals = {"n": Count(), "pages": Sum("page"), "mean": Mean("page"), "latest": Max("at")}
-    read.key_by("user").aggregate("totals", totals).sink("totals-out", ParquetSink(str(folder / "totals")))
-    hourly = read.key_by("user").window("hourly", timedelta(minutes=10), "at", {"n": Count()})
-    hourly.sink("hourly-out", ParquetSink(str(folder / "hourly")))
+    read.key_by("user").process("seen", Seen, SEEN, time="at").sink("seen-out", weir.ParquetSink(str(folder / "seen")))
+    totals = {"n": weir.Count(), "pages": weir.Sum("page"), "mean": weir.Mean("page"), "latest": weir.Max("at")}
+    read.key_by("user").aggregate("totals", totals).sink("totals-out", weir.ParquetSink(str(folder / "totals")))
+    hourly = read.key_by("user").window("hourly", timedelta(minutes=10), "at", {"n": weir.Count()})
+    hourly.sink("hourly-out", weir.ParquetSink(str(folder / "hourly")))
     sliding = read.key_by("user", "page").window(
-        "sliding", timedelta(minutes=20), "at", {"top": Max("id")}, slide=timedelta(minutes=5)
+        "sliding", timedelta(minutes=20), "at", {"top": weir.Max("id")}, slide=timedelta(minutes=5)
     )
-    sliding.sink("sliding-out", ParquetSink(str(folder / "sliding")))
+    sliding.sink("sliding-out", weir.ParquetSink(str(folder / "sliding")))
     return job
 
 

@@ -4,11 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from runtime.connectors.sinks.discard import DiscardSink
-from runtime.connectors.sources.sequence import SequenceSource
+import weir
 from runtime.core.ids import OperatorId
-from runtime.dataflow import Dataflow
-from runtime.pipelines import Pipeline, PipelineContext
 
 
 class Params(msgspec.Struct):
@@ -21,9 +18,9 @@ def same(batch: Any) -> Any:
     return batch
 
 
-def build(params: Params, _: PipelineContext) -> Dataflow:
-    flow = Dataflow("bad")
-    numbers = flow.source("numbers", SequenceSource(rows=None if params.how == "endless" else 10))
+def build(params: Params, _: weir.PipelineContext) -> weir.Dataflow:
+    flow = weir.Dataflow("bad")
+    numbers = flow.source("numbers", weir.SequenceSource(rows=None if params.how == "endless" else 10))
     if params.how == "parallelism":
         numbers = numbers.map_batches("narrow", same, parallelism=-1)
     if params.how == "duplicate-uid":
@@ -35,8 +32,8 @@ def build(params: Params, _: PipelineContext) -> Dataflow:
     if params.how == "cycle":
         flow._connect(last, OperatorId("one"))
     if params.how != "no-sink":
-        last.sink("out", DiscardSink())
+        last.sink("out", weir.DiscardSink())
     return flow
 
 
-PIPELINE = Pipeline(name="bad", description="Refused.", params=Params, build=build)
+PIPELINE = weir.Pipeline(name="bad", description="Refused.", params=Params, build=build)

@@ -12,15 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from runtime.connectors.formats import CsvFormat, ParquetFormat
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.connectors.sources.directory import DirectorySource
-from runtime.connectors.sources.parquet import ParquetSource
-from runtime.dataflow import Dataflow, Stream
-from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcessFunction, ProcessContext
+import weir
 
 EVENTS = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
 NAMES = pa.schema([("key", pa.string()), ("name", pa.string())])
@@ -50,11 +42,13 @@ def write_inputs(root: Path) -> None:
     pq.write_table(pa.table({"key": known, "name": [key.upper() for key in known]}, NAMES), names / "names.parquet")
 
 
-def events(flow: Dataflow, root: Path) -> Stream:
+def events(flow: weir.Dataflow, root: Path) -> weir.Stream:
     folder = str(root / "events")
     return flow.source(
         "events",
-        DirectorySource(folder, CsvFormat(EVENTS), event_time="at", max_disorder_ms=2 * DISORDER_MS, bounded=True),
+        weir.DirectorySource(
+            folder, weir.CsvFormat(EVENTS), event_time="at", max_disorder_ms=2 * DISORDER_MS, bounded=True
+        ),
     )
 
 
@@ -74,13 +68,13 @@ SESSIONS = pa.schema([("key", pa.string()), ("first", pa.int64()), ("last", pa.i
 NUMBERED = pa.schema([("key", pa.string()), ("at", pa.timestamp("ms")), ("value", pa.int64())])
 
 
-class Sessions(KeyedProcessFunction):
+class Sessions(weir.KeyedProcessFunction):
     """Rows of a key between two pauses, wherever the watermark falls between them."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._open = context.value_state("open")
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         at = context.timestamp
         assert at is not None, "the step names a time column"
         known = self._open.get() or []
@@ -89,7 +83,7 @@ class Sessions(KeyedProcessFunction):
         self._open.update([*(one for one in known if one not in near), [first, last, 1 + sum(one[2] for one in near)]])
         context.register_event_timer(last + GAP_MS)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         known = self._open.get() or []
         for first, last, rows in known:
             if last + GAP_MS == timestamp_ms:
@@ -97,36 +91,36 @@ class Sessions(KeyedProcessFunction):
         self._open.update([one for one in known if one[1] + GAP_MS != timestamp_ms])
 
 
-class Positive(ProcessFunction):
+class Positive(weir.ProcessFunction):
     """Rows above zero, and at the end of each subtask how many there were."""
 
-    def open(self, context: SubtaskContext) -> None:
+    def open(self, context: weir.SubtaskContext) -> None:
         self._count = 0
 
-    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         if row["value"] > 0:
             self._count += 1
             out.emit(row)
 
-    def finish(self, context: SubtaskContext, out: RowCollector) -> None:
+    def finish(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         out.emit({"key": f"subtask {context.index} of {context.parallelism}", "value": self._count})
 
 
-class Rated(KeyedBroadcastProcessFunction):
+class Rated(weir.KeyedBroadcastProcessFunction):
     """The sum of a key by its rate, once all rates are known: timers fire behind the end of both inputs."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._total = context.reducing_state("total", lambda one, other: one + other)
         self._rates = context.broadcast_map("rates")
 
-    def process_broadcast(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process_broadcast(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         self._rates[row["key"]] = len(row["name"])
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         self._total.add(row["value"])
         context.register_event_timer(1 << 60)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         rate = self._rates.get(context.current_key, 1_000)
         out.emit({"key": context.current_key, "value": self._total.get() * rate})
 
@@ -135,65 +129,71 @@ def by_value(rows: pa.RecordBatch, subtasks: int) -> Any:
     return np.abs(rows["value"].to_numpy()) % 3 % subtasks
 
 
-ALL = {"rows": Count(), "total": Sum("value"), "least": Min("value"), "most": Max("value"), "mean": Mean("value")}
+ALL = {
+    "rows": weir.Count(),
+    "total": weir.Sum("value"),
+    "least": weir.Min("value"),
+    "most": weir.Max("value"),
+    "mean": weir.Mean("value"),
+}
 MINUTE = timedelta(minutes=1)
 
 
-def sums(stream: Stream, root: Path) -> Stream:
+def sums(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").aggregate("sums", ALL)
 
 
-def changelog(stream: Stream, root: Path) -> Stream:
+def changelog(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").aggregate("sums", ALL, changelog=True)
 
 
-def tumbling(stream: Stream, root: Path) -> Stream:
+def tumbling(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.map_batches("even", even).key_by("key").window("minutes", MINUTE, "at", ALL)
 
 
-def sliding(stream: Stream, root: Path) -> Stream:
+def sliding(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").window("minutes", MINUTE, "at", ALL, slide=timedelta(seconds=15))
 
 
-def windows_of_windows(stream: Stream, root: Path) -> Stream:
-    first = stream.key_by("key").window("seconds", timedelta(seconds=10), "at", {"rows": Count()})
-    return first.key_by("rows").window("minutes", MINUTE, "window_start", {"windows": Count()})
+def windows_of_windows(stream: weir.Stream, root: Path) -> weir.Stream:
+    first = stream.key_by("key").window("seconds", timedelta(seconds=10), "at", {"rows": weir.Count()})
+    return first.key_by("rows").window("minutes", MINUTE, "window_start", {"windows": weir.Count()})
 
 
-def sessions(stream: Stream, root: Path) -> Stream:
+def sessions(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").process("sessions", Sessions, SESSIONS, time="at")
 
 
-def joined(stream: Stream, root: Path) -> Stream:
-    names = stream.flow.source("names", ParquetSource(str(root / "names")), parallelism=1)
+def joined(stream: weir.Stream, root: Path) -> weir.Stream:
+    names = stream.flow.source("names", weir.ParquetSource(str(root / "names")), parallelism=1)
     return stream.join_broadcast("joined", names, on=["key"], take=["name"], how="left").map_batches("even", even)
 
 
-def inner_join_of_sums(stream: Stream, root: Path) -> Stream:
-    names = stream.flow.source("names", ParquetSource(str(root / "names")), parallelism=1)
-    lengths = names.key_by("key").aggregate("copies", {"copies": Count()})
+def inner_join_of_sums(stream: weir.Stream, root: Path) -> weir.Stream:
+    names = stream.flow.source("names", weir.ParquetSource(str(root / "names")), parallelism=1)
+    lengths = names.key_by("key").aggregate("copies", {"copies": weir.Count()})
     return stream.join_broadcast("joined", lengths, on=["key"], take=["copies"], how="inner")
 
 
-def rated(stream: Stream, root: Path) -> Stream:
-    rates = stream.flow.source("names", ParquetSource(str(root / "names")))
+def rated(stream: weir.Stream, root: Path) -> weir.Stream:
+    rates = stream.flow.source("names", weir.ParquetSource(str(root / "names")))
     return stream.key_by("key").connect_broadcast("rated", rates, Rated, NUMBERED, time="at")
 
 
-def flat(stream: Stream, root: Path) -> Stream:
+def flat(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.flat_map("halves", halves, HALVES)
 
 
-def batched(stream: Stream, root: Path) -> Stream:
+def batched(stream: weir.Stream, root: Path) -> weir.Stream:
     return stream.key_by("key").batches("bulk", even, max_rows=64)
 
 
-def per_subtask(stream: Stream, root: Path) -> Stream:
+def per_subtask(stream: weir.Stream, root: Path) -> weir.Stream:
     dealt = stream.partition_custom(by_value, "value")
     return dealt.process("positive", Positive, NUMBERED)
 
 
-FAMILY: Mapping[str, Callable[[Stream, Path], Stream]] = {
+FAMILY: Mapping[str, Callable[[weir.Stream, Path], weir.Stream]] = {
     "sums": sums,
     "changelog": changelog,
     "tumbling": tumbling,
@@ -209,9 +209,9 @@ FAMILY: Mapping[str, Callable[[Stream, Path], Stream]] = {
 }
 
 
-def flow_of(name: str, root: Path, output: Path) -> Dataflow:
-    flow = Dataflow("family")
-    FAMILY[name](events(flow, root), root).sink("out", ParquetSink(str(output)))
+def flow_of(name: str, root: Path, output: Path) -> weir.Dataflow:
+    flow = weir.Dataflow("family")
+    FAMILY[name](events(flow, root), root).sink("out", weir.ParquetSink(str(output)))
     return flow
 
 
@@ -245,12 +245,12 @@ def every_type() -> pa.Table:
     return pa.table([pa.array(values, kind) for kind, values in columns.values()], names=list(columns))
 
 
-def through_a_shuffle(root: Path, output: Path) -> Dataflow:
+def through_a_shuffle(root: Path, output: Path) -> weir.Dataflow:
     """Rows of `every_type`, dealt by key and written."""
-    flow = Dataflow("types")
-    source = DirectorySource(str(root), ParquetFormat(every_type().schema), bounded=True)
+    flow = weir.Dataflow("types")
+    source = weir.DirectorySource(str(root), weir.ParquetFormat(every_type().schema), bounded=True)
     keyed = flow.source("rows", source).key_by("key")
-    keyed.batches("same", _same, max_rows=10).sink("out", ParquetSink(str(output)))
+    keyed.batches("same", _same, max_rows=10).sink("out", weir.ParquetSink(str(output)))
     return flow
 
 

@@ -1,7 +1,7 @@
-"""One attempt of a run: deploy the slots, perform the coordinator's effects, until it ends one way or another.
+"""Attempt of a run: deploys the slots and applies the coordinator's effects until the attempt ends.
 
-It decides no checkpoint matters (the coordinator does) and no restarts (the job master does). One loop, one mailbox:
-what threads and other processes have to say arrives there.
+The coordinator decides about checkpoints, the job master about restarts. A single loop reads a single mailbox, to which
+threads and other processes post.
 """
 
 import queue
@@ -93,15 +93,15 @@ log = structlog.get_logger()
 
 @dataclass
 class Attempt:
-    """Create, then `run` once. `poke`, `release` may be called from any thread."""
+    """Create, then `run` once. `poke` and `release` are thread-safe."""
 
     config: AttemptConfig
     records: RunRecords
     store: SnapshotStore
     launcher: Launcher
     clock: Clock
-    completed: Callable[[Manifest], None]  #: heard after each completed checkpoint, on the scribe's thread
-    alive: Callable[[], None]  #: called at least four times a second while the loop turns
+    completed: Callable[[Manifest], None]  #: called after each completed checkpoint, on the metadata thread
+    alive: Callable[[], None]  #: called at least four times a second while the loop runs
     _mail: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Attempt:
         self._reports = Reports(self._monitor, self._coordinator, self._scribe, self.records, facts)
         self._output = PreparedOutput(config.job.sinks, config.restored.values())
         self._epochs = EpochCommits(config.job.sinks, config.token)
-        self._uncommitted: int | None = None  #: a recorded checkpoint whose output the master could not commit
+        self._uncommitted: int | None = None  #: recorded checkpoint whose output the master could not commit
         self._backlog = Backlog(config.job.sinks)
         self._backlog_asked_at: float | None = None
         self._held = False
@@ -128,8 +128,8 @@ class Attempt:
         self._running_since: float | None = None
         self._progressed = False
         self._wake_at: list[int] = []
-        self.cancelled_by: list[str] = []  #: operations that asked to cancel
-        self._ending: set[str] = set()  #: operations that asked to stop or drain
+        self.cancelled_by: list[str] = []  #: operations that requested a cancel
+        self._ending: set[str] = set()  #: operations that requested a stop or drain
         self._heard_of: set[str] = set()
         self._taking = False
         self._asked_meanwhile = False
@@ -141,11 +141,11 @@ class Attempt:
     # ------------------------------------------------------------ from other threads
 
     def poke(self) -> None:
-        """Look whether somebody asks something."""
+        """Checks for new operations of the run."""
         self._post(self._take_operations)
 
     def release(self) -> None:
-        """End the attempt so that another worker can take the run up."""
+        """Ends the attempt so that another worker can claim the run."""
         self._post(partial(self._end, Outcome(OutcomeKind.RELEASED)))
 
     def _post(self, mail: Callable[[], None]) -> None:
@@ -185,7 +185,7 @@ class Attempt:
         self._look_around()
 
     def _patience_s(self) -> float:
-        """Until the coordinator wants to be woken, at most a tick."""
+        """Seconds until the coordinator's next wake-up, at most a tick."""
         return min([TICK_S, *(max(0, at - self._now()) / 1000 for at in self._wake_at)])
 
     def _look_around(self) -> None:
@@ -196,7 +196,7 @@ class Attempt:
             self._tick(at)
         silent = self._monitor.silent(now, self.config.heartbeat_timeout_ms)
         if silent is not None:
-            self._fail(f"slot {silent} was not heard of for {self.config.heartbeat_timeout_ms} ms")
+            self._fail(f"slot {silent} has been silent for {self.config.heartbeat_timeout_ms} ms")
         missing = sorted(set(range(self._graph.parallelism)) - self._addresses.keys())
         timeout_ms = self.config.slot_start_timeout_ms
         if missing and now - self._started_at > timeout_ms:
@@ -204,7 +204,7 @@ class Attempt:
         self._reports.write_if_due(now)
 
     def _tick(self, at: int) -> None:
-        """What goes wrong at a trigger costs that checkpoint only: the clock must live on."""
+        """Handles a tick. An error at a trigger fails that checkpoint only, and the trigger timer goes on."""
         try:
             self._decide(Ticked(at))
         except Exception as error:
@@ -214,7 +214,7 @@ class Attempt:
             self._decide(TriggerFailed(at, f"{type(error).__name__}: {error}"))
 
     def _wind_down(self, control: ControlServer) -> Outcome:
-        """Suspends the coordinator, ends the slots, and lets what is being recorded come to its end."""
+        """Suspends the coordinator, shuts the slots down and waits for pending metadata writes."""
         outcome = self._outcome or Outcome(OutcomeKind.FAILED, "the master failed")
         self._decide(CoordinatorSuspended(self._now()))
         for slot in range(self._graph.parallelism):
@@ -224,7 +224,7 @@ class Attempt:
         self._reports.write_last(self.clock.monotonic_ms(), outcome)
         self._scribe.close(timeout_s=10.0 if outcome.kind is OutcomeKind.RELEASED else 60.0)
         self._remove_markers()
-        while not self._mail.empty():  # a manifest that was on its way may have been recorded
+        while not self._mail.empty():  # a manifest in flight may have been recorded
             self._mail.get()()
         savepoint = self._coordinator.savepoint
         ran_ms = 0 if self._running_since is None else int(self.clock.monotonic_ms() - self._running_since)
@@ -312,7 +312,7 @@ class Attempt:
         self._fail(f"slot {slot} is gone: {reason}")
 
     def _look_at_backlog(self, now: float) -> None:
-        """Once a second. The scribe looks, since the folder may hang."""
+        """Checks the backlog once a second, on the metadata thread, since the folder may hang."""
         if not self._backlog.is_possible or self._running_since is None or self._scribe.behind:
             return
         if self._backlog_asked_at is None or now - self._backlog_asked_at >= LIVE_MS:
@@ -320,10 +320,10 @@ class Attempt:
             self._scribe.submit(self._backlog.too_large, lambda large: self._post(partial(self._hold, large)))
 
     def _hold(self, held: bool) -> None:
-        """Stops or resumes the sources; barriers pass, and checkpoints without rows add nothing to the backlog."""
+        """Pauses or resumes the sources. Barriers pass: checkpoints without rows do not add to the backlog."""
         if held != self._held:
             self._held = held
-            log.info("sources are held: too many epochs wait" if held else "sources go on")
+            log.info("sources paused: too many epochs await delivery" if held else "sources resumed")
             for slot in self._deployed:
                 self._control.send(slot, SourcesHeld(held))
 
@@ -363,7 +363,7 @@ class Attempt:
                 self._end(Outcome(OutcomeKind.ENDED))
 
     def _next_id(self) -> int | None:
-        """On the scribe's thread. Whatever goes wrong costs this checkpoint only, as a database that is away does."""
+        """Runs on the metadata thread. Any error fails this checkpoint only, as an unavailable database does."""
         try:
             return self.records.next_checkpoint_id()
         except EnvironmentFailure:
@@ -383,18 +383,18 @@ class Attempt:
             self._post(partial(self._decide, IdIssued(at, CheckpointId(answer))))
 
     def _complete(self, manifest: Manifest, timings: Timings) -> bool | str:
-        """On the scribe's thread."""
+        """Runs on the metadata thread."""
         if self._uncommitted is not None:
-            return f"checkpoint {self._uncommitted}, before this one, could not be committed"
+            return f"the output of the preceding checkpoint {self._uncommitted} could not be committed"
         lost = self._output.missing(manifest)
         if lost:
-            return f"output that was prepared cannot be seen from the job master, beginning with {lost[0]}"
+            return f"prepared output cannot be seen from the job master: {lost[0]} is missing"
         return complete(self.store, self.records, manifest, timings, self._now())
 
     def _commit_epoch(self, manifest: Manifest) -> None:
-        """On the scribe's thread, before any slot is told: so the next checkpoint still names what is not committed.
+        """Commits on the metadata thread, before slots are notified: the next checkpoint still has uncommitted output.
 
-        A failure ends the attempt. Its restore, or that of a later checkpoint, commits.
+        A failure ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
         """
         try:
             self._epochs.on_recorded(manifest)
@@ -412,7 +412,7 @@ class Attempt:
             self._post(partial(self._decide, ManifestFailed(self._now(), checkpoint, recorded)))
         elif recorded:
             self._output.on_recorded(manifest)
-            if manifest.kind is not CheckpointKind.SAVEPOINT:  # a plain savepoint commits nothing
+            if manifest.kind is not CheckpointKind.SAVEPOINT:  # a plain savepoint commits no output
                 self._commit_epoch(manifest)
             self._post(partial(self._recorded, checkpoint))
             self._scribe.submit(partial(self.completed, manifest))
@@ -423,10 +423,10 @@ class Attempt:
         self._progressed = True
         self._decide(ManifestRecorded(self._now(), checkpoint))
 
-    # ------------------------------------------------------------ what people ask
+    # ------------------------------------------------------------ operations
 
     def _take_operations(self) -> None:
-        self._asked_meanwhile = self._taking  # what was written since is not in the answer that is on its way
+        self._asked_meanwhile = self._taking  # a query in flight may miss later operations
         if not self._taking and self._outcome is None:
             self._taking = True
             work = partial(self.records.take_operations, only_cancel=self._running_since is None)
@@ -458,7 +458,7 @@ class Attempt:
 
     def _settle(self, operation: str, checkpoint: CheckpointId | None, reason: str, detail: str) -> None:
         if checkpoint is not None and operation in self._ending:
-            return  # the run has to end as well: the job master tells of both at once
+            return  # the job master settles it when the run has ended
         if self._is_asked_again(operation, reason):
             log.info("the next attempt is asked again", operation=operation)
             return
@@ -467,10 +467,10 @@ class Attempt:
         self._scribe.submit(partial(self.records.settle_operation, operation, result, error))
 
     def _is_asked_again(self, operation: str, reason: str) -> bool:
-        """Whether a request that was cut off stays asked, so that the next attempt takes it.
+        """Whether an interrupted operation stays queued, so that the next attempt takes it.
 
-        Every request does where the worker shuts down; a stop or drain also where a slot was lost or storage is away.
-        Where code of the job raised, the stop or drain may be the cause, so it has failed.
+        Every operation does when the worker shuts down; a stop or drain also after the loss of a slot and during an
+        outage. If code of the job raised, the stop or drain may be the cause, so it fails.
         """
         end = self._outcome
         if end is None or end.final or reason != FailureReason.SUSPENDED:

@@ -1,4 +1,4 @@
-"""Committed epochs that wait for the PySpark stage of a sink: they hold the sources, and the end of the run."""
+"""Committed epochs that await delivery by a sink's PySpark stage: they pause sources and delay the end of a run."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from runtime.ports import DeliversEpochs, Sink
 
 
 class Backlog:
-    """Of the sinks of a job that a stage delivers."""
+    """Undelivered epochs of all sinks with a stage."""
 
     def __init__(self, sinks: Mapping[OperatorId, Sink]) -> None:
         self._sinks = {uid: sink for uid, sink in sinks.items() if isinstance(sink, DeliversEpochs)}
@@ -18,11 +18,11 @@ class Backlog:
         return bool(self._sinks)
 
     def too_large(self) -> bool:
-        """Whether sources must not be read. Does I/O."""
+        """Whether sources must be paused. Does I/O."""
         return any(sink.backlog() > sink.max_backlog for sink in self._sinks.values())
 
     def waiting(self) -> Mapping[OperatorId, int]:
-        """Epochs that wait, by sink, for those where some do. Does I/O."""
+        """Number of undelivered epochs per sink that has any. Does I/O."""
         return dict(self._found())
 
     def _found(self) -> Iterable[tuple[OperatorId, int]]:

@@ -1,10 +1,10 @@
-"""Python's garbage collector in a process that runs slots: kept from walking what lives for ever.
+"""Tuning of Python's garbage collector in a process that runs slots.
 
-Rows are made and dropped by the thousand between two looks of the collector. With Python's own settings it takes many
-of them for objects that stay, and so walks all modules and classes of the process again and again: that doubles what
-rows with lists cost, and shows as pauses. Here it still finds cycles that authors leave behind, but looks less often,
-and only at what a job has made. It counts objects, and three of them may hold a batch of megabytes: so it looks also
-when the process has grown.
+Thousands of rows are created and freed between two collections. With Python's default thresholds many of them are
+promoted to the old generation, so all modules and classes are traversed again and again. That doubles the cost of rows
+with lists, and causes pauses. Here collections are rarer and cover only objects that the job has created; cycles that
+authors leave behind are still found. The collector counts objects, and three objects may hold megabytes: a collection
+therefore also runs when the process has grown.
 """
 
 import gc
@@ -13,13 +13,13 @@ from typing import Final
 
 import psutil
 
-_YOUNG: Final = 10_000  #: objects that are made, less those that are freed, before it looks; Python's own is 700
+_YOUNG: Final = 10_000  #: allocations minus deallocations before a collection; Python's default is 700
 GROWN_BYTES: Final = 64 * 1024 * 1024
-_FULL: Final = 10  #: of so many looks at young objects one is at all that the job has made
+_FULL: Final = 10  #: every tenth collection covers all objects that the job has created
 
 
 def settle() -> None:
-    """Call it when everything is imported, before each attempt: what earlier ones left behind is freed."""
+    """Exempts existing objects from collections and frees garbage of earlier attempts. Call before each attempt."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -31,19 +31,19 @@ def resident_bytes() -> int:
 
 
 class Relief:
-    """Owned by the loop of one slot: between two steps nothing that an author's function has made is in use.
+    """Collects when the process has grown. Owned by a slot's loop: between steps, no author's function holds objects.
 
     Args:
-        resident_bytes: how large the process is.
+        resident_bytes: size of the process.
     """
 
     def __init__(self, resident_bytes: Callable[[], int] = resident_bytes) -> None:
         self._resident_bytes = resident_bytes
-        self._least = resident_bytes()  #: since the last look
+        self._least = resident_bytes()  #: minimum since the last collection
         self._looks = 0
 
     def look(self) -> None:
-        """Collects if the process has grown by much."""
+        """Collects if the process has grown by `GROWN_BYTES`."""
         now = self._resident_bytes()
         self._least = min(self._least, now)
         if now < self._least + GROWN_BYTES:

@@ -1,4 +1,4 @@
-"""The instant in which a checkpoint comes to exist: its manifest made durable, then recorded under the token."""
+"""Completion of a checkpoint: its manifest is made durable, then recorded under the attempt's token."""
 
 from typing import Any, Final
 
@@ -13,13 +13,14 @@ from runtime.records import Completed, RunRecords
 
 Timings = tuple[tuple[SubtaskId, SnapshotTimings], ...]
 
-_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: in this order they make the time of a subtask
+_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: in order; their sum is the duration of a subtask
 
 
 def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timings: Timings, at: int) -> bool | str:
-    """Returns why the manifest could not be written, or whether it was recorded (False: superseded).
+    """Completes a checkpoint. Returns True if recorded, False if superseded, or why the manifest was not written.
 
-    A record of unknown outcome raises EnvironmentFailure and is to be tried again: recording is idempotent.
+    Raises:
+        EnvironmentFailure: it is unknown whether the checkpoint was recorded. A retry is safe: recording is idempotent.
     """
     copied_bytes = 0
     try:
@@ -40,7 +41,7 @@ def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timi
 
 
 def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
-    """Per operator, for people: the longest of each phase, and all phases of the subtask that took longest."""
+    """Statistics per operator for the console: the maximum of each phase, and all phases of the slowest subtask."""
     rows = []
     for uid, operator in manifest.operators.items():
         own = {subtask.index: t for subtask, t in timings if subtask.operator == uid}

@@ -1,6 +1,6 @@
-"""A checkpoint that cannot be read: what is said about it, and which one before it could be restored instead.
+"""Fallback for a checkpoint that cannot be read: the error report, and the earlier checkpoint that can be restored.
 
-It decides nothing: whether the one before is taken is the job's policy, since output committed after it is repeated.
+The job's policy decides whether to fall back, since output committed after the earlier checkpoint is repeated.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,15 +15,15 @@ from runtime.records import RunRecords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A file of a checkpoint that was to be restored is missing or altered, and what is left."""
+    """File of the checkpoint to restore that is missing or altered, and the possible fallback."""
 
     file: str
-    operator: str  #: whose state it is; "" for a manifest
+    operator: str  #: owner of the state; "" for a manifest
     detail: str
-    checkpoint: int | None  #: None where not even the name of its folder tells
-    previous: int | None  #: the newest completed one before it that could be restored
-    repeated: tuple[int, ...]  #: completed checkpoints after `previous`, whose output it would commit once more
-    passed_over: tuple[str, ...]  #: folders of those that cannot be restored
+    checkpoint: int | None  #: None if its folder's name has no number
+    previous: int | None  #: newest completed checkpoint before it that can be restored
+    repeated: tuple[int, ...]  #: completed checkpoints after `previous`; their output would be committed again
+    passed_over: tuple[str, ...]  #: folders of checkpoints that cannot be restored
 
     @property
     def offer(self) -> str:
@@ -34,7 +34,7 @@ class Damage:
 
     @property
     def failure(self) -> dict[str, Any]:
-        """The failure of a run that ends by it, and the detail of an attempt that does."""
+        """Failure of a run that ends here, and detail of an attempt otherwise."""
         return {
             "code": "corrupt-state",
             "message": f"{self.detail}. {self.offer}",
@@ -47,7 +47,7 @@ class Damage:
 
     @property
     def resort(self) -> str:
-        """Why the next attempt restores what it does."""
+        """Recorded reason of the attempt that restores the previous checkpoint."""
         return (
             f"{self.detail}. By policy checkpoint {self.previous} is restored instead, which repeats the output of "
             + (_listed(self.repeated) or "none")
@@ -63,9 +63,9 @@ def assess(
     store: SnapshotStore,
     read: Callable[[str], Manifest],
 ) -> Damage:
-    """Looks for what could be restored once the checkpoints in the folders `passed_over` are out of the question.
+    """Finds a restorable checkpoint other than the unusable checkpoints in folders `passed_over`.
 
-    `read` reads the manifest in a folder, and raises JobRejected if the job could not be restored from it.
+    `read` reads the manifest in a folder, and raises JobRejected if the job cannot be restored from it.
     """
     useless = list(passed_over)
     previous = None
@@ -85,9 +85,9 @@ def assess(
 
 
 def _whole(folder: str, damaged: str, store: SnapshotStore, read: Callable[[str], Manifest]) -> Manifest | None:
-    """Its manifest, if that can be read and every file that it names is there, as far as is known.
+    """The manifest, if it is readable and all its files exist; else None.
 
-    Checkpoints share files, so the damaged one may be its too; the others are read by whoever restores it.
+    Checkpoints share files, so the damaged file may belong to it too. The restore verifies the other files.
     """
     try:
         manifest = read(folder)
@@ -98,7 +98,7 @@ def _whole(folder: str, damaged: str, store: SnapshotStore, read: Callable[[str]
 
 
 def number_of(folder: str) -> int | None:
-    """The checkpoint whose folder is called so; see `folder_of`."""
+    """Checkpoint number in the name of a folder (`folder_of`), or None."""
     parts = folder.rsplit("/", 1)[-1].split("-")
     return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
 

@@ -1,8 +1,8 @@
-"""The job master: one run from claim to end, attempt after attempt.
+"""Job master: a run from claim to end, attempt after attempt.
 
-It decides what `core.recovery` and `core.lifecycle` leave to a host: reading the manifest, committing what a restore
-owes, cleaning what it disowns, starting attempts, and stopping when superseded. It knows no Spark and no Postgres: a
-launcher starts slots, records hold the truth.
+It implements the decisions that `core.recovery` and `core.lifecycle` leave to a host: it reads the manifest, commits
+pending committables of a restored checkpoint, removes orphaned output, starts attempts, and stops when superseded. A
+`Launcher` starts slots and `RunRecords` hold the facts: Spark and Postgres do not appear here.
 """
 
 import random
@@ -61,14 +61,14 @@ class Exit(IntEnum):
     """Exit codes of a job master, read by its supervisor."""
 
     DONE = 0  #: a terminal state is recorded
-    SUPERSEDED = 4  #: a newer attempt exists: nothing is left to do here
+    SUPERSEDED = 4  #: a newer attempt exists: this process exits
     RELEASED = 5  #: the run may be claimed again
-    BROKEN = 6  #: this process can start no slots any more: a fresh one must go on
+    BROKEN = 6  #: this process can start no more slots: a fresh process must take over
 
 
 @dataclass(frozen=True, kw_only=True)
 class MasterConfig:
-    """`storage` is the job's storage root, as slots open it; `host` is where slots reach the master."""
+    """`storage` is the job's storage root, as slots open it; `host` is the master's address for slots."""
 
     job_id: str
     token: Token
@@ -79,21 +79,21 @@ class MasterConfig:
     restart: RestartStrategy = field(default_factory=FixedDelay)
     heartbeat_timeout_ms: int = 10_000
     slots: SlotTimeouts = field(default_factory=SlotTimeouts)
-    had_slots: bool = False  #: an earlier master of this run has run it
+    had_slots: bool = False  #: an earlier master of this run had slots
     retained_checkpoints: int = 5
     on_corrupt_checkpoint: Literal["fail", "previous"] = "fail"
-    allow_unmapped: bool = False  #: state of operators that the job lacks may go
+    allow_unmapped: bool = False  #: drop state of operators that the job lacks
     slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process; None: unbounded
 
 
 PAUSE_SLICE_S: Final = 1.0
 COMMIT_PATIENCE_MS: Final = 60_000
-#: While storage or a service is away. A run of a minute counts as recovered.
+#: For outages of storage or a service. A run of a minute resets the delay.
 OUTAGE_BACKOFF: Final = ExponentialDelay(initial_ms=1_000, max_ms=60_000, multiplier=2, reset_after_ms=60_000)
 
 
 class JobMaster:
-    """Create, then `run` once. `poke` and `release` may be called from any thread."""
+    """Create, then `run` once. `poke` and `release` are thread-safe."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class JobMaster:
         clock: Clock,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`alive` is called again and again as long as the master is not hung."""
+        """`alive` is called repeatedly as long as the master is not hung."""
         self._config, self._records, self._store = config, records, store
         self._launcher, self._clock, self._alive = launcher, clock, alive
         self._token = config.token
@@ -118,10 +118,10 @@ class JobMaster:
         self._outages = 0  #: in a row
         self._memory_failures = 0  #: in a row
         self._facts: dict[str, Any] = {}  #: for the live report
-        self._point: str | None = None  #: folder of the checkpoint that the attempt begins from
-        self._passed_over: tuple[str, ...] = ()  #: folders of checkpoints that could not be read
-        self._discarded: list[str] = []  #: folders of checkpoints given up whose files are still there
-        self._owing: list[Manifest] = []  #: savepoints of this attempt, with output that may not be committed yet
+        self._point: str | None = None  #: folder of the checkpoint to restore
+        self._passed_over: tuple[str, ...] = ()  #: folders of unreadable checkpoints
+        self._discarded: list[str] = []  #: folders of discarded checkpoints whose files still exist
+        self._owing: list[Manifest] = []  #: savepoints whose output may not be committed yet
 
     # ------------------------------------------------------------ from other threads
 
@@ -130,7 +130,7 @@ class JobMaster:
             self._attempt.poke()
 
     def release(self) -> None:
-        """The worker shuts down: let another take the run up from its last checkpoint."""
+        """Ends the attempt because the worker shuts down: another worker resumes the run from its last checkpoint."""
         self._released.set()
         if self._attempt is not None:
             self._attempt.release()
@@ -138,7 +138,7 @@ class JobMaster:
     # ------------------------------------------------------------ the run
 
     def run(self) -> Exit:
-        """Blocks until the run has ended, was released, or this master has been superseded."""
+        """Blocks until the run has ended, was released, or this master is superseded."""
         try:
             self._launcher.prepare(self._config.job, self._token)
             self._patiently(self._records.requeue_operations)
@@ -159,7 +159,7 @@ class JobMaster:
             told = self._told_meanwhile()
             if told is not None:
                 return told
-            check_roots(self._config.job)  # a folder may have become a link since the attempt before
+            check_roots(self._config.job)  # a folder may have become a link since the last attempt
             restored = self._restore()
         except JobRejected as error:
             return Outcome(OutcomeKind.FAILED, str(error), final=True, code=error.code)
@@ -184,7 +184,7 @@ class JobMaster:
         return leave_markers(config.job, config.job_id, self._token, config.storage)
 
     def _await_slots(self) -> Outcome | None:
-        """Waits for slots, before anything of the attempt is used up. Returns why there is no attempt, or None."""
+        """Waits for slots before the attempt consumes anything. Returns an outcome if there will be no attempt."""
         self._launcher.prepare(self._config.job, self._token)
         timeouts = self._config.slots
         patience_ms = timeouts.replacement_ms if self._had_slots else timeouts.request_ms
@@ -209,7 +209,7 @@ class JobMaster:
             self._records.write_live({**live, "restarts": self._restarts})
 
     def _ended_by(self, folder: str) -> Outcome:
-        """A stop or drain is recorded: nothing is restarted, not even from the checkpoint before."""
+        """Outcome if a stop or drain is recorded: the run is not restarted, not even from the checkpoint before."""
         self._point = folder
         try:
             return Outcome(OutcomeKind.FAILED, savepoint=read_manifest(self._store, folder))
@@ -237,7 +237,7 @@ class JobMaster:
         )
         attempt = Attempt(config, self._records, self._store, self._launcher, self._clock, self._completed, self._alive)
         self._attempt = attempt
-        if self._released.is_set():  # said before there was an attempt to tell
+        if self._released.is_set():  # released before the attempt existed
             attempt.release()
         outcome = attempt.run()
         self._cancelled_by += attempt.cancelled_by
@@ -246,21 +246,21 @@ class JobMaster:
     # ------------------------------------------------------------ restoring
 
     def _restore(self) -> Mapping[SubtaskId, Restored]:
-        """Commits what the restored checkpoint owes, cleans what it disowns, deals its state."""
+        """Commits pending output of the restored checkpoint, removes orphaned output, and assigns state to subtasks."""
         graph = self._config.job.graph
         folder = self._point = self._patiently(partial(self._records.restore_point, self._passed_over))
         manifest = None if folder is None else self._restorable(folder)
         if manifest is not None:
             copy_home(self._store, folder, manifest)
-            self._commit_owed(manifest)  # a sink may refuse what the manifest names
+            self._commit_owed(manifest)  # may reject the manifest's committables
             show_home(self._store, folder, manifest)
         retained, unreadable = self._retained()
         if manifest is not None:
             self._owing = [one for one in retained if one.kind is CheckpointKind.SAVEPOINT and owed(one)]
             self._note_committed(manifest)
         self._owing = []
-        if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
-            self._clean([*retained, *([] if manifest is None else [manifest])])  # one given by its path has no record
+        if not unreadable:  # prepared output of an unreadable checkpoint is not known
+            self._clean([*retained, *([] if manifest is None else [manifest])])  # it may have no record
             self._release([*retained, *([] if manifest is None else [manifest])])
         self._sweep(retained, unreadable)
         self._patiently(partial(self._records.note_restored, None if manifest is None else home_of(manifest)))
@@ -276,9 +276,10 @@ class JobMaster:
         return manifest
 
     def _retained(self) -> tuple[list[Manifest], list[str]]:
-        """Every manifest of the job that may still be restored, and the folders of those that cannot be read.
+        """Restorable manifests of the job, and the folders of unreadable manifests.
 
-        An unreadable one is damaged or of newer software. What it may need stays until it is readable or given up.
+        An unreadable manifest is damaged or of newer software. Files that it may need stay until it is readable or
+        discarded.
         """
         found, unreadable = [], []
         for folder in self._patiently(self._records.retained):
@@ -301,7 +302,7 @@ class JobMaster:
             log.info("committed what was owed", operator=uid, files=len(committables), newly=count)
 
     def _note_committed(self, later: Manifest) -> None:
-        """Savepoints no longer name what `later` shows to be committed. Nothing is read where that is nothing new."""
+        """Removes output that `later` shows to be committed from savepoints. Reads a manifest only if it changes."""
         left = [(savepoint, without_committed(savepoint, later)) for savepoint in self._owing]
         for before, after in left:
             if after != before:
@@ -309,7 +310,7 @@ class JobMaster:
         self._owing = [after for _, after in left if owed(after)]
 
     def _write_committed(self, savepoint: Manifest, later: Manifest | None = None) -> None:
-        """Into what is stored, which names files in the savepoint's own folder. One that is damaged stays as it is."""
+        """Updates the stored manifest, whose paths lie in the savepoint's folder. A damaged manifest stays as it is."""
         try:
             note_committed(self._store, read_manifest(self._store, home_of(savepoint)), later)
         except (CorruptState, JobRejected) as error:
@@ -325,7 +326,7 @@ class JobMaster:
     # ------------------------------------------------------------ after an attempt
 
     def _after(self, outcome: Outcome) -> Exit | None:
-        """Records how the attempt ended. None: there is another one."""
+        """Records the end of an attempt. Returns None if another attempt follows."""
         if outcome.kind is OutcomeKind.SUPERSEDED:
             return Exit.SUPERSEDED
         if outcome.savepoint is not None and outcome.kind is not OutcomeKind.ENDED:
@@ -365,14 +366,14 @@ class JobMaster:
         return Exit.RELEASED
 
     def _end_cancelled(self) -> Exit:
-        self._patiently(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # said already, or lost
+        self._patiently(partial(self._records.change_state, RunEvent.CANCEL_REQUESTED))  # recorded already, or lost
         done = self._end(RunEvent.ENDED, "canceled")
         for operation in self._cancelled_by:
             self._patiently(partial(self._records.settle_operation, operation, {}, None))
         return done
 
     def _told_meanwhile(self) -> Outcome | None:
-        """Between attempts nobody else listens for a cancel, or notices that the run is another's."""
+        """Checks for a cancel or a newer attempt, since between attempts no loop does."""
         try:
             asked = self._records.take_operations(only_cancel=True)
         except EnvironmentFailure:
@@ -383,15 +384,14 @@ class JobMaster:
         return Outcome(OutcomeKind.CANCELED) if asked else None
 
     def _end_by_savepoint(self, savepoint: Manifest) -> Exit:
-        """The savepoint of a stop or drain is recorded, so the job has ended, whatever befell its slots since.
+        """Ends the run because the savepoint of its stop or drain is recorded, even if slots failed since.
 
-        What they had still to commit stands in the manifest. Nothing is restarted: the job must not go on as if nobody
-        had stopped it.
+        Pending commits are in the manifest. A restart would undo the user's stop.
         """
         problem = self._commit_last(savepoint)
-        if problem is not None and self._cancelled_by:  # the savepoint stays: a restore commits what it owes
+        if problem is not None and self._cancelled_by:  # the savepoint stays: a restore commits its output
             return self._end_cancelled()
-        if problem is not None and self._released.is_set():  # the next master finds the savepoint, and tries again
+        if problem is not None and self._released.is_set():  # the next master finds the savepoint and retries
             return self._end_released()
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
@@ -402,14 +402,15 @@ class JobMaster:
         self._patiently(partial(self._write_committed, savepoint))
         drain = savepoint.kind is CheckpointKind.DRAIN
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
-        for event in (RunEvent.DEPLOYED, request):  # a master that came later finds the run starting
+        for event in (RunEvent.DEPLOYED, request):  # a later master finds the run in `starting`
             self._patiently(partial(self._records.change_state, event))
         return self._end(RunEvent.ENDED, "ended", savepoint=savepoint.checkpoint)
 
     def _commit_last(self, savepoint: Manifest) -> str | None:
-        """Commits what an ended run still owes. Returns why it could not be done.
+        """Commits pending output of a run that has ended. Returns the error if it gives up, else None.
 
-        An outage is waited for until it is over, or a person cancels; other failures for `COMMIT_PATIENCE_MS`.
+        An outage is waited out until it ends or the run is canceled; other failures are retried for
+        `COMMIT_PATIENCE_MS`.
         """
         deadline = self._clock.monotonic_ms() + COMMIT_PATIENCE_MS
         while True:
@@ -424,10 +425,10 @@ class JobMaster:
                     return str(error)
 
     def _await_delivery(self) -> Exit | None:
-        """A job that has ended waits until its stages have delivered every epoch. None: they have.
+        """Waits until the sinks' stages have delivered every epoch. Returns an exit code only if the wait is cut short.
 
-        A stage that gives up fails the run, which supersedes this master. A cancel leaves what waits in its folder: a
-        restore delivers it.
+        A stage that gives up fails the run, which supersedes this master. After a cancel, epochs stay until a restore
+        delivers them.
         """
         backlog = Backlog(self._config.job.sinks)
         said: Mapping[OperatorId, int] = {}
@@ -466,7 +467,7 @@ class JobMaster:
         return self._next_attempt(outcome.detail, failure, delay_ms)
 
     def _wait_out(self, outcome: Outcome) -> Exit | None:
-        """Tries again without end, at growing intervals. The restart strategy is not asked and counts nothing."""
+        """Retries without limit, at growing intervals. The restart strategy is not consulted and counts no failure."""
         verdict = OUTAGE_BACKOFF.after(self._as_failure(outcome), self._outages)
         self._outages = verdict.failures
         assert verdict.delay_ms is not None, "an exponential delay never gives up"
@@ -481,9 +482,9 @@ class JobMaster:
         return self._next_attempt(outcome.detail, failure, verdict.delay_ms)
 
     def _after_damage(self, outcome: Outcome) -> Exit | None:
-        """What should be restored cannot be read. The one before is taken only if the job says so: it repeats output.
+        """Restores the previous checkpoint only if the job's policy allows it, since this repeats output.
 
-        No strategy is asked: each such attempt has one checkpoint fewer to choose from.
+        The restart strategy is not consulted: each such attempt has fewer checkpoints to choose from.
         """
         useless = [*self._passed_over, *([self._point] if self._point is not None else [])]
         damage = self._patiently(
@@ -525,7 +526,7 @@ class JobMaster:
         return Failure(ran_ms=outcome.ran_ms, progressed=progressed, draw=draw)
 
     def _pause(self, delay_ms: int) -> Exit | None:
-        """Waits before the next attempt, but hears of a release, a cancel or a newer attempt. None: go on."""
+        """Waits before the next attempt. Returns early at a release, a cancel or a newer attempt, else None."""
         until = self._clock.monotonic_ms() + delay_ms
         while (rest_ms := until - self._clock.monotonic_ms()) > 0:
             self._alive()
@@ -539,7 +540,7 @@ class JobMaster:
     # ------------------------------------------------------------ retention
 
     def _completed(self, manifest: Manifest) -> None:
-        """On the scribe's thread, after each completed checkpoint."""
+        """Called on the metadata thread after each completed checkpoint."""
         if manifest.kind is CheckpointKind.SAVEPOINT and owed(manifest):
             self._owing.append(manifest)
         else:
@@ -552,7 +553,7 @@ class JobMaster:
                 self._release(retained)
 
     def _release(self, retained: list[Manifest]) -> None:
-        """Input that no retained checkpoint needs goes. What is left over goes with the next checkpoint."""
+        """Deletes input that no retained checkpoint needs. A failure is retried at the next checkpoint."""
         for uid, source in self._config.job.sources.items():
             if isinstance(source, ReleasesInput):
                 try:
@@ -563,18 +564,18 @@ class JobMaster:
                     log.debug("released input", operator=uid, pieces=released)
 
     def _sweep(self, retained: Sequence[Manifest], unreadable: Collection[str]) -> None:
-        """Deletes leftovers. Checkpoints that are being read stay, and go with a later completion."""
+        """Deletes leftovers. Checkpoints that are being read stay until a later completion."""
         kept = {home_of(manifest) for manifest in retained}
         read = retention.readable(self._store, [folder for folder in self._pinned() if folder not in kept])
         self._discarded = [home_of(manifest) for manifest in read if not manifest.kind.is_savepoint]
         retention.sweep(self._store, self._token, [*retained, *read], unreadable)
 
     def _pinned(self) -> frozenset[str]:
-        """The folders of checkpoints that other processes are reading."""
+        """Folders of checkpoints that other processes are reading."""
         return pinned(self._store, self._clock.now_ms())
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
-        """Waits for a database or storage that is away; a released master waits no longer."""
+        """Retries while the database or storage is unavailable. A release ends the retries."""
         while True:
             self._alive()
             try:

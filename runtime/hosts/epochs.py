@@ -1,4 +1,4 @@
-"""The output of a recorded checkpoint as a whole, committed by the job master (`SinkCommitter.commit_epoch`)."""
+"""Checkpoint output that the job master commits as a whole (`SinkCommitter.commit_epoch`)."""
 
 from collections.abc import Mapping
 
@@ -10,18 +10,18 @@ from runtime.ports import Sink, SinkCommitter
 
 
 class EpochCommits:
-    """Of one attempt. Used by the thread that records its checkpoints."""
+    """Commits of a single attempt; used by the metadata thread."""
 
     def __init__(self, sinks: Mapping[OperatorId, Sink], token: Token) -> None:
         self._sinks, self._token = sinks, token
         self._committers: dict[OperatorId, SinkCommitter] = {}
 
     def on_recorded(self, manifest: Manifest) -> None:
-        """Commits what the checkpoint holds, sink by sink. May be repeated.
+        """Commits the output of a recorded checkpoint, sink by sink. Idempotent.
 
         Raises:
-            EnvironmentFailure: a target failed. Sinks before it have committed.
-            JobRejected: a sink refuses, for good; it is named.
+            EnvironmentFailure: a target failed. Earlier sinks have committed.
+            JobRejected: a sink refuses permanently; the error names it.
         """
         permit = permit_for_recorded(manifest, self._token)
         for uid, committables in owed(manifest).items():

@@ -1,11 +1,11 @@
-"""Where Spark keeps what its UI shows, for runs and stages alike."""
+"""Spark's event log, for runs and stages alike."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def event_log_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings by which Spark keeps what its UI shows, in the folder that WEIR_SPARK_EVENT_LOG names. Makes it."""
+    """Settings by which Spark logs its UI's data in the folder that WEIR_SPARK_EVENT_LOG names. Creates the folder."""
     folder = environment.get("WEIR_SPARK_EVENT_LOG")
     if not folder:
         return {}

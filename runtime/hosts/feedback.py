@@ -1,7 +1,7 @@
-"""The log of a loop at its head: kept while the barrier goes round, stored with the state, read again on restore.
+"""Feedback log of an iteration's head: records in flight in the loop, stored with the state and replayed on restore.
 
-The machine says what is logged for which checkpoint. A log is read in another thread once it is complete; that of a
-stop is kept, since its next try takes it over.
+ABS for cyclic graphs (Carbone et al. 2015, algorithm 2). The machine decides which records belong to which checkpoint.
+Another thread reads a complete log. The log of a stop or drain is kept open, since a retry inherits it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,12 +18,12 @@ from runtime.ports import Capture, SnapshotStore
 from runtime.state.segments import read_segment, write_segment
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
-REPLAY_ROWS: Final = 65_536  #: most rows that are replayed in one step
+REPLAY_ROWS: Final = 65_536  #: maximum rows replayed per step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What was copied at a barrier and is not stored yet."""
+    """Snapshot that was captured at a barrier and is not stored yet."""
 
     barrier: Barrier
     capture: Capture
@@ -33,13 +33,13 @@ class Copied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A complete log, to be stored. `spool` is closed then, unless another try of a stop may want it."""
+    """Complete log, ready to be stored. Writing closes `spool`; it is None if a retried stop may inherit the log."""
 
     batches: Iterator[pa.RecordBatch]
     spool: Spool | None
 
     def write(self, store: SnapshotStore, folder: str, max_parallelism: int) -> tuple[Segment, ...]:
-        groups = (0, max_parallelism - 1)  # a head deals by no key
+        groups = (0, max_parallelism - 1)  # a head's input is not partitioned by key
         whole = enumerate(_joined(self.batches), 1)
         try:
             return tuple(
@@ -54,7 +54,7 @@ NO_LOG: Final = Log(batches=iter(()), spool=None)
 
 
 class FeedbackLogs:
-    """The open logs of one head; owned by its task."""
+    """Open logs of a single head; owned by its task."""
 
     def __init__(self) -> None:
         self._copied: dict[CheckpointId, Copied] = {}
@@ -91,10 +91,10 @@ class FeedbackLogs:
 
 
 def replayed(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
-    """The records of a restored log, a step's worth at a time.
+    """Records of a restored log, in batches of at most `REPLAY_ROWS` rows.
 
     Raises:
-        CorruptState: a segment is not what its manifest says.
+        CorruptState: a segment differs from its manifest entry.
     """
     for segment in log:
         batch = read_segment(store, segment)
@@ -104,7 +104,7 @@ def replayed(store: SnapshotStore, log: Iterable[Segment]) -> Iterator[Records]:
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Larger batches, each of one schema."""
+    """Concatenates batches of equal schema until they reach `SEGMENT_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         full = sum(one.nbytes for one in waiting) >= SEGMENT_BYTES

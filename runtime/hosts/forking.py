@@ -1,8 +1,8 @@
-"""The process that Spark forks its Python workers from, with what every slot imports imported already.
+"""Daemon from which Spark forks its Python workers, with the imports of every slot already loaded.
 
-Spark starts it as `python -m` once per executor (`spark.python.daemon.module`), and a slot that replaces a dead one is
-there after a fork instead of after a second of imports. Whatever is imported here must start no thread, or a fork could
-find a lock held for ever: gRPC, and with it Flight, stay outside.
+Spark starts it as `python -m` once per executor (`spark.python.daemon.module`). The replacement of a dead slot costs a
+fork instead of a second of imports. Modules imported here must start no thread, or a fork could inherit a locked lock:
+gRPC, and with it Flight, stay outside.
 """
 
 import numpy as np  # noqa: F401

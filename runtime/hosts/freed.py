@@ -1,8 +1,8 @@
-"""Freed memory in a process that runs slots: kept, instead of given back to the system and asked for again.
+"""Tuning of glibc's malloc: a process that runs slots keeps freed memory instead of returning it to the system.
 
-Columns of a batch are half a megabyte each, and are made and freed some thousand times a second. glibc gives back what
-is free at the end of its heap, and maps large pieces one by one; the system then clears each page anew when it is next
-used: an eighth of the processor time of a slot was the system's. Arrow's memory has a pool of its own.
+Columns of a batch are half a megabyte each, and some thousand are allocated and freed each second. By default glibc
+trims the end of its heap and maps large blocks individually; the system then clears each page again at its next use.
+That took an eighth of a slot's processor time. Arrow's memory has a pool of its own.
 """
 
 import ctypes
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 _M_TRIM_THRESHOLD: Final = -1  #: glibc's names and numbers (malloc.h)
 _M_MMAP_THRESHOLD: Final = -3
-KEPT_BYTES: Final = 128 * 1024 * 1024  #: free at the end of the heap
-MAPPED_BYTES: Final = 32 * 1024 * 1024  #: from this size on pieces are mapped, and given back; glibc takes no more
+KEPT_BYTES: Final = 128 * 1024 * 1024  #: kept free at the end of the heap
+MAPPED_BYTES: Final = 32 * 1024 * 1024  #: larger blocks are mapped, and returned; glibc allows no more
 
 
 def keep() -> bool:
-    """For this process and those that are forked from it. Returns whether its C library can do it: glibc can."""
+    """Configures this process and its forks. Returns whether the C library supports it: glibc does."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

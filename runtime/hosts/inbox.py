@@ -1,6 +1,6 @@
-"""What has come to one subtask and waits: a queue per channel, and whose turn it is.
+"""Input queues of a subtask: a queue per channel, and the order in which channels are read.
 
-Whether a channel may be read is the machine's matter, and whether a message may be taken now the task's.
+The machine decides which channels are readable. The task decides whether the next message may be handled now.
 """
 
 from collections import deque
@@ -12,15 +12,15 @@ from runtime.core.messages import Message
 from runtime.core.subtask import Subtask
 from runtime.io.spool import Spool
 
-ROUNDS_FIRST: Final = 16  #: messages that come round are taken before one from outside, or a loop would fill up
+ROUNDS_FIRST: Final = 16  #: feedback messages in a row before a regular message, or the loop fills up
 
 
 class Inbox:
     """Owned by the slot's loop.
 
     Args:
-        machine: of the subtask.
-        may_take: whether the next message of a channel may be taken now.
+        machine: the subtask's state machine.
+        may_take: whether the next message of a channel may be handled now.
     """
 
     def __init__(self, machine: Subtask, may_take: Callable[[ChannelId, Message], bool]) -> None:
@@ -28,20 +28,22 @@ class Inbox:
         self._machine, self._may_take = machine, may_take
         self._queues = {channel: Spool() for channel in spec.inputs}
         self._regular, self._back = deque(spec.regular), deque(sorted(spec.feedback))
-        self._rounds = 0  #: messages taken in a row that came round
+        self._rounds = 0  #: consecutive messages taken from back-edges
 
     def push(self, channel: ChannelId, message: Message) -> None:
         self._queues[channel].push(message)
 
     def take(self) -> tuple[ChannelId, Message] | None:
-        """One message. What comes round goes first, but now and then one from outside: barriers come from there."""
+        """The next message to handle, or None. Feedback comes first, but regular channels, with the barriers, get
+        turns.
+        """
         if self._rounds < ROUNDS_FIRST:
             return self._take_round() or self._take_regular()
         return self._take_regular() or self._take_round()
 
     @property
     def starved(self) -> bool:
-        """Whether nothing waits that the machine would read."""
+        """Whether no readable channel has a message."""
         return not any(queue and self._machine.readable(channel) for channel, queue in self._queues.items())
 
     def close(self) -> None:
@@ -58,7 +60,7 @@ class Inbox:
         return self._next(self._regular)
 
     def _next(self, turn: deque[ChannelId]) -> tuple[ChannelId, Message] | None:
-        """The next message that may be taken, of these channels in turn."""
+        """The next message that may be handled, trying the channels in turn."""
         for _ in range(len(turn)):
             channel = turn[0]
             turn.rotate(-1)

@@ -1,9 +1,9 @@
-"""Slots as threads of one process: for a first job, for tests, for a laptop without Java. The machines are the same.
+"""Slots as threads of a single process: for a first job, for tests, for a laptop without Java.
 
     from runtime.hosts.local import run_local
     run_local(flow, parallelism=2, storage="/tmp/counts")
 
-It isolates nothing: a crash of one slot's code is an exception, not a dead process.
+Slots are not isolated: a crash of a slot's code is an exception, not a dead process.
 """
 
 import threading
@@ -76,7 +76,7 @@ class LocalLauncher(StandingLauncher):
         try:
             stand_ready(stage.stand, index, run)
         except Exception as error:
-            log.error("a place broke", slot=index, traceback=trace(error))
+            log.error("a pool member failed", slot=index, traceback=trace(error))
             stage.lost(index, repr(error))
 
     def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
@@ -98,19 +98,19 @@ def run_local(
     records: MemoryRecords | None = None,
     restart: RestartStrategy | None = None,
 ) -> MemoryRecords:
-    """Runs a job to its end in this process. Returns what was recorded about it.
+    """Runs a job to its end in this process. Returns its records.
 
     Each call is a new run from empty state, unless `records` name a checkpoint to restore. `storage` and the folders of
-    sinks may hold files of earlier runs; its token and checkpoint ids are above theirs. A run from empty state removes
-    what earlier runs of a job of this name prepared and did not commit; their plain savepoints cannot be restored then.
+    sinks may hold files of earlier runs, whose token and checkpoint ids are lower. A run from empty state removes
+    prepared and uncommitted output of earlier runs of a job of this name; their plain savepoints cannot be restored
+    afterwards.
 
     Raises:
-        JobRejected: the job cannot run, or `storage` is a URL; nothing was started.
+        JobRejected: the job cannot run, or `storage` is a URL; no slot was started.
         WeirError: the job failed, and the restart strategy gave up.
     """
-    records = records or MemoryRecords(
-        token=Token(SystemClock().now_ms())
-    )  # output folders may hold what other runs wrote
+    # Above every token of earlier runs, whose output the sinks' folders may hold.
+    records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
     master = local_master(flow.compile(parallelism), storage, records, settings, restart)
     done = master.run()
     if done is not Exit.DONE or records.failure is not None:
@@ -125,9 +125,9 @@ def local_master(
     settings: CoordinatorSettings | None = None,
     restart: RestartStrategy | None = None,
 ) -> JobMaster:
-    """A master over threads, for those who want to ask something of the job while it runs.
+    """Job master over threads, for callers that send operations while the job runs.
 
-    Put the request into `records.operations`, then call `poke()` of the master, from any thread.
+    Append the request to `records.operations`, then call the master's `poke()`, from any thread.
     """
     check_folder("run_local", "storage", storage)
     root = Path(storage).absolute()
@@ -145,7 +145,7 @@ def local_master(
 
 
 def newest_in(store: FileStore, restored: str | None) -> tuple[int, int]:
-    """The highest checkpoint id and token in the storage and in the savepoint to restore."""
+    """Highest checkpoint id and token in the storage and in the savepoint to restore."""
     named = [numbers_of(path.split("/", 1)[0]) for path in store.list("")]
     if restored is not None:
         manifest = manifest_at(store, restored)

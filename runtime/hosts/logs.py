@@ -1,4 +1,4 @@
-"""Logs of masters and slots: JSON lines on stderr, which whoever started the process keeps."""
+"""Logs of masters and slots: JSON lines on stderr, which the parent process captures."""
 
 import logging
 import re
@@ -15,22 +15,22 @@ _APPLICATION: Final = re.compile(r"app-\d+")  #: folders that Spark's standalone
 
 
 def trace(error: BaseException) -> str:
-    """The end of the traceback as text, without local variables.
+    """End of the traceback as text, without local variables.
 
-    Where `rich` is installed an unconfigured structlog renders every local variable of every frame. In a slot these are
+    With `rich` installed, an unconfigured structlog renders every local variable of every frame. In a slot these are
     batches and whole states, which takes tens of seconds.
     """
     return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]
 
 
 def executor_number() -> str:
-    """Spark's number of the executor that started this process; "" outside a standalone cluster."""
+    """Spark's id of the executor that started this process; "" outside a standalone cluster."""
     folder = Path.cwd()
     return folder.name if _APPLICATION.match(folder.parent.name) else ""
 
 
 def log_path() -> str:
-    """The file that this process's stderr ends in; "" where that is none.
+    """File that receives this process's stderr; "" if it is not a file.
 
     An executor of a standalone cluster copies the stderr of its Python workers into a file of its own folder.
     """
@@ -42,10 +42,10 @@ def log_path() -> str:
 
 
 def configure(redact: Callable[[Any], Any] = lambda value: value) -> None:
-    """May be called again: Spark reuses its Python workers, and a master learns its secrets after its first lines.
+    """Idempotent: Spark reuses its Python workers, and a master learns its secrets after its first lines.
 
     Args:
-        redact: takes secrets out of an event, which is JSON.
+        redact: removes secrets from an event, which is JSON.
     """
     structlog.configure(
         processors=[

@@ -1,6 +1,6 @@
-"""The process of a job master, whatever it runs the job on: `python -m MODULE run RUN TOKEN`.
+"""Process of a job master, for any engine: `python -m MODULE run RUN TOKEN`.
 
-It reads the run from Postgres, and ends when its stdin does: no master outlives its supervisor.
+It reads the run from Postgres and ends when its stdin closes: no master outlives its supervisor.
 """
 
 import argparse
@@ -35,9 +35,9 @@ log = structlog.get_logger()
 
 
 def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int:
-    """Runs `master` with the run, its number, the token of the attempt and the address of Postgres.
+    """Runs `master` with the run's row and id, the attempt's token and the Postgres URL. Returns the exit code.
 
-    A run whose job is rejected gives up, with the reason in its failure.
+    If the job is rejected the run fails, with the reason in its failure.
     """
     parser = argparse.ArgumentParser(prog=module, description="The job master of one run.")
     commands = parser.add_subparsers(required=True)
@@ -64,21 +64,21 @@ def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int
 
 
 def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRecords:
-    """The run's records. Reasons show no secret of its parameters, whatever an author's function raises."""
+    """Records of the run. They redact secret parameters, whichever error quotes them."""
     return PostgresRecords(url, run, token, row.max_parallelism, redact=redaction_of(row))
 
 
 def redaction_of(row: RunRow) -> Callable[[Any], Any]:
-    """Takes the secrets of a run's parameters out of JSON values."""
+    """Function that redacts the run's secret parameters in JSON values."""
     try:
         schema = parameter_schema(pipeline(row.pipeline))
-    except JobRejected:  # told where the job is compiled; names of parameters still say which are secret
+    except JobRejected:  # reported when the job is compiled; parameter names still mark secrets
         schema = {}
     return lambda value: redacted_within(value, row.params, schema)
 
 
 def settings_of(row: RunRow) -> JobSettings:
-    """Raises JobRejected: trying again does not help against settings that other software wrote."""
+    """Raises JobRejected if other software wrote the settings: a retry cannot help."""
     try:
         return msgspec.convert(dict(row.settings), JobSettings)
     except msgspec.ValidationError as error:
@@ -86,14 +86,14 @@ def settings_of(row: RunRow) -> JobSettings:
 
 
 def show_life() -> None:
-    """A sign of life for the supervisor, which cannot tell a busy master from a hung one by anything else."""
+    """Touches the heartbeat file, by which the supervisor distinguishes a busy master from a hung master."""
     path = os.environ.get("WEIR_BEAT_FILE")
     if path:
         Path(path).touch()
 
 
 def job_of(row: RunRow) -> CompiledJob:
-    """Raises JobRejected: also where a folder has become a link out of WEIR_DATA_ROOTS since the version was made."""
+    """Compiles the job. Raises JobRejected, also if a folder has become a link that leaves WEIR_DATA_ROOTS."""
     offered = pipeline(row.pipeline)
     inputs = str(Path(os.environ["WEIR_INPUTS"]) / str(row.job_id) / str(row.lineage))
     storage = Path(os.environ["WEIR_STORAGE"])
@@ -109,7 +109,7 @@ def job_of(row: RunRow) -> CompiledJob:
 
 
 def stream_root(row: RunRow) -> Path:
-    """The folder that the run and its standing stages share."""
+    """Folder that the run and its standing stages share."""
     return Path(os.environ["WEIR_STORAGE"]) / streams_folder(row.job_id, row.lineage)
 
 
@@ -123,7 +123,7 @@ def _load(url: str, run: int) -> RunRow:
 
 
 def _end_with_stdin() -> None:
-    """The supervisor holds our stdin. At its end we are an orphan; the JVM ends with us, and the slots with the JVM."""
+    """Exits when the supervisor, which holds stdin, is gone. The JVM ends with this process, slots end with the JVM."""
     while os.read(0, 4096):
         pass
     log.warning("the supervisor is gone")

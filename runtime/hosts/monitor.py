@@ -1,7 +1,7 @@
-"""What is known of the slots: who is there, who was heard of when, how far the subtasks are; made into a live report.
+"""Monitor of the slots: their registration, liveness and progress, as a live report.
 
-It decides nothing but "not heard of for too long". The silence of a slot is added up from looks that lie close
-together, as in `console.jobs.pulse`: a master that was stopped has read no mail meanwhile, so no slot was silent.
+Its only decision is that a slot has been silent for too long. Silence is accumulated over checks in quick succession,
+as in `console.jobs.pulse`. A master that was suspended read no mail meanwhile, so that time does not count as silence.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,9 @@ from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
 from runtime.hosts.protocol import WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE, Heartbeat, SubtaskMetrics
 from runtime.io.control import Hello
 
-SHOWN_FIRST: Final = (
-    "deploying",
-    "running",
-    WAITS_FOR_BUILD_SIDE,
-    WAITS_FOR_STAGE,
-)  #: of the states of an operator's subtasks
-MAX_LOOK_MS: Final = 1_000  #: two looks lie further apart only if the master could not look
+#: The first state that any subtask has is the operator's.
+SHOWN_FIRST: Final = ("deploying", "running", WAITS_FOR_BUILD_SIDE, WAITS_FOR_STAGE)
+MAX_LOOK_MS: Final = 1_000  #: checks lie further apart only if the master was suspended
 
 
 class Monitor:
@@ -31,7 +27,7 @@ class Monitor:
         self._silence_ms: dict[int, float] = {}
         self._looked: float | None = None
         self._metrics: dict[tuple[str, int], SubtaskMetrics] = {}
-        self._memory: dict[int, tuple[int, int | None]] = {}  #: of each slot: bytes in use, and their bound
+        self._memory: dict[int, tuple[int, int | None]] = {}  #: per slot: bytes in use, and their bound
         self._before: tuple[float, dict[str, tuple[int, int, float, float]]] = (0.0, {})
 
     def hello(self, slot: int, hello: Hello, now: float) -> None:
@@ -48,7 +44,7 @@ class Monitor:
             self._metrics[metrics.subtask.operator, metrics.subtask.index] = metrics
 
     def silent(self, now: float, timeout_ms: float) -> int | None:
-        """A slot that was not heard of for `timeout_ms`. To be asked in every turn of the loop, after its mail."""
+        """A slot without messages for `timeout_ms`, or None. Call it in every turn of the loop, after the mail."""
         passed_ms = 0.0 if self._looked is None else min(now - self._looked, MAX_LOOK_MS)
         self._looked = now
         for slot in self._silence_ms:
@@ -56,7 +52,7 @@ class Monitor:
         return next((slot for slot, silence_ms in self._silence_ms.items() if silence_ms > timeout_ms), None)
 
     def report(self, now: float) -> dict[str, Any]:
-        """Operators, slots and counters; rates are per second since the last report."""
+        """Operators, slots and counters; rates are per second since the previous report."""
         then, before = self._before
         totals = {o.uid: self._totals(o.uid) for o in self._graph.operators}
         seconds = max((now - then) / 1000, 0.001)
@@ -130,7 +126,7 @@ class Monitor:
 
 
 def shown(progress: tuple[int, str, int, int] | None) -> dict[str, Any] | None:
-    """The coordinator's word about a pending checkpoint."""
+    """Coordinator's progress with the pending checkpoint, for the live report."""
     names = ("number", "kind", "acknowledged", "subtasks")
     return None if progress is None else dict(zip(names, progress, strict=True))
 

@@ -1,7 +1,7 @@
-"""Failures of the environment that pass by themselves: storage that is full, read-only or away, a peer that refuses.
+"""Temporary failures of the environment: storage that is full, read-only or unavailable, a peer that refuses.
 
-They are told by the error number of an `OSError`. A missing file or a missing right is none of them: it stays until a
-person mends it. Neither is a file that is too large.
+The error number of an `OSError` identifies them. A missing file or permission is not temporary: a person must fix it.
+Neither is a file that is too large.
 """
 
 import errno
@@ -31,10 +31,10 @@ OUTAGE_ERRNOS: Final = frozenset(
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether `error` is such a failure, or was raised from one.
+    """Whether `error` is a temporary failure, or was raised from such a failure.
 
-    Only explicit causes (`raise … from`) are followed, except behind an `OSError` without a number: HTTP clients raise
-    such errors for a refused connection.
+    Only explicit causes (`raise … from`) are followed, except behind an `OSError` without a number, which HTTP clients
+    raise for a refused connection.
     """
     seen: set[int] = set()
     found: BaseException | None = error

@@ -1,10 +1,11 @@
-"""The output side of one subtask: deals batches to channels by each edge's partitioning and spends credits.
+"""Output side of a subtask: partitions batches over the channels of each edge and spends their credits.
 
-What leads back into a loop costs none, or the loop would wait for itself. Where the receiver takes folded rows, an edge
-has a combiner; what that holds goes ahead of every control message that it must not come behind. Of event time such a
-receiver, a window, is told when a pane is over if only sinks stand behind it: in between nobody could use the word.
+Back-edges of an iteration cost no credit, or the iteration would wait for itself. An edge whose receiver takes
+pre-aggregated rows has a combiner. Rows in it are sent before every control message that they must not follow. If only
+sinks follow such a receiver (a window), the edge forwards a watermark only when it closes a pane; no other watermark
+makes the window fire.
 
-It does not know where a channel leads (the slot's `send` does), nor when a subtask may run (its credits do).
+The slot's `send` routes a message by its channel. Credits decide when a subtask may run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +35,12 @@ class _Edge:
     spec: EdgeSpec
     channels: tuple[ChannelId, ...]
     combiner: Combiner | None
-    pane_ms: int | None  #: the receiver is told when a pane is over; None: of all event time
+    pane_ms: int | None  #: forward watermarks at pane ends only; None: forward all
     turn: int = 0
-    told: int | None = None  #: event time; None: nothing, or that it goes on without this subtask
+    told: int | None = None  #: last forwarded watermark; None before the first and after `Idle`
 
     def worded(self, message: Control) -> Control | None:
-        """What the receiver is to hear of this."""
+        """Control message for the receiver; None for a watermark that closes no pane."""
         if isinstance(message, Idle):
             self.told = None
         if self.pane_ms is None or not isinstance(message, Watermark):
@@ -53,17 +54,17 @@ class _Edge:
 
 @dataclass
 class Outputs:
-    """Owned by one subtask's loop."""
+    """Owned by the loop of a single subtask."""
 
     graph: JobGraph
     subtask: SubtaskId
     send: Send
-    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
-    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: likewise
+    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
+    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by edge number
     credits: Credits = field(init=False)
     records: int = 0
-    schema: pa.Schema | None = None  #: of what was emitted first
-    _aside: bool = False  #: event time goes on without this subtask
+    schema: pa.Schema | None = None  #: of the first batch
+    _aside: bool = False  #: idle: the watermark advances without this subtask
 
     def __post_init__(self) -> None:
         channels = self.graph.outputs[self.subtask]
@@ -80,15 +81,15 @@ class Outputs:
         return _Edge(spec, channels, folding.make(), folding.pane_ms if self._ends_behind(spec.target) else None)
 
     def _ends_behind(self, uid: OperatorId) -> bool:
-        """Whether only sinks read what the operator emits."""
+        """Whether only sinks read the operator's output."""
         behind = (self.graph.by_uid[edge.target] for edge in self.graph.edges if edge.source == uid)
         return all(operator.role is Role.SINK for operator in behind)
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Sends `batch` on every edge, without views and run ends (`state.encodings`). Empty batches are not sent.
+        """Sends `batch` on every edge, without views and run-end encoding (`takeable`). Drops empty batches.
 
         Raises:
-            WeirError: its columns are not those of the batches before.
+            WeirError: the columns differ from earlier batches.
             JobRejected: a receiver's key column is missing, or its type cannot be a key.
         """
         if batch.num_rows == 0:
@@ -100,11 +101,11 @@ class Outputs:
                 self._deal(edge, batch)
             else:
                 self._deal_parts(edge, partial(edge.combiner.add, batch))
-                if self._aside:  # no watermark of ours is waited for: what was held would be overtaken
+                if self._aside:  # receivers do not wait for an idle subtask: a watermark would overtake buffered rows
                     self._deal_parts(edge, edge.combiner.flush)
 
     def broadcast(self, message: Control) -> None:
-        """Sends a control message on every channel; it is never charged."""
+        """Sends a control message on every channel. Control messages cost no credit."""
         if isinstance(message, Watermark | Idle):
             self._aside = isinstance(message, Idle)
         for edge in self._edges:
@@ -118,10 +119,7 @@ class Outputs:
                     self.send(channel, worded)
 
     def _alike(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in types whose rows can be taken.
-
-        Refuses here, where the culprit is known, what receivers could not take.
-        """
+        """Converts the batch to types whose rows can be taken. Checks the schema here, where the operator is known."""
         if self.schema is not None and (batch.schema is self.schema or batch.schema.equals(self.schema)):
             return batch
         batch = takeable(batch)
@@ -156,7 +154,7 @@ class Outputs:
                 edge.turn = (edge.turn + 1) % len(edge.channels)
 
     def _deal_parts(self, edge: _Edge, due: Callable[[], Parts]) -> None:
-        """Sends what the combiner gives. They count as the rows that they stand for."""
+        """Sends rows of the combiner. A batch counts as the number of rows that it pre-aggregates."""
         try:
             found = due()
         except DataRejected as error:
@@ -182,7 +180,7 @@ class Outputs:
 
 
 class Gatekeeper:
-    """The collector of one operator: passes batches on, except where output would be lost."""
+    """Collector of an operator: forwards batches, and raises where output would be lost."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
@@ -194,7 +192,7 @@ class Gatekeeper:
         self._outputs.emit(batch)
 
     def refuse(self, when: str | None) -> str | None:
-        """Refuses output from now on, or accepts it again. Returns what was in force."""
+        """Rejects output from now on (`when` is the reason), or accepts it (None). Returns the previous setting."""
         before, self._refusing = self._refusing, when
         return before
 
@@ -208,12 +206,12 @@ class Gatekeeper:
 
 
 def _whole_panes(time: int, pane_ms: int) -> int:
-    """The watermark up to which panes are over when it stands at `time`. The ends of time stay what they are."""
+    """Watermark up to which panes are complete at `time`. The minimum and maximum watermarks stay unchanged."""
     return (time + 1) // pane_ms * pane_ms - 1 if MIN_WATERMARK < time < MAX_WATERMARK else time
 
 
 def _columns(schema: pa.Schema) -> dict[str, str]:
-    """Names and types, in order; whether a column may hold nulls is no matter of the stream."""
+    """Names and types, in order. Nullability may differ between batches of a stream."""
     return {item.name: str(item.type) for item in schema}
 
 

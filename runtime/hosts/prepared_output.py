@@ -1,8 +1,8 @@
-"""Output that slots have prepared, looked for by the master before a checkpoint is recorded.
+"""Check that prepared output exists, made by the master before it records a checkpoint.
 
-A checkpoint promises that its output can be committed, by whoever restores it. The promise is the master's, so it must
-see the files itself: what a slot wrote behind a mount that went away fails the checkpoint. Each committable is looked
-for once; after it was recorded it may be committed, and be moved by its readers, at any time.
+A checkpoint guarantees that any later restore can commit its output. The guarantee is the master's, so it must see the
+files itself: output that a slot wrote behind a lost mount fails the checkpoint. Each committable is checked once. After
+it was recorded it may be committed, and moved by its readers, at any time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from runtime.ports import Sink
 
 
 class PreparedOutput:
-    """Of one attempt. Used by the thread that records its checkpoints."""
+    """Committables of a single attempt; used by the metadata thread."""
 
     def __init__(self, sinks: Mapping[OperatorId, Sink], restored: Iterable[Restored]) -> None:
         self._sinks = sinks
@@ -31,7 +31,7 @@ class PreparedOutput:
         }
 
     def missing(self, manifest: Manifest) -> list[str]:
-        """Files of `manifest` that are nowhere to be seen."""
+        """Files of `manifest` that the master does not see."""
         found: list[str] = []
         for uid, committables in owed(manifest).items():
             fresh = [one for one in committables if _key(uid, one) not in self._recorded]

@@ -1,6 +1,6 @@
-"""Errors of a job's code: where they arose, and whether two programming errors are the same.
+"""Errors of a job's code: their location, and whether two programming errors are the same.
 
-A KeyError, TypeError or AttributeError at one record comes again at every attempt that reads the record again.
+A KeyError, TypeError or AttributeError at a record recurs at every attempt that reads the record again.
 """
 
 import sysconfig
@@ -16,14 +16,14 @@ _PYTHON: Final = (sysconfig.get_paths()["stdlib"], "<")
 
 
 def place_of(error: BaseException) -> str:
-    """The line of the job's code and, in row-wise functions, the row. Empty for errors that no such code raised.
+    """Line of the job's code and, in row-wise functions, the row. Empty for errors of other origin.
 
-    The job's code is the package that was called: a line of a library that it calls says less.
+    The job's code is the package that was called: lines of the libraries that it calls explain less.
     """
     cause = error.__cause__
     if not isinstance(error, OperatorFailure) or cause is None:
         return ""
-    inside = traceback.extract_tb(cause.__traceback__)[1:]  # the first frame is the one that has called the hook
+    inside = traceback.extract_tb(cause.__traceback__)[1:]  # the first frame called the hook
     frames = [frame for frame in inside if not _is_library(frame.filename)]
     own = [frame for frame in frames if _package(frame.filename) == _package(frames[0].filename)]
     lines = [f"in {Path(frame.filename).name}, line {frame.lineno}" for frame in own[-1:]]
@@ -31,13 +31,13 @@ def place_of(error: BaseException) -> str:
 
 
 def described(error: Exception) -> str:
-    """The error with the place in the job's code, if there is one."""
+    """Error text with the location in the job's code, if known."""
     text, place = str(error) or type(error).__name__, place_of(error)
     return f"{text} ({place})" if place else text
 
 
 def fingerprint(error: BaseException) -> str:
-    """Equal for two failures of the same code at the same record, in whichever subtask; empty for other errors."""
+    """Equal for two failures of the same code at the same record, in any subtask; empty for other errors."""
     cause = error.__cause__
     if not isinstance(error, OperatorFailure) or not isinstance(cause, KINDS):
         return ""
@@ -51,6 +51,6 @@ def _is_library(file: str) -> bool:
 
 
 def _package(file: str) -> str:
-    """The installed package that `file` belongs to; empty for code that is not installed, such as a program."""
+    """Installed package that `file` belongs to; empty for code that is not installed, such as a program."""
     _, installed, inside = file.rpartition("/site-packages/")
     return inside.partition("/")[0] if installed else ""

@@ -1,6 +1,6 @@
-"""What the master and a slot say to each other over the control connection (the hello before it is `io.control`'s).
+"""Messages between the master and a slot on the control connection, after the `Hello` of `io.control`.
 
-Values only. Every message belongs to one attempt: the connection itself is fenced by the attempt token.
+Every message belongs to a single attempt, since the connection is fenced by the attempt's token.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Deploy(_Message, frozen=True):
-    """Open these subtasks with this state; answer Deployed, wait for Go."""
+    """Open these subtasks with this state; answer with `Deployed`, then wait for `Go`."""
 
     job: str
     storage: str
@@ -30,7 +30,7 @@ class Deploy(_Message, frozen=True):
     restored: list[Restored]
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     markers: list[Marker] = []
-    first: bool = False  #: the run has not run yet: a folder that is not shared refuses its start
+    first: bool = False  #: first start of the run: a folder that is not shared rejects the job
     memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
 
 
@@ -54,19 +54,19 @@ class Aborted(_Message, frozen=True):
 
 
 class ProbeOpened(_Message, frozen=True):
-    """Every subtask of the join holds its build side whole: what leads to its probe side may begin."""
+    """Every subtask of the join holds its whole build side: its probe side may start."""
 
     join: OperatorId
 
 
 class SourcesHeld(_Message, frozen=True):
-    """Whether sources are not read at present, because too much of what they gave waits behind a sink."""
+    """Pause or resume the sources: too much of their output awaits delivery behind a sink."""
 
     held: bool
 
 
 class Shutdown(_Message, frozen=True):
-    """End now, whatever the subtasks do."""
+    """End now, in any state of the subtasks."""
 
 
 ToSlot = Deploy | Go | Trigger | Completed | Aborted | ProbeOpened | SourcesHeld | Shutdown
@@ -93,7 +93,7 @@ class Declined(_Message, frozen=True):
 
 
 class BuildSideRead(_Message, frozen=True):
-    """The subtask of a join holds its build side whole."""
+    """The subtask of a join holds its whole build side."""
 
     subtask: SubtaskId
 
@@ -114,7 +114,7 @@ WAITS_FOR_STAGE: Final = "waits for a sink's stage"
 
 
 class SubtaskMetrics(msgspec.Struct, frozen=True):
-    """Totals since the attempt began; `busy_ms` and `blocked_ms` likewise."""
+    """Totals since the attempt began; `busy_ms` and `blocked_ms` too."""
 
     subtask: SubtaskId
     state: str
@@ -127,9 +127,9 @@ class SubtaskMetrics(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(_Message, frozen=True):
-    """The slot's process lives, and how far its subtasks have come.
+    """The slot's process is alive; progress of its subtasks.
 
-    `memory_bytes`: resident memory of the process; `memory_bound_bytes`: its bound, None without one.
+    `memory_bytes`: resident memory of the process; `memory_bound_bytes`: its bound, None without a bound.
     """
 
     subtasks: list[SubtaskMetrics]
@@ -138,11 +138,11 @@ class Heartbeat(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """The slot cannot go on. `final` says that trying again cannot help. `story`: the last events of the subtask.
+    """The slot cannot continue. `final`: a retry cannot help. `story`: the last events of the subtask.
 
-    `error`: equal for two failures of the same code at the same record; empty where it is no programming error.
-    `damaged`: the state file that could not be restored, if it was that. `outage`: storage or a service is away that a
-    source, a sink or the restore needs. `code`: a stable word for the cause, where there is one.
+    `error`: equal for two failures of the same code at the same record; empty unless it is a programming error.
+    `damaged`: the state file that could not be restored, if any. `outage`: storage or a service that a source, a sink
+    or the restore needs is unavailable. `code`: stable code of the cause; may be empty.
     """
 
     detail: str

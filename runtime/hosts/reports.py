@@ -1,7 +1,6 @@
-"""When the live report of an attempt is written: about once a second, and once more at the attempt's end.
+"""Schedule of an attempt's live reports: about once a second, and a last report at the end.
 
-In between a report is left out while more important work waits to be written; the last one never is: it has the final
-numbers of a run. It decides nothing about the job, and knows neither slots nor tables.
+A report is skipped while more important writes are queued. The last report is never skipped: it has the final numbers.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ class Reports:
     """Owned by the master's loop. Times are monotonic milliseconds.
 
     Args:
-        facts: what is the same in every report of the attempt.
+        facts: entries that are added to every report.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class Reports:
         self._monitor, self._coordinator = monitor, coordinator
         self._scribe, self._records, self._facts = scribe, records, facts
         self._written_at = 0.0
-        self.not_triggered = 0  #: checkpoints that never began, for want of an id or by an error
+        self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
 
     def write_if_due(self, now: float) -> None:
         if now - self._written_at >= LIVE_MS and not self._scribe.behind:
@@ -43,7 +42,7 @@ class Reports:
             self._write(now, once=True)
 
     def write_last(self, now: float, outcome: Outcome) -> None:
-        """At the end of a job even a database that is away is waited for, as for all else that is recorded then."""
+        """Writes the last report. At the end of a job it waits for an unavailable database, as all final records do."""
         self._write(now, once=outcome.kind is not OutcomeKind.ENDED)
 
     def _write(self, now: float, *, once: bool) -> None:

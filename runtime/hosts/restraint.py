@@ -1,7 +1,8 @@
-"""What an operator with rows inside cannot take or tell yet: batches, the end of its input, event time.
+"""Holds back watermarks and the end of input while an operator buffers rows.
 
-An operator that waits for answers or fills batches holds rows that came earlier. Event time must not overtake them, and
-the end must not come before they are out; neither may hold up the slot, so they wait here or in their channel.
+An operator that awaits answers or fills batches buffers earlier rows. A watermark must not overtake them, and the end
+of input must not arrive before they are emitted. Neither may block the slot: watermarks wait here, batches and the end
+of input in their channel.
 """
 
 from collections import deque
@@ -13,10 +14,10 @@ from runtime.ports import Operator
 
 
 class Restraint:
-    """Between one operator and its channels.
+    """Sits between an operator and its channels.
 
     Args:
-        operator: None for one that was finished on restore.
+        operator: None if the restored checkpoint marks it as finished.
         inputs: the channels that it reads.
         send: broadcasts a control message.
     """
@@ -25,7 +26,7 @@ class Restraint:
         self, operator: Operator | None, inputs: Collection[ChannelId], send: Callable[[Control], None]
     ) -> None:
         self._operator = operator
-        self._reading = set(inputs)  #: not at their true end
+        self._reading = set(inputs)  #: without a draining `EndOfData` so far
         self._send = send
         self._held: deque[Watermark | Idle] = deque()
 
@@ -35,7 +36,7 @@ class Restraint:
         if isinstance(message, Records):
             return self._operator.ready(finishing=False)
         last = isinstance(message, EndOfData) and message.drain and self._reading == {channel}
-        if last or isinstance(message, Probe):  # a probe asks whether a loop is empty
+        if last or isinstance(message, Probe):  # a `Probe` asks whether the iteration is empty
             return self._operator.ready(finishing=True)
         return True
 
@@ -44,7 +45,7 @@ class Restraint:
             self._reading.discard(channel)
 
     def broadcast(self, message: Control) -> None:
-        """Sends it now, or when the rows before it are out. Barriers never wait: those rows are in the state."""
+        """Sends a watermark or `Idle` after earlier rows, any other message at once: barriers cover buffered rows."""
         if isinstance(message, Watermark | Idle):
             self._held.append(message)
             self.release()
@@ -54,12 +55,12 @@ class Restraint:
         self._send(message)
 
     def release(self) -> None:
-        """Sends what need not wait any longer."""
+        """Sends held messages that no longer overtake a buffered row."""
         while self._held and self._is_free(self._held[0]):
             self._send(self._held.popleft())
 
     def _end(self, drain: bool) -> None:
-        """At a true end the rows are out. At a stop they are in the savepoint, and the next attempt tells the time."""
+        """Sends held watermarks at a drain. At a stop their rows are in the savepoint; the next attempt emits them."""
         while drain and self._held:
             self._send(self._held.popleft())
         self._held.clear()

@@ -1,8 +1,8 @@
-"""Which files of a job may go: those that no retained manifest names. It never deletes what it cannot account for.
+"""Retention: deletes files that no retained manifest names, and never a file that it cannot account for.
 
-Segments are shared between checkpoints, so the files of a discarded one are compared with those of every retained one.
-Leftovers of older attempts that no manifest names (aborted checkpoints, lost acknowledgements, files whose writer was
-killed half way) go at the next start.
+Checkpoints share segments, so the files of a discarded checkpoint are compared with all retained manifests. Leftovers
+of older attempts (aborted checkpoints, lost acknowledgements, files whose writer was killed) are deleted at the next
+start.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -17,12 +17,12 @@ from runtime.ports import SnapshotStore
 
 
 def files_of(manifest: Manifest) -> set[str]:
-    """Every file that a checkpoint needs, its manifest included."""
+    """Every file that a checkpoint needs, including its manifest."""
     return {segment.path for segment in manifest.segments()} | {f"{home_of(manifest)}/{FILE_NAME}"}
 
 
 def lists_of(retained: Iterable[Manifest], uid: OperatorId) -> list[dict[str, list[Any]]]:
-    """For each manifest that knows the operator: its list states by name, with the entries of all subtasks."""
+    """For each manifest that has the operator: its list states by name, with the entries of all subtasks."""
     found = []
     for manifest in retained:
         if (operator := manifest.operators.get(uid)) is not None:
@@ -41,11 +41,11 @@ def discard(
     unreadable: Collection[str] = (),
     pinned: Callable[[], frozenset[str]] = frozenset,
 ) -> list[str]:
-    """Deletes the files of the checkpoints in folders `discarded` that no manifest in `retained` needs.
+    """Deletes files of the checkpoints in folders `discarded` that no manifest in `retained` needs.
 
-    `unreadable` are the folders of retained checkpoints whose manifest cannot be read; what they may need stays.
-    `pinned` gives the folders that are being read; they stay with all that they name, and are returned. Manifests go
-    first, then pins are looked for again: a reader pins before it opens the manifest (`io.pins`).
+    `unreadable` are folders of retained checkpoints with an unreadable manifest; files that they may need stay.
+    `pinned` returns the folders that are being read. They stay with all their files, and are returned. Manifests are
+    deleted first, then pins are checked again: a reader pins before it opens the manifest (`io.pins`).
     """
     folders = list(discarded)
     held = pinned().intersection(folders)
@@ -67,7 +67,7 @@ def discard(
 
 
 def readable(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
-    """The manifests in these folders, without those that cannot be read."""
+    """Manifests in these folders, without unreadable manifests."""
     found = []
     for folder in folders:
         try:
@@ -78,7 +78,7 @@ def readable(store: SnapshotStore, folders: Iterable[str]) -> list[Manifest]:
 
 
 def _content(store: SnapshotStore, path: str) -> list[bytes]:
-    """None where there is no such file."""
+    """Content of the file; empty if it does not exist."""
     try:
         return [store.get(path)]
     except CorruptState:
@@ -89,15 +89,15 @@ def _known_files(store: SnapshotStore, folder: str, token: int) -> set[str]:
     try:
         return files_of(read_manifest(store, folder))
     except (CorruptState, JobRejected):  # damaged, or of newer software
-        if token and not _is_older(folder, token):  # the next checkpoints of a running attempt may name what is there
+        if token and not _is_older(folder, token):  # later checkpoints of a running attempt may name its files
             return {f"{folder}/{FILE_NAME}"}
         return set(store.list(f"{folder}/"))
 
 
 def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest], unreadable: Collection[str] = ()) -> int:
-    """Deletes files in checkpoint folders of attempts older than `token` that no manifest in `retained` needs.
+    """Deletes files of attempts older than `token` that no manifest in `retained` needs. Returns their number.
 
-    A savepoint belongs to people: its folder is swept only if it never got a manifest.
+    A savepoint belongs to its users: its folder is swept only if it never got a manifest.
     """
     needed = {path for manifest in retained for path in files_of(manifest)}
     found = store.list("")
@@ -110,10 +110,10 @@ def sweep(store: SnapshotStore, token: Token, retained: Iterable[Manifest], unre
 
 
 def _may_be_needed(path: str, unreadable: Collection[str]) -> bool:
-    """Whether a checkpoint whose manifest cannot be read may name `path`.
+    """Whether a checkpoint with an unreadable manifest may name `path`.
 
-    A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer
-    checkpoint (`state.chain`).
+    A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer checkpoint
+    (`state.chain`).
     """
     folder = _folder(path)
     if folder in unreadable:
@@ -132,6 +132,6 @@ def _is_orphan(folder: str, token: Token, whole: set[str]) -> bool:
 
 
 def _is_older(folder: str, token: int) -> bool:
-    """Folders are called `chk-<id>-<token>` or `savepoint-<id>-<token>`; anything else is not ours to judge."""
+    """Whether an older attempt made the folder `chk-<id>-<token>` or `savepoint-<id>-<token>`. No other name counts."""
     numbers = numbers_of(folder)
     return numbers is not None and numbers[1] < token

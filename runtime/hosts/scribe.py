@@ -1,6 +1,6 @@
-"""One thread that writes down, in order, what the master decided; it waits out a database or storage that is away.
+"""Metadata thread of the master: writes its decisions in order, and retries while database or storage is away.
 
-Records flow and heartbeats go on meanwhile; only completion waits. It knows neither tables nor files.
+Data and heartbeats flow meanwhile; only the completion of checkpoints waits.
 """
 
 import queue
@@ -19,10 +19,10 @@ Work = Callable[[], Any]
 
 
 class Scribe:
-    """`submit` never waits. Work that raises EnvironmentFailure is tried again until it succeeds or it closes."""
+    """`submit` never blocks. Work that raises EnvironmentFailure is retried until it succeeds or `close` gives up."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        """`failed` hears of any other exception, from the scribe's thread."""
+        """`failed` is called with any other exception, on this thread."""
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[Any], None] | None, bool] | None] = queue.SimpleQueue()
         self._failed = failed
         self._closing = threading.Event()
@@ -32,18 +32,18 @@ class Scribe:
 
     @property
     def behind(self) -> bool:
-        """Whether work is waiting: optional reports are better left out then."""
+        """Whether work is queued; optional reports are then better skipped."""
         return not self._queue.empty()
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
-        """`then` gets the result, on the scribe's thread; with `once` a failure of the environment is a result too."""
+        """Queues `work`; `then` is called with the result, on this thread. With `once`, EnvironmentFailure is a result."""
         if self._closed:
             self._last_word(work)
         else:
             self._queue.put((work, then, once))
 
     def close(self, timeout_s: float) -> None:
-        """Finishes what is waiting, for `timeout_s` at most; then gives up."""
+        """Finishes queued work for at most `timeout_s` seconds, then stops retrying."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         self._closing.set()
@@ -52,7 +52,7 @@ class Scribe:
 
     @staticmethod
     def _last_word(work: Work) -> None:
-        """After the end, what follows from what was written last is written at once, or left to the next attempt."""
+        """Runs work that is submitted after `close`, at once. If it fails it is left to the next attempt."""
         try:
             work()
         except EnvironmentFailure as error:

@@ -1,8 +1,8 @@
-"""Proof that every host of a job sees the same folders: a marker that the master writes and each slot reads.
+"""Check that every host of a job sees the same folders: the master writes a marker, and each slot looks for it.
 
-A mount that is missing on one host leaves an ordinary folder in its place. Its slots then read nothing, or write output
-and state that nobody else ever sees. So before any subtask is opened, checkpoint storage and every folder of a source
-or sink is marked by the master, and a slot that does not find a marker ends the start.
+A mount that is missing on a host leaves an ordinary folder in its place. Slots there would read no input, or write
+output and state that no other host sees. Before any subtask is opened, the master marks checkpoint storage and every
+folder of a source or sink. A slot that does not find a marker fails the start.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from runtime.connectors.names import safe
 from runtime.core.ids import Token
 from runtime.ports import UsesFolders
 
-INPUT: Final = "path"  #: the argument of a source that names what it reads; it may appear later, and is never made
+INPUT: Final = "path"  #: argument of a source that names its input; it may appear later, and is never created
 SAMPLE_FILES: Final = 5
 PATIENCE_S: Final = 3.0  #: for a shared file system to show a new file on other hosts
 
@@ -31,14 +31,14 @@ log = structlog.get_logger()
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """Files that a host must see in `folder`: the master's own, or where it may not write, some that lie there."""
+    """Files that a host must see in `folder`: the master's marker, or existing files if it is not writable."""
 
     folder: str
     files: list[str]
 
 
 def folders_of(job: CompiledJob, storage: str) -> tuple[set[str], set[str]]:
-    """Folders that the job reads, and those that it writes: checkpoint storage is among these."""
+    """Folders that the job reads, and folders that it writes, including checkpoint storage."""
     inputs: set[str] = set()
     outputs = {storage}
     for uid, connector in itertools.chain(job.sources.items(), job.sinks.items()):
@@ -50,7 +50,7 @@ def folders_of(job: CompiledJob, storage: str) -> tuple[set[str], set[str]]:
 
 
 def check_roots(job: CompiledJob) -> None:
-    """Raises JobRejected naming operator and argument: a folder lies outside WEIR_DATA_ROOTS, now."""
+    """Raises JobRejected, naming operator and argument, if a folder lies outside WEIR_DATA_ROOTS now."""
     for uid, connector in itertools.chain(job.sources.items(), job.sinks.items()):
         if isinstance(connector, UsesFolders):
             for argument, folder in connector.folders().items():
@@ -58,12 +58,12 @@ def check_roots(job: CompiledJob) -> None:
 
 
 def leave_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> list[Marker]:
-    """Marks every folder of the job; those that are written are made. An input that is not there yet has no marker.
+    """Marks every folder of the job and creates output folders. A missing input folder gets no marker.
 
     Markers of older attempts, whose master was killed, are removed.
 
     Raises:
-        OSError: a folder that is to be written cannot be made.
+        OSError: an output folder cannot be created.
     """
     inputs, outputs = folders_of(job, storage)
     for folder in outputs:
@@ -73,14 +73,14 @@ def leave_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> 
 
 
 def remove_markers(markers: Sequence[Marker], job_id: str, token: Token) -> None:
-    """May be called again."""
+    """Idempotent."""
     for marker in markers:
         with contextlib.suppress(OSError):  # the next attempt removes it
             (Path(marker.folder) / _name(job_id, token)).unlink(missing_ok=True)
 
 
 def unshared(markers: Sequence[Marker]) -> str | None:
-    """The first folder that is another one on this host than on the master's, or None. Blocks for seconds at most."""
+    """The first folder that differs from the master's on this host, or None. Blocks for seconds at most."""
     for marker in markers:
         for pause_s in _pauses():
             if all(os.path.lexists(Path(marker.folder) / file) for file in marker.files):

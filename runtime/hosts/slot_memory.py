@@ -2,10 +2,10 @@
 
 Without it, state that outgrows a host ends in the kernel's OOM killer, which may take any process there. Two fences:
 
-- **Resident memory** is compared with the bound ten times a second: the figure that `top`, the kernel and the console
-  show. Above it the slot reports a failure by name and ends; state grows slowly enough for that.
-- **RLIMIT_DATA** stops one allocation that outruns the first fence, also while it holds the interpreter's lock. It
-  raises MemoryError in the operator. Its limit lies `RESERVED_BYTES` above the bound: mimalloc, Arrow's allocator,
+- **Resident memory** (the figure of `top`, the kernel and the console) is compared with the bound ten times a second.
+  Above the bound the slot reports `SlotOutOfMemory` and ends; state grows slowly enough for that.
+- **RLIMIT_DATA** stops an allocation that outruns the first fence, even while it holds the interpreter's lock. It
+  raises MemoryError in the operator. Its limit is `RESERVED_BYTES` above the bound: mimalloc, Arrow's allocator,
   reserves 1 GiB of address space with its first buffer, and the limit counts that.
 
 Tried and dropped (Linux 6, 2026-11): `spark.executor.pyspark.memory` does reach forked slots, as RLIMIT_AS. A slot
@@ -36,7 +36,7 @@ class MemoryWatch:
     """Compares the resident memory of this process with a bound, on a thread of its own.
 
     Args:
-        on_exceeded: called once, on that thread, with the bytes in use. Freed memory has been given back before.
+        on_exceeded: called once, on that thread, with the bytes in use after freed memory was returned to the system.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MemoryWatch:
 
 
 def limit_allocations(bound_bytes: int) -> None:
-    """Set RLIMIT_DATA of this process and its children. A stricter limit that is there already stays."""
+    """Sets RLIMIT_DATA of this process and its children. A stricter existing limit stays."""
     try:
         data_pages = int(_STATM.read_text().split()[5])
     except OSError:  # no Linux: resident memory is the only fence
@@ -81,13 +81,13 @@ def limit_allocations(bound_bytes: int) -> None:
 
 
 def exceeded(slot: int, used_bytes: int, bound_bytes: int) -> SlotOutOfMemory:
-    """The process has more resident memory than its bound."""
+    """Failure of a process with more resident memory than its bound."""
     used, bound = used_bytes // MEGABYTE, bound_bytes // MEGABYTE
     return SlotOutOfMemory(f"{_named(slot)} uses {used} MB of memory, above its bound of {bound} MB. {_ADVICE}")
 
 
 def refused(slot: int, used_bytes: int, bound_bytes: int, problem: str) -> SlotOutOfMemory:
-    """An allocation failed with MemoryError."""
+    """Failure of an allocation (MemoryError)."""
     used, bound = used_bytes // MEGABYTE, bound_bytes // MEGABYTE
     found = f"{_named(slot)} uses {used} MB of memory, and an allocation beyond its bound of {bound} MB failed"
     return SlotOutOfMemory(f"{found}: {problem}. {_ADVICE}")

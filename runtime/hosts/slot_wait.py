@@ -1,8 +1,8 @@
-"""Waiting for slots before an attempt: a state of the run, never a failure.
+"""Wait for slots before an attempt: a shortage is a state of the run, not a failure.
 
-The job master asks the launcher several times a second. A shortage that lasts becomes the state `waiting` and a live
-report; it ends by itself, by a person, or when the patience of the settings is over. It starts nothing and reads no
-clock of its own.
+The job master polls the launcher several times a second. A lasting shortage becomes the state `waiting` and a live
+report. It ends with new slots, by a user's cancel, or at the timeout in the settings. The wait starts no process and
+reads no clock of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,21 +12,21 @@ from runtime.core.lifecycle import RunEvent
 from runtime.hosts.terms import Launcher, Outcome, OutcomeKind, SlotPhase, SlotStatus
 from runtime.ports import Clock
 
-GRACE_MS: Final = 3_000  #: executors that are on their way are no shortage yet
+GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting
 REPORT_MS: Final = 1_000
-FIRST_S: Final = 0.005  #: between the first two looks, then doubled: threads are there within 10 ms
-STARTING_S: Final = 0.05  #: between two looks at most, at slots that come at once
+FIRST_S: Final = 0.005  #: between the first two polls, then doubled: threads are ready within 10 ms
+STARTING_S: Final = 0.05  #: longest pause between polls before a shortage is reported
 WAITING_S: Final = 0.5
 
 Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
 
 
 class SlotWait:
-    """One wait. Call `turn` until it returns an outcome or `is_over`; owned by the job master's thread.
+    """Wait of a single attempt, owned by the master's thread. Call `turn` until it returns an outcome or `is_over`.
 
     Args:
         report: records a change of the run's state and the live report.
-        patience_ms: how long slots may be missing; None: without end.
+        patience_ms: how long slots may be missing; None: no limit.
         start_ms: how long the processes of the slots may take from the start of their tasks.
     """
 
@@ -47,14 +47,14 @@ class SlotWait:
         return self._reported_at is not None
 
     def next_pause_s(self) -> float:
-        """How long to sleep before the next turn."""
+        """Seconds to sleep before the next turn."""
         self._pause_s = min(2 * self._pause_s, STARTING_S)
         return WAITING_S if self.is_reported else self._pause_s
 
     def turn(self) -> Outcome | None:
-        """Looks once. Returns how the wait ended without slots, or None."""
+        """Polls the launcher. Returns the outcome if the wait failed, else None."""
         if not self._launcher.usable:
-            return Outcome(OutcomeKind.BROKEN, "Spark is gone, or does not know this application any more")
+            return Outcome(OutcomeKind.BROKEN, "Spark is gone, or has forgotten this application")
         status, now = self._launcher.status(), self._clock.monotonic_ms()
         match status.phase:
             case SlotPhase.READY:

@@ -1,4 +1,4 @@
-"""A source reader in the shape of an operator: a task treats both alike, except that it polls this one."""
+"""Source readers in the form of operators: a task drives both alike, except that it polls a reader."""
 
 from typing import Any
 
@@ -9,8 +9,6 @@ from runtime.ports import Operator, OperatorContext, SourceReader
 
 
 class SourceOperator(Operator):
-    """Gives a source reader the shape of an operator."""
-
     def __init__(self, reader: SourceReader) -> None:
         self.reader = reader
 

@@ -1,9 +1,9 @@
-"""The job master on Spark: `python -m runtime.hosts.spark run RUN TOKEN`.
+"""Job master on Spark: `python -m runtime.hosts.spark run RUN TOKEN`.
 
-Slots live in the tasks of one barrier-mode stage, which stands across attempts. Spark places them, isolates them, ships
-the code and notices lost ones; rendezvous, barriers and heartbeats go over our own connections, because Spark's
-`allGather` polls once a second. The stage is one of plain RDDs: nothing is planned or compiled, so it starts at once
-(docs/decisions/0008). The process ends when its stdin does: no master outlives its supervisor.
+Slots run in the tasks of a barrier-mode stage that lasts across attempts. Spark places and isolates the tasks, ships
+the code and detects lost executors. Rendezvous, barriers and heartbeats use Weir's own connections, because Spark's
+`allGather` polls once a second. The stage consists of plain RDDs, so it starts without planning and compilation
+(docs/decisions/0008). The process ends when its stdin closes: no master outlives its supervisor.
 """
 
 import math
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from runtime.ports import Exchange, ExchangeListener
 
 STOP_S: Final = 15.0
-POLL_S: Final = 0.5  #: between two looks at the slots of the cluster
-SPARE_SLOTS: Final = 2  #: driver-side jobs and tasks that are still being killed need room beside the slots
+POLL_S: Final = 0.5  #: between polls of the cluster's slots
+SPARE_SLOTS: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
 LOOPBACK: Final = "127.0.0.1"
-_GIST_CHARACTERS: Final = 500  #: of each end of an error
-#: In an error: nothing, what Py4J says, marks and places in a Python traceback, lists of folders.
+_GIST_CHARACTERS: Final = 500  #: kept of each end of an error text
+#: Error lines without information: blank, Py4J's prefix, traceback marks and locations, lists of folders.
 _NOISE: Final = re.compile(r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$")
 
 log = structlog.get_logger()
 
 
 class SparkLauncher(StandingLauncher):
-    """Implements `terms.Launcher` with a barrier-mode stage, on one Spark context for the master's life."""
+    """Implements `terms.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
 
     def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
-        """`name` is that of the Spark application; `settings` are a version's, checked by `spark_settings`."""
+        """`name` is the Spark application's name; `settings` are the version's, checked by `spark_settings`."""
         super().__init__()
         self._name, self._spark_master, self._settings = name, spark_master, settings or {}
         self._context: SparkContext | None = None
@@ -83,18 +83,19 @@ class SparkLauncher(StandingLauncher):
     def _towards_master(self) -> str:
         url = urlsplit(self._spark_master.split(",")[0])
         if url.scheme != "spark" or url.hostname is None:
-            problem = f"{self._spark_master!r} does not say from where slots reach this machine: set SPARK_LOCAL_IP"
+            problem = f"{self._spark_master!r} does not reveal this machine's address for slots: set SPARK_LOCAL_IP"
             raise JobRejected("bad-environment", "SPARK_MASTER", problem)
         try:
             return _own_address(url.hostname)
-        except OSError as error:  # a name server that is away comes back
-            raise EnvironmentFailure(f"SPARK_MASTER: no way to {self._spark_master!r} is known: {error}") from error
+        except OSError as error:  # a name server's outage is temporary
+            raise EnvironmentFailure(f"SPARK_MASTER: no route to {self._spark_master!r}: {error}") from error
 
     @property
     def usable(self) -> bool:
-        """Whether the context, once there, still gets executors.
+        """Whether the context, once created, still gets executors.
 
-        A JVM that was killed does not come back in this process. A standalone master that restarted has forgotten us.
+        A killed JVM cannot be restarted in this process. A standalone master that restarted does not know the
+        application.
         """
         if self._context is None:
             return True
@@ -106,7 +107,7 @@ class SparkLauncher(StandingLauncher):
             return False
 
     def warm_up(self, slots: int) -> None:
-        """Starts the JVM ahead of the first stage, which meets again whatever goes wrong now."""
+        """Starts the JVM ahead of the first stage. An error is only logged, since the stage will raise it again."""
 
         def warm() -> None:
             try:
@@ -128,16 +129,16 @@ class SparkLauncher(StandingLauncher):
         self._thread.start()
 
     def _end(self) -> None:
-        """Cancels the stage; Spark kills Python workers that do not end by themselves, stopped ones too."""
+        """Cancels the stage. Spark kills Python workers that do not exit by themselves, even stopped processes."""
         if self._thread is None:
             return
         self._leaving.set()
-        self._thread.join(1.0)  # places that were dismissed end by themselves
+        self._thread.join(1.0)  # dismissed members exit by themselves
         if self._thread.is_alive() and self._context is not None:
             self._context.cancelJobGroup(self._group)
             self._thread.join(STOP_S)
             if self._thread.is_alive():
-                log.error("a Spark stage does not end, and keeps the tasks that it has", group=self._group)
+                log.error("a Spark stage does not end and keeps its tasks", group=self._group)
 
     def _run(self, stage: Stage, job: CompiledJob, group: str, leaving: threading.Event) -> None:
         slots = job.graph.parallelism
@@ -160,7 +161,7 @@ class SparkLauncher(StandingLauncher):
         place: Callable[[Iterable[int]], Iterable[int]],
         leaving: threading.Event,
     ) -> bool:
-        """Blocks as long as the places stand. False: slots were lost between their count and the stage."""
+        """Blocks as long as the pool exists. False: slots were lost between their count and the start of the stage."""
         self._submitted = True
         over = threading.Event()
         threading.Thread(target=self._watch_start, args=(context, stage, slots, over), daemon=True).start()
@@ -175,7 +176,7 @@ class SparkLauncher(StandingLauncher):
             over.set()
 
     def _watch_start(self, context: SparkContext, stage: Stage, slots: int, over: threading.Event) -> None:
-        """The tasks of a barrier stage start together, once every one has a slot. Until then the stage waits."""
+        """Reports a shortage until the tasks run. A barrier stage starts its tasks together, once each has a slot."""
         while not over.wait(POLL_S):
             try:
                 if self._runs_tasks(context):
@@ -192,7 +193,7 @@ class SparkLauncher(StandingLauncher):
         return any(found is not None and found.numActiveTasks > 0 for found in stages)
 
     def _open_when_reachable(self, stage: Stage, slots: int, leaving: threading.Event) -> SparkContext | None:
-        """Spark gives a context up, and a JVM with it, if the master is away for a minute. Waiting is ours to do."""
+        """Waits for the Spark master before it opens the context: Spark ends a context, and its JVM, after a minute."""
         while self._standalone is not None and self._context is None and not self._standalone.is_reachable:
             stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
             if leaving.wait(POLL_S):
@@ -200,25 +201,25 @@ class SparkLauncher(StandingLauncher):
         return self._open(slots)
 
     def _await_slots(self, context: SparkContext, stage: Stage, slots: int, leaving: threading.Event) -> bool:
-        """Blocks until the cluster has a slot for each subtask. False: they are not wanted any more."""
+        """Blocks until the cluster has a slot for each subtask. False: they are no longer wanted."""
         while not leaving.is_set():
             there = self._slots_of(context)
             if there >= slots:
                 return True
             if self._spark_master.startswith("local[") or not self._spark_master:
-                raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has {there} for ever")
+                raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
             stage.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
             leaving.wait(POLL_S)
         return False
 
     @staticmethod
     def _slots_of(context: SparkContext) -> int:
-        """Tasks that the executors of this application run at once, as Spark's own check of barrier stages counts."""
+        """Tasks that this application's executors run at once, counted as in Spark's own check of barrier stages."""
         spark = context._jsc.sc()
         return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
 
     def _open(self, slots: int) -> SparkContext:
-        """A context of its own: one that is there already has other settings, and maybe too few slots to wait for."""
+        """Creates a context of its own: an existing context has other settings, and may have too few slots."""
         with self._opening:
             if self._context is None:
                 if not self._spark_master.startswith("spark://"):
@@ -246,7 +247,7 @@ class SparkLauncher(StandingLauncher):
 
 
 def _set_where_absent(settings: SparkConf, defaults: Mapping[str, str]) -> SparkConf:
-    """Sets what neither a version nor an operator has set. Returns what an operator has set; the JVM reads it."""
+    """Sets defaults that neither version nor administrator has set. Returns the administrator's settings."""
     SparkContext._ensure_initialized(conf=settings)
     operators = SparkConf()
     for name, value in defaults.items():
@@ -256,7 +257,7 @@ def _set_where_absent(settings: SparkConf, defaults: Mapping[str, str]) -> Spark
 
 
 def cores_for(slots: int, conf: SparkConf) -> int:
-    """Cores of a standalone cluster that make `slots` slots. Executors of a fixed size come whole."""
+    """Cores of a standalone cluster that provide `slots` slots. Executors of a fixed size are counted whole."""
     per_slot = int(conf.get("spark.task.cpus", "1") or 1)
     per_executor = int(conf.get("spark.executor.cores", "0") or 0)
     if per_executor < per_slot:
@@ -269,61 +270,60 @@ def _addresses(host: str) -> dict[str, str]:
 
 
 _EXECUTOR_LOST: Final = "ExecutorLostFailure"
-_TOO_FEW_SLOTS: Final = "SPARK-24819"  #: Spark's mark of a barrier stage that needs more slots than there are
-#: On a cluster, where an operator has not set them otherwise. A host that falls silent keeps its slots, as Spark counts
-#: them, until its executors have missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
+_TOO_FEW_SLOTS: Final = "SPARK-24819"  #: Spark's error code for a barrier stage that needs more slots than there are
+#: On a cluster, unless the administrator has set them. Spark counts the slots of a silent host until its executors have
+#: missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
 _CLUSTER_SETTINGS: Final = {
     "spark.executor.heartbeatInterval": "5s",
     "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
     "spark.network.timeoutInterval": "5s",
 }
-#: Where neither a version nor an operator has set them otherwise. No records of a job come into an executor's JVM,
-#: which starts Python processes and reports on them; Spark's default is a heap of 1 GB, its minimum 450 MB. In the
-#: master's own JVM (`local[N]`) there are no executors.
+#: Unless version or administrator has set them. No records of a job enter an executor's JVM, which only starts and
+#: monitors Python processes. Spark's default heap is 1 GB, its minimum 450 MB. `local[N]` has no executors.
 _EXECUTOR_SETTINGS: Final = {"spark.executor.memory": "512m"}
-#: Of a context that runs a job. On a cluster, where an operator has not set them otherwise.
+#: Of a context that runs a job. On a cluster, unless the administrator has set them.
 UI_SETTINGS: Final = {
     "spark.ui.enabled": "true",
     "spark.ui.port": "0",
-    "spark.ui.killEnabled": "false",  # runs are ended in the console, which then knows why
+    "spark.ui.killEnabled": "false",  # runs are ended in the console, which records the reason
 }
 _SPARK_SETTINGS: Final = {
-    "spark.stage.maxConsecutiveAttempts": "1",  # restarts are ours: from the last checkpoint
+    "spark.stage.maxConsecutiveAttempts": "1",  # Weir restarts the job, from the last checkpoint
     "spark.task.maxFailures": "1",
-    "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot go at once
-    "spark.python.worker.reuse": "false",  # what a slot leaves behind, threads or memory, goes with its process
+    "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot end at once
+    "spark.python.worker.reuse": "false",  # threads and memory that a slot leaks end with its process
     "spark.python.daemon.module": "runtime.hosts.forking",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The driver starts a stage and waits: what makes long work fast only makes its start slow. These come before the
-    # options that an operator sets, and choose no collector: with two chosen no JVM starts.
+    # The driver starts a stage and waits: optimized compilation only delays its start. The administrator's options
+    # follow these, which therefore select no garbage collector: with two selected no JVM starts.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
 
-#: What a slot needs to know which files it may read. Executors on other hosts have an environment of their own.
+#: Environment that limits which files a slot may read. Executors on other hosts have an environment of their own.
 _SLOT_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark makes a secret for its ports itself. A cluster has one secret for all, in spark-defaults.conf."""
+    """Whether Spark generates its authentication secret. A cluster's secret is in spark-defaults.conf."""
     return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
 
 
 def _own_address(peer: str) -> str:
-    """The address of this machine from which `peer` is reached. Nothing is sent."""
+    """Address of this machine on the route to `peer`. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         return str(probe.getsockname()[0])
 
 
 def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
-    """What runs in each task. It captures plain values only and imports what executors need inside.
+    """Function that runs in each task. It captures plain values only; modules for executors are imported inside.
 
-    Each attempt loads the job anew, so that it begins alike whether or not the stage was launched for it.
+    Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
     """
 
     def place(indices: Iterable[int]) -> Iterable[int]:
@@ -358,7 +358,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
 
 
 def gist(error: BaseException) -> str:
-    """Spark's errors are pages long. What stands before the Java frames begins with what ended, and ends with why."""
+    """Beginning and end of a Spark error's text without Java frames. It is pages long; these name failure and cause."""
     kept = []
     for line in str(error).splitlines():
         if line.startswith("\tat "):
@@ -377,7 +377,7 @@ def gist(error: BaseException) -> str:
 def _master(
     row: RunRow, run: int, token: Token, launcher: SparkLauncher, url: str
 ) -> tuple[JobMaster, PostgresRecords]:
-    """Compiles the run's version and puts the master together. Raises JobRejected."""
+    """Compiles the run's version and creates its job master. Raises JobRejected."""
     settings = settings_of(row)
     job = job_of(row)
     if not row.allow_unmapped:

@@ -1,10 +1,9 @@
-"""The master of a standalone Spark cluster: which applications hold its cores, and whether it knows ours.
+"""Master of a standalone Spark cluster: which applications hold its cores, and whether it still knows this application.
 
-Spark's RPC names the applications. It leaves out the cores that they hold, and shows workers that are gone as alive
-(fields of `ApplicationInfo` and `WorkerInfo` are transient), so numbers come from the JSON of the master's page. A
-shortage of slots is explained by it, and a context that the master has forgotten is found out. Such a context lives
-on and gets no executor for ever: a master that restarts without recovery kills the executors of applications that it
-does not know, and tells no driver. It starts and stops nothing.
+Spark's RPC names the applications, but omits their cores and shows lost workers as alive (fields of `ApplicationInfo`
+and `WorkerInfo` are transient). Numbers therefore come from the JSON of the master's page; they explain a shortage of
+slots. The module also detects a context that the master has forgotten. A master that restarts without recovery kills
+the executors of unknown applications and does not notify their drivers; such a context never gets an executor again.
 """
 
 import socket
@@ -18,16 +17,16 @@ import msgspec
 import structlog
 from pyspark import SparkContext
 
-ASK_S: Final = 5  #: for an answer to a message, or a page
+ASK_S: Final = 5  #: timeout of an RPC or a page
 CONNECT_S: Final = 2.0
-FORGOTTEN_AFTER: Final = 3  #: answers in a row without our application
+FORGOTTEN_AFTER: Final = 3  #: consecutive answers without this application
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An application of the cluster and the cores that it has."""
+    """Application of the cluster and the cores that it has."""
 
     name: str
     cores: int
@@ -42,7 +41,7 @@ class ApplicationOnPage(msgspec.Struct, frozen=True):
 
 
 class MasterPage(msgspec.Struct, frozen=True):
-    """The JSON of the master's page, in Spark's names. `cores`: of workers that are alive."""
+    """JSON of the master's page, in Spark's names. `cores`: of workers that are alive."""
 
     aliveworkers: int
     cores: int
@@ -50,10 +49,10 @@ class MasterPage(msgspec.Struct, frozen=True):
 
 
 class StandaloneMaster:
-    """Used by one thread. `url` is that of a standalone cluster: `spark://HOST:PORT`, or several for high availability.
+    """Used by a single thread.
 
     Args:
-        url: as in SPARK_MASTER.
+        url: as in SPARK_MASTER: `spark://HOST:PORT`, or several hosts for high availability.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,11 +66,11 @@ class StandaloneMaster:
 
     @property
     def has_forgotten_us(self) -> bool:
-        """Whether the master answered again and again without knowing our application."""
+        """Whether `FORGOTTEN_AFTER` consecutive answers of the master lacked this application."""
         return self._unknown >= FORGOTTEN_AFTER
 
     def shortage(self, context: SparkContext) -> str:
-        """Why there are no more slots, in words; "" where it is not known."""
+        """Why there are too few slots, as text; "" if unknown."""
         state = self._state(context)
         if state is None:
             return "the Spark master does not answer"
@@ -87,7 +86,7 @@ class StandaloneMaster:
         return describe(page.cores, page.aliveworkers, others)
 
     def _state(self, context: SparkContext) -> Any:
-        """The answer of the leading master, or None."""
+        """State of the leading master, or None."""
         for host, port in self._addresses:
             if not _listens((host, port)):
                 continue
@@ -102,7 +101,7 @@ class StandaloneMaster:
 
 
 def describe(cores: int, workers: int, others: list[Holder]) -> str:
-    """What a cluster has and who holds it, in words."""
+    """Cores of a cluster and their holders, as text."""
     hosts = "1 worker" if workers == 1 else f"{workers} workers"
     has = f"the cluster has {cores} cores on {hosts}"
     holding = sorted((one for one in others if one.cores), key=lambda one: -one.cores)

@@ -1,9 +1,9 @@
-"""What slots run in, kept from attempt to attempt: processes that stand ready, and what each is to run next.
+"""Slot pool: processes or threads that outlive an attempt and run a slot of each attempt.
 
-A slot belongs to one attempt: its connections are fenced by the attempt's token, and end with it. What stays is a place
-for it (the task of a Spark stage, or a thread), with one connection of its own to the master, fenced by the token of
-the attempt that the stage was launched for. A place that does not empty in time, or is lost, ends the whole stage. It
-knows no Spark and does not decide when an attempt is over.
+A slot belongs to a single attempt: its connections are fenced by the attempt's token and close with it. A pool member
+(the task of a Spark stage, or a thread) stays. It has a control connection of its own to the master, fenced by the
+token of the attempt for which the pool was launched. The whole pool ends if a member is lost, or if its slot does not
+exit in time. The pool is independent of Spark; the master decides when an attempt is over.
 """
 
 import os
@@ -25,8 +25,8 @@ from runtime.hosts.terms import SlotPhase, SlotStatus
 from runtime.io.control import ControlClient, ControlServer, Hello
 
 _DETAIL_CHARACTERS: Final = 1_000
-RELAUNCH_S: Final = 1.0  #: between launches that lose a place before any slot runs
-EMPTY_S: Final = 5.0  #: how long slots that were told to end have for it; then their stage is given up
+RELAUNCH_S: Final = 1.0  #: between launches of a pool that loses a member before any slot runs
+EMPTY_S: Final = 5.0  #: how long slots have to exit after `Shutdown`; then their pool is stopped
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ Ended = Callable[[str | None], None]
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """To a place: run a slot of this attempt."""
+    """To a pool member: run a slot of this attempt."""
 
     token: int
     secret: str
@@ -42,20 +42,20 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Vacant(msgspec.Struct, frozen=True, tag=True):
-    """From a place: the slot of attempt `token` is gone, with its connections and threads."""
+    """From a pool member: the slot of attempt `token` has exited, with its connections and threads."""
 
     token: int
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
-    """From a place: it ends by an error, and runs nothing any more."""
+    """From a pool member: it has failed and runs no further slots."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """What a place is told before anything else."""
+    """Address and credentials of the pool, passed to each member at its start."""
 
     token: Token
     secret: str
@@ -63,7 +63,7 @@ class Stand:
 
 
 def stand_ready(stand: Stand, index: int, run: Callable[[Assignment], None]) -> None:
-    """Blocks as long as the master wants this place: `run` returns when the slot of that attempt is gone."""
+    """Runs slots until the master closes the connection. `run` returns when the slot of that attempt has exited."""
     inbox: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
     hello = Hello(
         token=stand.token, secret=stand.secret, slot=index, pid=os.getpid(), host=socket.gethostname(), address=""
@@ -83,7 +83,7 @@ def stand_ready(stand: Stand, index: int, run: Callable[[Assignment], None]) -> 
 
 
 class Stage:
-    """The places of one launch, seen by the master. Any thread may call."""
+    """Master's view of the pool members of a single launch. Thread-safe."""
 
     def __init__(self, token: Token, places: int, host: str) -> None:
         self._places = places
@@ -105,12 +105,12 @@ class Stage:
 
     @property
     def stands(self) -> bool:
-        """Whether no place was lost."""
+        """Whether no member was lost."""
         return not self._broken and not self._over
 
     @property
     def lost_its_slots(self) -> bool:
-        """Whether the cluster took a place away before any slot ran: not a failure of the job."""
+        """Whether the cluster took a member away before any slot ran, which is no failure of the job."""
         return self._slots_lost and not self.stands
 
     @property
@@ -122,41 +122,38 @@ class Stage:
             return replace(self._status, missing=missing)
 
     def on_shortage(self, there: int, held_by: str) -> None:
-        """Called by the launcher: the cluster has fewer slots than places, or does not run them yet."""
+        """Called by the launcher: the cluster has fewer slots than the pool needs, or has not started the tasks yet."""
         with self._changed:
             self._status = SlotStatus(phase=SlotPhase.WAITING, wanted=self._places, there=there, held_by=held_by)
 
     def on_start(self) -> None:
-        """Called by the launcher: the processes of all places are being started."""
+        """Called by the launcher when the processes of all members are starting."""
         with self._changed:
             self._status = SlotStatus(phase=SlotPhase.STARTING, wanted=self._places, there=self._places)
 
     def assign(self, assignment: Assignment, ended: Ended) -> None:
-        """Every place, also one still to come, runs a slot of this attempt.
-
-        `ended` hears of each slot that ends, and of the end of the stage.
-        """
+        """Makes every present and future member run a slot of this attempt. `ended`: see `Launcher.launch`."""
         with self._changed:
             self._assignment, self._ended = assignment, ended
             self._vacant.clear()
-            stands, error = self.stands, self._error or "a place was gone before it was needed"
+            stands, error = self.stands, self._error or "a pool member was lost before it was needed"
             for place in self._there:
                 self._server.send(place, assignment)
         if not stands:
             ended(error)
 
     def is_empty(self, timeout_s: float) -> bool:
-        """Waits until every slot of the last assignment is gone. False: some is not, or a place was lost."""
+        """Waits until every slot of the last assignment has exited. False: a slot has not, or a member was lost."""
         with self._changed:
             self._changed.wait_for(lambda: not self.stands or len(self._vacant) == self._places, timeout_s)
             return self.stands and len(self._vacant) == self._places
 
     def dismiss(self) -> None:
-        """No place is wanted any more; each sees its connection end."""
+        """Closes the connections of all members, which makes them exit."""
         self._server.close()
 
     def over(self, error: str | None, *, slots_lost: bool = False) -> None:
-        """Called by the launcher: every place is gone. `slots_lost`: because the cluster lost what they ran in."""
+        """Called by the launcher once every member has exited. `slots_lost`: the cluster lost their executor."""
         with self._changed:
             self._over, self._error = True, error
             self._slots_lost = self._slots_lost or (slots_lost and self._assignment is None)
@@ -183,10 +180,10 @@ class Stage:
             self._vacant.add(place)
             ended = self._ended
             self._changed.notify_all()
-        ended(f"slot {place} has ended, or could not begin: its log tells")
+        ended(f"slot {place} has exited or could not start: see its log")
 
     def lost(self, place: int, reason: str) -> None:
-        """A place is gone without being told to go; whoever launched it may know of one that never said hello."""
+        """A member was lost unasked. Launchers call it as well, for a member that never connected."""
         with self._changed:
             self._slots_lost = self._slots_lost or (self._assignment is None and self.stands)
         self._lose(place, reason)
@@ -196,11 +193,11 @@ class Stage:
             self._broken = True
             ended = self._ended
             self._changed.notify_all()
-        ended(f"the place of slot {place} is gone: {reason}")
+        ended(f"the process of slot {place} is lost: {reason}")
 
 
 class StandingLauncher(ABC):
-    """Implements `terms.Launcher`. How places are started and ended is for those who extend it."""
+    """Base class that implements `terms.Launcher` with a pool. Subclasses start and end its members."""
 
     def __init__(self) -> None:
         self._stage: Stage | None = None
@@ -208,7 +205,7 @@ class StandingLauncher(ABC):
     @property
     @abstractmethod
     def usable(self) -> bool:
-        """False when this process can start no slots any more, and only a fresh one could."""
+        """False once this process can start no more slots and only a fresh process could."""
 
     @property
     def spans_hosts(self) -> bool:
@@ -222,15 +219,15 @@ class StandingLauncher(ABC):
     @property
     @abstractmethod
     def host(self) -> str:
-        """The address at which slots reach this process."""
+        """Address at which slots reach this process."""
 
     @abstractmethod
     def _start(self, stage: Stage, job: CompiledJob) -> None:
-        """Starts a place per slot, each of which calls `stand_ready`; at their end `stage.over`. Returns at once."""
+        """Starts a member per slot, which calls `stand_ready`, and `stage.over` after the last. Returns at once."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Returns when the places, which were dismissed, are gone or cannot be waited for."""
+        """Returns when the dismissed members have exited, or cannot be waited for."""
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
         if self._stage is not None and not self._stage.stands:
@@ -252,7 +249,7 @@ class StandingLauncher(ABC):
         self._standing(job, token).assign(Assignment(token, secret, master), ended)
 
     def _standing(self, job: CompiledJob, token: Token) -> Stage:
-        """The stage that there is, or a new one."""
+        """The current pool; launches a pool if there is none."""
         if self._stage is None:
             self._job = job
             self._stage = Stage(token, job.graph.parallelism, self.host)
@@ -261,7 +258,7 @@ class StandingLauncher(ABC):
 
     def rest(self) -> None:
         if self._stage is not None and not self._stage.is_empty(EMPTY_S):
-            log.warning("slots did not empty their places, which are given up")
+            log.warning("slots did not exit in time: their pool is stopped")
             self.stop()
 
     def stop(self) -> None:

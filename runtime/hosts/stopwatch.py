@@ -1,15 +1,15 @@
-"""How long something has been the case, seen at moments only. It reads no clock."""
+"""Total duration of a condition that is sampled from time to time. The caller passes the time."""
 
 
 class Stopwatch:
     """Times are monotonic milliseconds."""
 
     def __init__(self) -> None:
-        self.ms = 0.0  #: in all
+        self.ms = 0.0  #: total
         self._since: float | None = None
 
     def note(self, is_so: bool, now: float) -> None:
-        """What was so at the last moment counts as so until now."""
+        """The time since the previous call is attributed to the previous value."""
         if self._since is not None:
             self.ms += now - self._since
         self._since = now if is_so else None

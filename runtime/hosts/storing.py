@@ -1,6 +1,7 @@
-"""The background part of a snapshot: writes what was copied at a barrier, and tells the machine how that ended.
+"""Asynchronous part of a snapshot: writes the state captured at a barrier and reports the result to the machine.
 
-It runs off the slot's loop and owns nothing that the loop changes. It does not know what a state file is.
+Equivalent of Flink's `AsyncCheckpointRunnable`. It runs off the slot's loop and shares no mutable data with it. The
+`Capture` determines the format of state files.
 """
 
 from collections.abc import Callable
@@ -20,16 +21,14 @@ from runtime.ports import Clock, OperatorContext, SnapshotStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storing:
-    """One subtask's."""
-
     subtask: SubtaskId
     context: OperatorContext
     store: SnapshotStore
     clock: Clock
-    tidying: Callable[[Callable[[], None]], None]  #: run in no haste, off the loop
+    tidying: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
 
     def write(self, copied: Copied, log: Log) -> SnapshotStored | SnapshotFailed:
-        """Any failure costs this checkpoint only."""
+        """Stores captured state and feedback log. A failure fails this checkpoint only."""
         started = self.clock.monotonic_ms()
         barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
         folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.context.token)}/{place}"

@@ -1,7 +1,8 @@
-"""One live subtask: performs the effects of its machine on the operator, the state and the channels.
+"""Live subtask: applies the effects of its state machine to the operator, the state and the channels.
 
-It decides nothing about barriers; it owns the queues of its input channels, measures, and gives every exception of user
-code the operator's name. All of it runs on the slot's loop, except the writing of captured state.
+The machine (`Subtask`) makes every decision about barriers. The task owns the queues of the input channels, takes
+measurements, and wraps each exception of user code in an `OperatorFailure`. Everything runs on the slot's loop, except
+the writing of captured state.
 """
 
 from collections.abc import Callable, Iterable
@@ -74,12 +75,12 @@ from runtime.state.key_types import KeyTypes
 from runtime.state.store import SubtaskState
 
 WAITED: Final = "waited_for_slower_sources_ms"
-Background = Callable[[Callable[[], SubtaskEvent]], None]  #: run off the loop, deliver the event to the task on it
+Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
 
 
 @dataclass(kw_only=True)
 class Task:
-    """A machine with its operator. `operator` is None for one that was finished on restore."""
+    """Subtask machine with its operator. `operator` is None if the restored checkpoint marks it as finished."""
 
     machine: Subtask
     operator: Operator | None
@@ -88,19 +89,19 @@ class Task:
     outputs: Outputs
     clock: Clock
     store: SnapshotStore
-    report: Callable[[Any], None]  #: to the master
-    consumed: Callable[[ChannelId, int], None]  #: credits back to the sender
+    report: Callable[[Any], None]  #: sends a message to the master
+    consumed: Callable[[ChannelId, int], None]  #: returns credit to the sender
     background: Background
-    tidying: Callable[[Callable[[], None]], None]  #: run in no haste, off the loop
-    replays: Iterable[Records] = ()  #: the restored log of a loop
+    tidying: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
+    replays: Iterable[Records] = ()  #: restored feedback records of an iteration
     key_types: KeyTypes = field(default_factory=KeyTypes)
     records_in: int = 0
     busy_ms: float = 0.0
-    reading: Reading = field(default_factory=Reading)  #: of a source
-    held: bool = False  #: a source is not read at present: the master says so
+    reading: Reading = field(default_factory=Reading)  #: poll policy, used by sources only
+    held: bool = False  #: the master has paused this source: a sink's backlog is too large
     _aligning_since: float | None = None
     _pre_barrier_ms: float = 0.0
-    _step_since: float | None = None  #: when the step under way began, monotonic ms
+    _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
     _open: bool = False
     _closed: bool = False
 
@@ -121,7 +122,7 @@ class Task:
     def id(self) -> SubtaskId:
         return self.machine.spec.id
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     def open(self) -> None:
         if self.operator is not None:
@@ -135,7 +136,7 @@ class Task:
         self.handle(SubtaskStarted())
 
     def close(self) -> None:
-        """Frees the operator's resources, once, however the subtask ends."""
+        """Releases resources, however the subtask ends. The operator's `close` is called once."""
         self._logs.close()
         self.state.close()
         self._inbox.close()
@@ -150,7 +151,7 @@ class Task:
             self._inbox.push(channel, message)
 
     def told(self, event: SubtaskEvent) -> None:
-        """By the master: handled in the order in which it is said, a trigger perhaps later."""
+        """Handles an event of the master, in order of arrival. An active source may delay a trigger (`Placement`)."""
         self._let_go()
         keeps, now = self.reading.placement.keeps, self.clock.monotonic_ms()
         if not (isinstance(event, Triggered) and self._is_active and keeps(event.barrier, now)):
@@ -162,7 +163,7 @@ class Task:
 
     @property
     def barrier_in_ms(self) -> float | None:
-        """How soon a barrier that is kept must go; None when there is none."""
+        """Milliseconds until a delayed barrier must be injected; None if none is delayed."""
         return self.reading.placement.due_in(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------ steps
@@ -174,7 +175,7 @@ class Task:
 
     @property
     def _is_active(self) -> bool:
-        """Event time goes on without an idle one, so what it has to give would be late if it waited."""
+        """Whether the source may be polled and is not idle. A delay would make an idle source's rows late."""
         return self.machine.may_poll and not self.machine.idle
 
     @property
@@ -182,7 +183,7 @@ class Task:
         return self._is_active and self.reading.waits_for_slower(self.clock.monotonic_ms())
 
     def step(self) -> bool:
-        """Does a turn's work if it may. Returns whether it did."""
+        """Runs a step if the subtask is runnable. Returns whether any work was done."""
         started = self._step_since = self.clock.monotonic_ms()
         if self.reading.placement.due_in(started) == 0:
             self._let_go()
@@ -216,7 +217,7 @@ class Task:
             rows = 0 if batch is None else batch.num_rows
             self.reading.placement.advanced(watermark, rows, self.clock.monotonic_ms())
             self.handle(SourceAdvanced(watermark))
-            if batch is not None and self.barrier_in_ms == 0:  # at once: siblings see the barrier with the word
+            if batch is not None and self.barrier_in_ms == 0:  # siblings receive it with the watermark
                 self._let_go()
         return batch is not None or self._is_at_its_end(reader)
 
@@ -236,7 +237,7 @@ class Task:
         return True
 
     def _take_turn(self) -> bool:
-        """As much as a turn of all predecessors may bring, or it would pile up: a batch a channel, and all words."""
+        """Takes at most as many batches as there are inputs, and all control messages in between: no queue grows."""
         if self.machine.loop.replaying:
             return self._replay()
         did, batches = False, len(self.machine.spec.inputs)
@@ -262,14 +263,14 @@ class Task:
                 self.consumed(one, nbytes)
 
     def _may_handle(self, channel: ChannelId, message: Message) -> bool:
-        """What makes output waits for credit; barriers and the last words of a channel do not."""
+        """Whether to handle a message now. Messages that cause output wait for credit, unlike barriers and ends."""
         if not self.outputs.credits.runnable and isinstance(message, Records | Watermark | EndOfData | Probe):
             return False
         return bool(self._call("ready", self._restraint.may_take, channel, message))
 
     @property
     def timer_in_ms(self) -> int | None:
-        """How soon a processing timer fires; None when there is none, or when its output would have no credit."""
+        """Milliseconds until a processing timer may fire; None without a timer, or without credit for its output."""
         if self.operator is None or not self.machine.may_fire or not self.outputs.credits.runnable:
             return None
         if self.machine.loop.still and self._call("ready", self.operator.ready, True):
@@ -290,7 +291,7 @@ class Task:
     # ------------------------------------------------------------ effects
 
     def handle(self, event: SubtaskEvent) -> None:
-        """Gives the machine one event and performs what it answers, in order."""
+        """Passes an event to the machine and applies its effects in order."""
         for effect in self.machine.handle(event):
             self._perform(effect)
         if self.machine.aligning is None:
@@ -382,10 +383,10 @@ class Task:
     def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
-        except (Exception, SystemExit) as error:  # an author's `sys.exit` must not end the slot without a word
+        except (Exception, SystemExit) as error:  # an author's `sys.exit` must be reported
             raise OperatorFailure(self.id.operator, self.id.index, hook, error) from error
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ metrics
 
     def metrics(self) -> SubtaskMetrics:
         return SubtaskMetrics(
@@ -400,9 +401,9 @@ class Task:
         )
 
     def _busy_until_now(self) -> float:
-        """Includes the step under way, which may last for minutes. Called by the heartbeat's thread.
+        """Busy time including the current step, which may last for minutes. Called by the heartbeat's thread.
 
-        The total is read first: if the step ends in between, its time is missing once and never counted twice.
+        The total is read first: if the step ends in between, its time is missing once but never counted twice.
         """
         total, since = self.busy_ms, self._step_since
         return total if since is None else total + self.clock.monotonic_ms() - since

@@ -1,4 +1,4 @@
-"""What an attempt is told, what starts its slots, and how it can end: words shared by job master and attempt."""
+"""Interface between job master and attempt: configuration, launcher of slots, and outcomes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ from runtime.hosts.shared_folders import Marker
 
 
 class SlotPhase(StrEnum):
-    """How far a launcher has come with the slots that it was asked for."""
+    """Progress of a launcher with the requested slots."""
 
-    OPENING = "opening"  #: the connection to the cluster is being made
+    OPENING = "opening"  #: connecting to the cluster
     WAITING = "waiting"  #: the cluster has fewer slots than the job needs
-    STARTING = "starting"  #: the slots' processes are being started
-    READY = "ready"  #: every process stands, or cannot be started: `launch` reports the error
+    STARTING = "starting"  #: the slots' processes are starting
+    READY = "ready"  #: every process runs, or failed to start: `launch` reports the error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStatus:
-    """`held_by` names who holds the cluster's other slots or why they are missing; "" where it is not known."""
+    """`held_by`: holders of the cluster's other slots, or the cause of the shortage; "" if unknown."""
 
     phase: SlotPhase
     wanted: int = 0
@@ -43,41 +43,41 @@ class Launcher(Protocol):
 
     @property
     def usable(self) -> bool:
-        """False when this process can start no slots any more, and only a fresh one could."""
+        """False once this process can start no more slots and only a fresh process could."""
 
     @property
     def spans_hosts(self) -> bool:
-        """Whether slots may run on other hosts than this process, which may have other folders."""
+        """Whether slots may run on other hosts than this process, where folders may differ."""
 
     @property
     def ui_address(self) -> str:
-        """Where a page shows what the slots run in; "" where there is none, or not yet."""
+        """URL of the cluster's page about the slots; "" if there is none, or not yet."""
 
     def prepare(self, job: CompiledJob, token: Token) -> None:
-        """Begins to start what slots of this attempt will run in, unless it rests; returns at once.
+        """Begins to start the processes for slots of this attempt, unless idle processes exist. Returns at once.
 
-        To start processes takes seconds, which need not be waited for where something else is waited for anyway.
+        Start-up takes seconds, which overlap with other preparations of the attempt.
         """
 
     def status(self) -> SlotStatus:
-        """How far the slots of the last `prepare` have come. Never blocks for long; asked several times a second."""
+        """Progress of the last `prepare`. Never blocks for long; polled several times a second."""
 
     def launch(
         self, job: CompiledJob, token: Token, secret: str, master: str, ended: Callable[[str | None], None]
     ) -> None:
-        """Starts `job.graph.parallelism` slots, where those of the last launch ran if they rest; returns at once.
+        """Starts `job.graph.parallelism` slots, in idle processes of the last launch if there are any. Returns at once.
 
-        `ended` hears that a slot has ended, told to or not, or that what they run in is gone, and why.
+        `ended` is called with a reason when a slot exits, asked to or not, and when its process is lost.
         """
 
     def rest(self) -> None:
-        """Keeps what the slots of the last launch ran in, which were told to end, for the next launch.
+        """Keeps the processes of the last launch, whose slots were shut down, for the next launch.
 
-        Where they do not within seconds, it is as `stop`.
+        If the slots do not exit within seconds, it acts as `stop`.
         """
 
     def stop(self) -> None:
-        """Ends whatever slots run in, however they are. Returns when it is gone or cannot be waited for."""
+        """Ends all slot processes, in any condition. Returns when they are gone or cannot be waited for."""
 
 
 class OutcomeKind(StrEnum):
@@ -86,12 +86,12 @@ class OutcomeKind(StrEnum):
     CANCELED = "canceled"
     RELEASED = "released"
     SUPERSEDED = "superseded"
-    BROKEN = "broken"  #: this process can start no slots any more
+    BROKEN = "broken"  #: this process can start no more slots
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt came to its end. `final`: trying again cannot help."""
+    """Result of an attempt. `final`: a retry cannot help."""
 
     kind: OutcomeKind
     detail: str = ""
@@ -99,19 +99,19 @@ class Outcome:
     final: bool = False
     story: tuple[str, ...] = ()
     savepoint: Manifest | None = None  #: of a completed stop or drain
-    progressed: bool = False  #: a checkpoint was completed
-    ran_ms: int = 0  #: since every subtask ran
-    damaged: str = ""  #: a file of the checkpoint that was to be restored is missing or altered
-    error: str = ""  #: of a programming error: equal for the same code at the same record
-    outage: bool = False  #: storage or a service is away: it is waited for, and no restart is counted
-    code: str = ""  #: a stable word for why it failed, where there is one
-    intact: bool = False  #: no slot was lost or hangs, as far as is known
+    progressed: bool = False  #: completed a checkpoint
+    ran_ms: int = 0  #: since all subtasks were running
+    damaged: str = ""  #: file of the checkpoint to restore that is missing or altered
+    error: str = ""  #: fingerprint of a programming error: equal for the same code at the same record
+    outage: bool = False  #: storage or a service is unavailable: waited out, and no restart is counted
+    code: str = ""  #: stable failure code; may be empty
+    intact: bool = False  #: no slot is known to be lost or to hang
 
 
 def failed_by(said: Failed) -> Outcome:
-    """The outcome of an attempt in which a slot reported its own failure: it is there, and so are the others.
+    """Outcome of an attempt in which a slot reported its own failure; all slots are still connected.
 
-    A process that has exceeded its memory is replaced: an allocator does not give everything back.
+    A process that exceeded its memory bound is replaced: an allocator does not return all of its memory.
     """
     return Outcome(
         OutcomeKind.FAILED,
@@ -139,7 +139,7 @@ class AttemptConfig:
     slot_start_timeout_ms: int
     restored: Mapping[SubtaskId, Restored]
     restarts: int
-    facts: Mapping[str, Any] = field(default_factory=dict)  #: of the run, for each live report; they may change
-    markers: Sequence[Marker] = ()  #: left for slots on other hosts, removed once every slot is deployed
-    first: bool = False  #: the run has not run yet
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: entries for each live report; they may change
+    markers: Sequence[Marker] = ()  #: for slots on other hosts; removed once every slot is deployed
+    first: bool = False  #: first start of the run
     slot_memory_bytes: int | None = None  #: bound on the resident memory of each slot's process

@@ -1,7 +1,7 @@
-"""Epochs of an `EpochStage` that nobody would deliver: of a sink that the lineage had, and the job of this run lacks.
+"""Check for undelivered epochs of an `EpochStage` that the job of this run lacks.
 
-They are committed, so no checkpoint names them, and the mapping of operators knows nothing of them. After the restore
-no operator would need their folder, and it would be removed.
+Committed epochs are named by no checkpoint, so the mapping of operators does not cover them. After the restore no
+operator would need their folder, and it would be removed.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from runtime.ports import Sink
 
 
 def check_delivered(streams: Path, sinks: Mapping[OperatorId, Sink]) -> None:
-    """`streams`: the folder of the lineage, with one for each operator; `sinks`: those of the job, by uid.
+    """Rejects a job that would drop undelivered epochs. `streams`: folder of the lineage; `sinks`: the job's, by uid.
 
     Raises:
-        JobRejected: a sink that the job lacks, or that is no `EpochStage` any more, has epochs to deliver.
+        JobRejected: epochs are undelivered, and their sink is missing from the job or is no `EpochStage` any more.
     """
     delivering = {safe(uid) for uid, sink in sinks.items() if isinstance(sink, EpochStage)}
     for folder in sorted(streams.iterdir()) if streams.is_dir() else ():

@@ -1,8 +1,8 @@
-"""One slot: a single cooperative loop that runs at most one subtask of each operator.
+"""Slot: a cooperative loop that runs at most one subtask of each operator.
 
-It reads its mail (messages, credits, commands, finished snapshots), then lets every runnable subtask do one step,
-downstream first. Nothing on the loop ever waits for credit; a subtask without credit is simply not runnable. Threads
-exist only at the edge: the exchange, the control connection, the heartbeat, the snapshot writer.
+An iteration handles the mailbox (messages, credits, commands, stored snapshots), then gives each runnable subtask a
+step, downstream first; compare Flink's mailbox threading model. The loop never blocks for credit: a subtask without
+credit is not runnable. Threads exist only at the edges, for network, heartbeat and state files.
 """
 
 import errno
@@ -71,10 +71,10 @@ from runtime.state.key_types import KeyTypes
 from runtime.state.store import SubtaskState
 
 HEARTBEAT_S: Final = 0.5
-IDLE_POLL_S: Final = 0.01  #: how soon an idle source is asked again
+IDLE_POLL_S: Final = 0.01  #: between polls of a source that has no rows
 IDLE_S: Final = 0.5
-MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure: an error may quote a whole record
-FAREWELL_S: Final = 5.0  #: how long a failed slot waits to be told to go
+MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure's text: an error may quote a whole record
+FAREWELL_S: Final = 5.0  #: how long a failed slot waits for `Shutdown`
 
 log = structlog.get_logger()
 
@@ -84,7 +84,7 @@ ExchangeFactory = Callable[[int, Token, str, ExchangeListener], Exchange]
 
 @dataclass(frozen=True, kw_only=True)
 class SlotConfig:
-    """What a slot is told before it can be told more. `master` is the control address."""
+    """Everything that a slot needs to connect to its master. `master` is the control address."""
 
     index: int
     token: Token
@@ -95,7 +95,7 @@ class SlotConfig:
 
 
 def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]) -> None:
-    """The whole life of a slot, in a process that outlives it."""
+    """Runs a slot from its connection to its shutdown. The process may run further slots afterwards."""
     try:
         slot = Slot(config, exchange, open_store)
     except EnvironmentFailure as error:  # the attempt ended before its slot began
@@ -105,15 +105,15 @@ def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable
 
 
 class _Lost(Exception):
-    """The master or a peer is gone: this attempt is over for the slot."""
+    """The master or a peer is lost: the attempt is over for this slot."""
 
 
 class _Reported(Exception):
-    """The slot has failed, and another thread has told the master."""
+    """The slot has failed, and another thread has reported the failure to the master."""
 
 
 class Slot:
-    """Runs until it is told to shut down, or fails. Implements `ExchangeListener`."""
+    """Runs until a `Shutdown` or a failure. Implements `ExchangeListener`."""
 
     def __init__(
         self, config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]
@@ -130,8 +130,8 @@ class Slot:
         self._tidier = ThreadPoolExecutor(1, thread_name_prefix="tidying")
         self._relief = Relief()
         self._beating = threading.Event()
-        self._dismissed = threading.Event()  #: the master wants nothing more, or is gone
-        self._memory_bytes: int | None = None  #: bound on the memory of the process
+        self._dismissed = threading.Event()  #: the master has sent `Shutdown`, or is lost
+        self._memory_bytes: int | None = None  #: bound on the resident memory of the process
         self._memory_watch: MemoryWatch | None = None
         self._exchange = exchange(config.index, config.token, config.secret, self)
         hello = Hello(
@@ -155,7 +155,7 @@ class Slot:
     # ------------------------------------------------------------ the loop
 
     def run(self) -> None:
-        """Blocks until the attempt is over for this slot. Never raises for a failure of the job: the master is told."""
+        """Blocks until the attempt is over for this slot. Reports failures of the job to the master and raises none."""
         heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         heart.start()
         try:
@@ -192,7 +192,7 @@ class Slot:
             return
 
     def _wait_for_shutdown(self) -> None:
-        """A failed slot stays until the master has heard it. Its mail is not read: no trigger, no commit."""
+        """Keeps a failed slot connected until the master has its report. Mail is not handled: no trigger, no commit."""
         self._dismissed.wait(FAREWELL_S)
 
     def _close(self) -> None:
@@ -275,7 +275,7 @@ class Slot:
         self._control.send(Deployed())
 
     def _bound_memory(self, memory_bytes: int | None) -> None:
-        """From before state is restored: it may be too large already."""
+        """Sets the bound before state is restored, since restored state may already exceed it."""
         self._memory_bytes = memory_bytes
         if memory_bytes is None:
             return
@@ -285,12 +285,17 @@ class Slot:
         self._memory_watch.start()
 
     def _on_memory_exceeded(self, bound_bytes: int, used_bytes: int) -> None:
-        """On the watch's thread: a step that takes memory may not come to its end."""
+        """Runs on the watch's thread, since a step that allocates memory may not come to its end."""
         self._tell_failure(exceeded(self._config.index, used_bytes, bound_bytes))
         self._mail.put(_stop_reported)
 
     def _check_folders(self, deploy: Deploy) -> None:
-        """Raises JobRejected at the first start of a run; later EnvironmentFailure: the mount may come back."""
+        """Compares this host's folders with the master's.
+
+        Raises:
+            JobRejected: a folder differs, at the first start of the run.
+            EnvironmentFailure: a folder differs at a later start; the mount may come back.
+        """
         folder = unshared(deploy.markers)
         if folder is None:
             return
@@ -300,7 +305,7 @@ class Slot:
         )
         if deploy.first:
             raise JobRejected("folder-not-shared", folder, detail)
-        raise EnvironmentFailure(f"{folder}: {detail}") from OSError(errno.ENODEV, "not mounted")  # it is waited for
+        raise EnvironmentFailure(f"{folder}: {detail}") from OSError(errno.ENODEV, "not mounted")  # an outage
 
     def _make(self, restored: Restored, mode: CheckpointMode, store: SnapshotStore) -> Task:
         job, subtask = self._config.job, restored.subtask
@@ -312,7 +317,7 @@ class Slot:
             parallelism=operator.parallelism,
             max_parallelism=job.graph.max_parallelism,
             token=self._config.token,
-            state=None,  # type: ignore[arg-type]  # the next lines: state needs the context's key groups
+            state=None,  # set below: state needs the context's key groups
             now_ms=self._clock.now_ms,
             wake=lambda: self._mail.put(_look_again),
             restored=bool(restored.snapshots),
@@ -388,7 +393,7 @@ class Slot:
     # ------------------------------------------------------------ to the master
 
     def _report(self, message: ToMaster) -> None:
-        if isinstance(message, Ended):  # it may be the last that the master hears of this slot
+        if isinstance(message, Ended):  # may be the last message of this slot
             self._tell_metrics()
         self._control.send(message)
 
@@ -410,7 +415,7 @@ class Slot:
             self._mail.put(self._relief.look)
 
     def _is_at_an_end(self, operator: str) -> bool:
-        """Whether it is a source or a sink."""
+        """Whether the operator is a source or a sink."""
         return operator in self._config.job.sources or operator in self._config.job.sinks
 
     def _tell_failure(self, error: Exception) -> None:
@@ -435,7 +440,7 @@ class Slot:
                 outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
             )
         )
-        # Last, since the master waits for the report; without texts, in which only the master knows the secrets.
+        # Last, since the master waits for the report. No texts: only the master can redact secrets in them.
         log.error("slot failed", slot=self._config.index, operator=operator, error=type(_cause(error)).__name__)
 
 
@@ -449,16 +454,16 @@ def _stop_reported() -> None:
 
 
 def _look_again() -> None:
-    """Mail that only ends the wait: the loop asks every task anew."""
+    """Mail that only wakes the loop, which then checks every task."""
 
 
 def _sendable(text: str) -> str:
-    """Exceptions quote what they met, names of files that are no text among it; what cannot be encoded is shown."""
+    """Escapes characters that cannot be encoded, such as undecodable bytes of a file name that an exception quotes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _is_final(error: BaseException) -> bool:
-    """Whether trying again cannot help: that is for the cause to say, whichever operator met it."""
+    """Whether a retry cannot help. The cause decides, whichever operator raised it."""
     return isinstance(_cause(error), DataRejected | JobRejected)
 
 

@@ -1,1 +1,1 @@
-"""Ports made real, one technology per module, and the in-memory twin of every port."""
+"""Implementations of the ports, one technology per module, and an in-memory counterpart of each."""

@@ -1,4 +1,4 @@
-"""The only module of the runtime that tells the time. Its twin, `ManualClock`, is in `runtime.io.memory`."""
+"""The only module of the runtime that reads the time. `ManualClock` in `runtime.io.memory` is its counterpart."""
 
 import time
 
@@ -14,14 +14,14 @@ class SystemClock:
 
 
 class Deadline:
-    """A moment in the future, for waits that are made of several."""
+    """Deadline that is shared by several waits."""
 
     def __init__(self, timeout_s: float) -> None:
         self._at = time.monotonic() + timeout_s
 
     @property
     def remaining_s(self) -> float:
-        """Never negative, so that it can be given to a join."""
+        """Never negative, so that it is a valid timeout of a join."""
         return max(0.0, self._at - time.monotonic())
 
     @property

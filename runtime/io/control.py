@@ -1,10 +1,10 @@
-"""The control connection between the master of an attempt and each of its slots: framed messages over TCP.
+"""Control connection between the master of an attempt and each of its slots: framed messages over TCP.
 
-The first frame of a slot is its `Hello`, the first of the master the `Answer`; from then on the messages are the
-caller's own, any union of tagged `msgspec.Struct`s. A connection that closes, however it does, is told to the other
-side at once, once, and after every message that came before.
+The first frame of a slot is its `Hello`, the first frame of the master the `Answer`. The caller defines all further
+messages: any union of tagged `msgspec.Struct`s. The end of a connection, for any reason, is reported to the peer at
+once, exactly once, and after every earlier message.
 
-It does not know what the messages mean, and measures no heartbeats: a peer that hangs keeps its connection.
+Heartbeats are the caller's concern: a peer that hangs keeps its connection.
 """
 
 import socket
@@ -19,12 +19,12 @@ from runtime.io.link import Link, LinkEnded, close_all, connect, encode_frame
 from runtime.io.lobby import Lobby
 from runtime.io.wire import refusal
 
-MAX_HELLO_BYTES: Final = 64 * 1024  #: for those who have not shown a secret yet
+MAX_HELLO_BYTES: Final = 64 * 1024  #: limit until the peer has shown the secret
 HELLO_TIMEOUT_S: Final = 5.0
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a slot is. The master's callback sees it without the secret."""
+    """Identity of a slot. The master's callback receives it without the secret."""
 
     token: int
     secret: str
@@ -32,12 +32,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str
     address: str  #: of the slot's exchange
-    executor: str = ""  #: as the cluster numbers it; "" where nobody does
-    log: str = ""  #: where its stderr goes, on its host; "" where that is no file
+    executor: str = ""  #: the cluster's id of the executor; "" without a cluster
+    log: str = ""  #: file on its host that receives its stderr; "" if there is none
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the master says to a hello. A reason means no."""
+    """Answer of the master to a `Hello`. `refused` is the reason of a refusal."""
 
     refused: str | None = None
 
@@ -48,10 +48,10 @@ OnLost = Callable[[int, str], None]
 
 
 class ControlServer:
-    """The master's end. Callbacks come from its threads, for one slot always from the same one.
+    """Master's end. Callbacks run on its threads, for a given slot always on the same thread.
 
-    For each slot: `on_hello` once, then `on_message` in order, then `on_lost` once (not after `close`). A slot number
-    is good for one connection: whoever loses it cannot come back within the attempt.
+    Per slot: `on_hello` once, then `on_message` in order, then `on_lost` once (not after `close`). A slot number is
+    valid for a single connection: a slot that loses it cannot reconnect within the attempt.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ControlServer:
         on_lost: OnLost,
         host: str = "127.0.0.1",
     ) -> None:
-        """`incoming` is the type (a union of tagged structs) of what slots say."""
+        """`incoming` is the type (a union of tagged structs) of the slots' messages."""
         self._gate = Gate(token, secret)
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._on_hello, self._on_message, self._on_lost = on_hello, on_message, on_lost
@@ -78,23 +78,23 @@ class ControlServer:
         self._lobby = Lobby(listener, self._on_first_frame, max_frame_bytes=MAX_HELLO_BYTES, patience_s=HELLO_TIMEOUT_S)
 
     def send(self, slot: int, message: Any) -> None:
-        """Never waits. What is sent to a slot that is gone, goes nowhere: `on_lost` tells."""
+        """Never blocks. Messages to a lost slot are dropped; `on_lost` reports the loss."""
         frame = encode_frame(message)
         link = self._links.get(slot)
         if link is not None:
             link.send(frame)
 
     def close(self) -> None:
-        """Deliver what is queued, as far as the slots read it, and end every connection."""
+        """Sends queued messages, as far as the slots read them, and ends every connection."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
-        self._lobby.close()  # which hands on nobody from here on
+        self._lobby.close()  # admits no further slots
         close_all(dict(self._threads))
 
     def _on_first_frame(self, connection: socket.socket, frame: bytes) -> bytes | None:
-        """Lets a slot in. Anybody else is told why not, and has cost no thread."""
+        """Admits a slot. Any other peer gets the reason of the refusal, and has cost no thread."""
         try:
             hello = msgspec.msgpack.decode(frame, type=Hello)
             refused = self._gate.admit(hello)
@@ -135,7 +135,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """A slot's end. What happens after the connection is made, a refusal too, is told by the callbacks."""
+    """Slot's end. Callbacks report everything after the TCP connect, including a refusal."""
 
     def __init__(
         self,
@@ -146,10 +146,10 @@ class ControlClient:
         on_message: Callable[[Any], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """Connect and say hello. `incoming` is the type (a union of tagged structs) of what the master says.
+        """Connects and sends the hello. `incoming` is the type (a union of tagged structs) of the master's messages.
 
         Raises:
-            EnvironmentFailure: nobody answers at `address`.
+            EnvironmentFailure: `address` does not answer.
         """
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._on_message, self._on_lost = on_message, on_lost
@@ -160,11 +160,11 @@ class ControlClient:
         self._thread.start()
 
     def send(self, message: Any) -> None:
-        """Never waits. What is sent after the connection was lost goes nowhere: `on_lost` tells."""
+        """Never blocks. Messages after the loss of the connection are dropped; `on_lost` reports the loss."""
         self._link.send(encode_frame(message))
 
     def close(self) -> None:
-        """Deliver what is queued, as far as the master reads it, and end the connection. `on_lost` stays silent."""
+        """Sends queued messages, as far as the master reads them, and ends the connection without `on_lost`."""
         self._closing = True
         close_all({self._thread: self._link})
 
@@ -188,7 +188,7 @@ class ControlClient:
 
 
 class Gate:
-    """Which slots may connect to the master of an attempt: each one once, with the attempt's token and secret."""
+    """Admits slots to the master of an attempt: each slot once, with the attempt's token and secret."""
 
     def __init__(self, token: Token, secret: str) -> None:
         self._token = token
@@ -197,7 +197,7 @@ class Gate:
         self._admitted: set[int] = set()
 
     def admit(self, hello: Hello) -> str | None:
-        """Why this slot may not come in; None if it may."""
+        """Reason to refuse the slot; None if it is admitted."""
         reason = refusal(self._token, self._secret, hello.token, hello.secret)
         if reason is not None:
             return reason

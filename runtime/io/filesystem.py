@@ -1,7 +1,7 @@
-"""`SnapshotStore` on a local path (or one that every host mounts).
+"""`SnapshotStore` on a local path, or on a path that every host mounts.
 
-A file is written under a hidden temporary name, made durable, renamed into place, and its folder made durable: so it is
-there wholly or not at all, after a crash too.
+A file is written under a hidden temporary name, made durable and renamed into place; then its folder is made durable.
+So a file is complete or absent, even after a crash.
 """
 
 from __future__ import annotations  # `list` is also a method here
@@ -21,7 +21,7 @@ class FileStore:
     """Implements `ports.SnapshotStore`.
 
     Args:
-        root: the job's storage root; made when the first file comes.
+        root: storage root of the job; created with the first file.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -75,7 +75,7 @@ class FileStore:
         return sorted(path for path in self._paths() if _is_temporary(path))
 
     def _paths(self, inside: str = "") -> Iterator[str]:
-        for folder, _, names in os.walk(self._root / inside):  # it minds no folder that goes away under it
+        for folder, _, names in os.walk(self._root / inside):  # tolerates folders that vanish meanwhile
             below = Path(folder).relative_to(self._root)
             yield from ((below / name).as_posix() for name in names)
 
@@ -111,9 +111,9 @@ class FileStore:
             _sync_folder(folder.parent)
 
     def _make_folder(self, folder: Path) -> Sequence[Path]:
-        """Makes `folder`; returns those that were not there, whose parents must be made durable."""
+        """Creates `folder`. Returns the folders that were missing, whose parents must be made durable."""
         missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # state is nobody else's to read
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # no other user may read state
         folder.mkdir(parents=True, exist_ok=True)
         return missing
 

@@ -1,17 +1,17 @@
-"""Channels over Arrow Flight: one DoExchange stream, on a connection of its own, per channel between two slots.
+"""Channels over Arrow Flight: a DoExchange stream, on a connection of its own, per channel between two slots.
 
-A slot holds at most one subtask of each operator, so a channel is what one edge needs between two slots: it has one
-schema, and a neighbour that waits for credit cannot hold it up. Records, and the control messages between them, go one
-way; credits come back on the same exchange. Nothing here decides about flow control: it only carries what is granted.
+A slot holds at most one subtask of each operator, so a channel serves a single edge between two slots. It has a single
+schema, and another channel that waits for credit cannot block it. Records and control messages flow in one direction;
+credits return on the same exchange. Flow control is decided elsewhere: this module transports credits.
 
 Traps of Flight that shape this module:
 - gRPC does not survive a fork: import this module only in the process that uses it.
-- A sender that dies ends the stream like one that has finished; only `EndOfPartition` tells the two apart.
-- `shutdown` waits for open streams for ever, and a server cannot cancel one: their sockets are shut down under it.
+- A stream ends alike when its sender dies and when it finishes; only `EndOfPartition` marks a proper end.
+- `shutdown` waits for open streams for ever, and a server cannot cancel them: their sockets are shut down.
 - A writer must not be used once its handler has returned: the thread that writes credits ends first.
-- A reader that meets the end of its stream ends the writing side too, and doing both at once aborts the process: a
+- A reader that reaches the end of its stream ends the writing side too. Doing both at once aborts the process: a
   sender never calls `done_writing`.
-- Columns arrive wherever gRPC's buffer puts them, seldom on a multiple of eight, where numpy is slow: they are copied.
+- Columns in gRPC's buffer are seldom aligned to eight bytes, and numpy is slow on unaligned data: they are copied.
 """
 
 import contextlib
@@ -33,27 +33,27 @@ from runtime.io.sockets import sever, socket_address
 from runtime.io.wire import Arrival, Losses, Numbering, Opening, decode, encode, refusal
 from runtime.ports import ExchangeListener
 
-FLUSH_TIMEOUT_S: Final = 1.0  #: how long `close` lets channels that have ended deliver the rest
+FLUSH_TIMEOUT_S: Final = 1.0  #: how long `close` lets ended channels deliver queued messages
 CLOSE_TIMEOUT_S: Final = 1.9  #: how long `close` may take altogether
 _SEVER_INTERVAL_S: Final = 0.02
 _CREDIT: Final = struct.Struct("<Q")  #: bytes consumed
-_OPTIONS: Final = [("grpc.enable_http_proxy", 0)]  # slots speak to each other directly, whatever http_proxy says
-_BREAKS: Final = (fl.FlightError, OSError)  #: what reading and writing raise when a stream ends badly
+_OPTIONS: Final = [("grpc.enable_http_proxy", 0)]  # slots connect directly, whatever http_proxy is set to
+_BREAKS: Final = (fl.FlightError, OSError)  #: raised by reads and writes of a broken stream
 _DISCONNECTS: Final = (fl.FlightUnavailableError, fl.FlightCancelledError)
 _UNSENDABLE: Final = (pa.ArrowException, ValueError, TypeError)
 
 
 class FlightExchange:
-    """The channels of one slot; implements `ports.Exchange`. It listens from its construction on.
+    """Channels of a slot; implements `ports.Exchange`. It listens from its construction on.
 
-    Credit for a channel that is not open yet is kept for it; credit for one that has ended is dropped. `close` must not
+    Credit for a channel that is not open yet is kept; credit for a channel that has ended is dropped. `close` must not
     be called from the listener.
     """
 
     def __init__(
         self, slot: int, token: Token, secret: str, listener: ExchangeListener, host: str = "127.0.0.1"
     ) -> None:
-        self.repeats = 0  #: messages that came again and were dropped
+        self.repeats = 0  #: duplicate messages, which were dropped
         self._slot = slot
         self._token = token
         self._secret = secret
@@ -83,7 +83,7 @@ class FlightExchange:
         self._receiver(channel).grant(nbytes)
 
     def close(self) -> None:
-        """End every channel. Those whose `EndOfPartition` was sent may deliver it first; the rest are cut off."""
+        """Ends every channel. A channel with a queued `EndOfPartition` may deliver it first; all others are cut off."""
         with self._lock:
             if self._closing:
                 return
@@ -125,7 +125,7 @@ class FlightExchange:
             return self._receivers.setdefault(channel, _Receiver(channel))
 
     def _admit(self, command: bytes) -> "_Receiver":
-        """Let the attempt's own senders in. Raises what anybody else is told."""
+        """Authenticates the sender of a stream. The raised error is the refusal that a peer receives."""
         try:
             opening = msgspec.msgpack.decode(command, type=Opening)
         except msgspec.DecodeError as error:
@@ -139,7 +139,7 @@ class FlightExchange:
         return receiver
 
     def _serve(self, command: bytes, reader: Any, writer: Any) -> None:
-        """One stream until its end, on a thread of the server. Raising tells the sender why."""
+        """Serves a stream until its end, on a thread of the server. The sender receives the raised error."""
         receiver = self._admit(command)
         reason = "the listener failed"
         with receiver.returning_credits(writer):
@@ -152,7 +152,7 @@ class FlightExchange:
             raise fl.FlightServerError(reason)
 
     def _receive(self, receiver: "_Receiver", reader: Any) -> str:
-        """Hand on what arrives. Returns why the channel is lost, or nothing after its proper end."""
+        """Delivers messages to the listener. Returns why the channel is lost, or "" after `EndOfPartition`."""
         for number, message in receiver.messages(reader):
             arrival = receiver.numbering.accept(number)
             if arrival is Arrival.GAP:
@@ -167,7 +167,7 @@ class FlightExchange:
 
 
 class _Server(fl.FlightServerBase):  # type: ignore[misc]
-    """Passes every exchange on; everything else that Flight offers stays refused."""
+    """Forwards every exchange; all other Flight calls stay refused."""
 
     def __init__(self, location: str, serve: Callable[[bytes, Any, Any], None]) -> None:
         super().__init__(location)
@@ -178,7 +178,7 @@ class _Server(fl.FlightServerBase):  # type: ignore[misc]
 
 
 class _Receiver:
-    """A channel for which this slot is the receiver, and the thread that returns its credits."""
+    """Receiving end of a channel, and the thread that returns its credits."""
 
     def __init__(self, channel: ChannelId) -> None:
         self.channel = channel
@@ -189,7 +189,7 @@ class _Receiver:
         self._claim = threading.Lock()
 
     def claim(self) -> bool:
-        """True for the first stream that carries this channel. A sender never opens a second one."""
+        """True for the first stream of this channel. A sender never opens a second stream."""
         return self._claim.acquire(blocking=False)
 
     def grant(self, nbytes: int) -> None:
@@ -197,7 +197,7 @@ class _Receiver:
             self._credits.put(nbytes)
 
     def messages(self, reader: Any) -> Iterator[tuple[int, Message]]:
-        """What comes, until the stream ends or breaks."""
+        """Messages with their numbers, until the stream ends or breaks."""
         try:
             for chunk in reader:
                 metadata = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
@@ -219,8 +219,8 @@ class _Receiver:
             thread.join()
 
     def _return_credits(self, writer: Any) -> None:
-        """Grants that pile up travel as one."""
-        with contextlib.suppress(*_BREAKS):  # whoever reads the same stream sees the break, and tells
+        """Queued grants are combined into a single message."""
+        with contextlib.suppress(*_BREAKS):  # the thread that reads the stream reports the break
             while (nbytes := self._credits.get()) is not None:
                 while not self._credits.empty():
                     more = self._credits.get()
@@ -231,13 +231,13 @@ class _Receiver:
 
 
 class _Sender:
-    """A channel for which this slot is the sender: a queue, a thread that empties it, a thread that hears credits.
+    """Sending end of a channel: a queue, a thread that writes its messages, and a thread that reads credits.
 
-    The queue has no bound of its own: the caller sends records only for credit that it has.
+    The queue is unbounded: the caller sends records only for credit that it has.
     """
 
     def __init__(self, opening: Opening, address: str, listener: ExchangeListener, losses: Losses) -> None:
-        self.ended = False  #: EndOfPartition was handed in
+        self.ended = False  #: EndOfPartition was queued
         self._channel = opening.channel
         self._descriptor = fl.FlightDescriptor.for_command(msgspec.msgpack.encode(opening))
         self._address = address
@@ -262,14 +262,14 @@ class _Sender:
         self._thread.join(timeout_s)
 
     def cancel(self) -> None:
-        """Cut the stream. Safe at any moment, from any thread."""
+        """Cuts the stream. Safe at any moment, from any thread."""
         self._over = True
         self._queue.put(None)
         if self._reader is not None:
             self._reader.cancel()
 
     def join(self, deadline: Deadline) -> None:
-        """Wait for the threads after `cancel`. A connection attempt that hangs is cut off too."""
+        """Waits for the threads after `cancel`. A connection attempt that hangs is cut off too."""
         target = socket_address(self._address)
         while self._thread.is_alive() and not deadline.passed:
             if self._reader is None:
@@ -304,7 +304,7 @@ class _Sender:
                 writer.close()
 
     def _write_all(self, writer: Any) -> None:
-        """Write until the channel ends or breaks. Whoever hears credits is given the reason of a break, and tells."""
+        """Writes until the channel ends or breaks. The thread that reads credits reports the reason of a break."""
         number = 0
         with contextlib.suppress(*_BREAKS):
             while (message := self._queue.get()) is not None:
@@ -336,10 +336,10 @@ class _Sender:
             if reason:
                 self._losses.report(self._channel, reason)
             self._over = True
-            self._queue.put(None)  # nobody needs the writing thread any more
+            self._queue.put(None)  # ends the writing thread
 
     def _hear_all(self) -> str:
-        """Why the channel is lost, or nothing. Once the end is written, a connection that closes loses nothing."""
+        """Reads credits. Returns why the channel is lost, or "". After `EndOfPartition` a disconnect is no loss."""
         try:
             for chunk in self._reader:
                 self._listener.credited(self._channel, _CREDIT.unpack(chunk.app_metadata)[0])

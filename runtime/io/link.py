@@ -1,7 +1,7 @@
-"""One TCP connection that carries frames: four bytes of length, then a msgpack value.
+"""TCP connection that carries frames: a length of four bytes (big-endian), then a msgpack value.
 
-Sending never waits, a thread of its own writes. Reading is its owner's, on the owner's thread. It does not know what
-the frames mean, nor who is at the other side.
+Sending never blocks, since a thread of the connection writes. The owner reads, on its own thread. Identity of the peer
+and meaning of the frames are the owner's concern.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from runtime.io.clock import Deadline
 
 CLOSED: Final = "the other side closed the connection"
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
-MAX_QUEUED_BYTES: Final = 2 * MAX_FRAME_BYTES  #: a peer that leaves more than this unread is given up
+MAX_QUEUED_BYTES: Final = 2 * MAX_FRAME_BYTES  #: a connection with more unread bytes is aborted
 CONNECT_TIMEOUT_S: Final = 10.0
-LINGER_S: Final = 0.8  #: how long an end waits, for queued frames to go out and for the other side to end too
-_CHUNK_BYTES: Final = 64 * 1024  #: small frames are joined up to this
+LINGER_S: Final = 0.8  #: how long a closing end waits for queued frames to go out, and for the peer to close
+_CHUNK_BYTES: Final = 64 * 1024  #: small frames are combined up to this size
 _LENGTH: Final = struct.Struct(">I")
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  #: seconds, seconds, probes
 
@@ -37,11 +37,11 @@ def encode_frame(message: Any) -> bytes:
 
 
 class LinkEnded(Exception):
-    """Nothing more can be read; the text says why."""
+    """The connection can no longer be read; the text is the reason."""
 
 
 class Link:
-    """A connection: its owner's thread reads, a thread of its own writes."""
+    """Connection with a thread that writes; the owner's thread reads."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         _tune(connection)
@@ -74,7 +74,7 @@ class Link:
         return self._read(length)
 
     def listen(self, decoder: Any, on_message: Callable[[Any], None]) -> str:
-        """Hand on messages until there are no more. Returns why."""
+        """Passes messages to `on_message` until the connection ends. Returns the reason."""
         while True:
             try:
                 message = decoder.decode(self.receive(MAX_FRAME_BYTES))
@@ -85,22 +85,22 @@ class Link:
             on_message(message)
 
     def finish(self) -> None:
-        """No more will be sent: what is queued goes out, then the other side sees the end."""
+        """Ends sending: queued frames go out, then the peer sees the end."""
         with self._lock:
             self._over = True
         self._frames.put(None)
 
     def abort(self) -> None:
-        """End the connection now, in both directions."""
+        """Closes the connection now, in both directions."""
         self.finish()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Last act of the reading thread.
+        """Closes the connection; last call of the reading thread.
 
-        What the other side still says is read away: closing over unread bytes would reset the connection, and a reset
-        may overtake our own last words.
+        Further input is read and discarded: closing a socket with unread bytes resets the connection, and the reset may
+        overtake our last frames.
         """
         self.finish()
         self._writer.join(LINGER_S)
@@ -135,10 +135,10 @@ class Link:
                     self._queued_bytes -= len(chunk)
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            self.abort()  # whoever reads sees the end, and tells
+            self.abort()  # the reading thread sees the end and reports it
 
     def _next_chunk(self) -> bytes:
-        """Everything that waits, up to a limit; nothing at the end. The mark of the end stays in the queue."""
+        """All queued frames, up to a limit; empty at the end. The end marker stays in the queue."""
         frames: list[bytes] = []
         size = 0
         while size < _CHUNK_BYTES and not (frames and self._frames.empty()):
@@ -162,7 +162,7 @@ def connect(address: str) -> socket.socket:
 
 
 def _tune(connection: socket.socket) -> None:
-    """Send small frames at once, and notice a host that has vanished."""
+    """Sends small frames at once, and detects a host that has vanished."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
@@ -171,7 +171,7 @@ def _tune(connection: socket.socket) -> None:
 
 
 def close_all(threads: dict[threading.Thread, Link]) -> None:
-    """End connections together, kindly first. A callback may close its own connection: nobody joins itself."""
+    """Closes connections together, gracefully first. A callback may close its own connection without joining itself."""
     deadline = Deadline(LINGER_S)
     others = {thread: link for thread, link in threads.items() if thread is not threading.current_thread()}
     for link in threads.values():

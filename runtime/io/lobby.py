@@ -1,8 +1,8 @@
-"""Connections that have not said yet who they are: one thread for all of them, and a bounded number.
+"""Unauthenticated connections: a single thread serves all of them, and their number is bounded.
 
-Whoever connects costs a descriptor until its first frame is there: no thread, no memory beyond that frame. The first
-frame decides: the connection is handed on, or turned away with an answer. Beyond `MAX_GUESTS` the connection that has
-waited longest makes room, since a peer of ours says hello at once. Running out of descriptors (EMFILE) is waited out.
+Until its first frame is complete, a connection costs a descriptor and that frame, but no thread. The first frame
+decides: the connection is handed over, or refused with an answer. Beyond `MAX_GUESTS` the oldest connection is dropped,
+since a legitimate peer sends its hello at once. Running out of descriptors (EMFILE) is waited out.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from typing import Any, Final
 from runtime.io.clock import Deadline
 
 MAX_GUESTS: Final = 256
-FAREWELL_S: Final = 0.8  #: how long a peer that was turned away may take to read why
-_PAUSE_S: Final = 0.1  #: before the next attempt to accept, after one has failed
+FAREWELL_S: Final = 0.8  #: how long a refused peer may take to read the answer
+_PAUSE_S: Final = 0.1  #: pause after a failed accept
 _TICK_S: Final = 0.1
 _CHUNK_BYTES: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">I")
@@ -34,7 +34,7 @@ class _Guest:
 
     @property
     def wanted_bytes(self) -> int:
-        """To the end of the length, or of the frame: no byte behind it is read."""
+        """Bytes up to the end of the length, or of the frame: no byte after it is read."""
         if len(self.data) < _LENGTH.size:
             return _LENGTH.size - len(self.data)
         return _LENGTH.size + self.length - len(self.data)
@@ -45,13 +45,13 @@ class _Guest:
 
 
 class Lobby:
-    """Accepts from `listener`, which it owns, until it is closed.
+    """Accepts connections from `listener`, which it owns, until it is closed.
 
     Args:
-        on_first_frame: gets a connection and its first frame, without the length, on the lobby's thread. None: the
-            connection is the callee's now, and blocks. Bytes: the answer with which it is turned away.
-        max_frame_bytes: whoever announces more is cut off.
-        patience_s: whoever has not sent its first frame by then is cut off.
+        on_first_frame: called on the lobby's thread with a connection and its first frame, without the length. None:
+            the callee owns the connection, which is blocking. Bytes: the answer to a refused peer.
+        max_frame_bytes: a peer that announces more is disconnected.
+        patience_s: a peer whose first frame is not complete by then is disconnected.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Lobby:
         self._listener = listener
         self._on_first_frame = on_first_frame
         self._max_frame_bytes, self._patience_s = max_frame_bytes, patience_s
-        self._guests: dict[socket.socket, _Guest] = {}  #: in the order in which they came
+        self._guests: dict[socket.socket, _Guest] = {}  #: in order of arrival
         self._selector = selectors.DefaultSelector()
         self._closing = threading.Event()
         self._woken, self._wake = socket.socketpair()  # made now: later there may be no descriptor left
@@ -71,7 +71,7 @@ class Lobby:
         self._thread.start()
 
     def close(self) -> None:
-        """Cuts off everybody who waits, and ends the thread."""
+        """Disconnects all waiting peers and ends the thread."""
         self._closing.set()
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
@@ -102,7 +102,7 @@ class Lobby:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:  # no descriptor left, or a peer that has gone again
+        except OSError:  # no descriptor left, or the peer has disconnected
             self._make_room()
             self._closing.wait(_PAUSE_S)
             return
@@ -138,13 +138,13 @@ class Lobby:
             self._introduce(guest)
 
     def _introduce(self, guest: _Guest) -> None:
-        """What a peer that is turned away still sends is read away: a reset could overtake the answer."""
+        """Hands the connection over or refuses it. Discards input after a refusal: a reset could overtake the answer."""
         connection, frame = guest.connection, bytes(guest.data[_LENGTH.size :])
         self._forget(guest)
         connection.setblocking(True)
         try:
             answer = self._on_first_frame(connection, frame)
-        except (OSError, RuntimeError):  # no thread is left for it: the peer sees the end, and the others wait on
+        except (OSError, RuntimeError):  # no thread can start: only this peer is disconnected
             connection.close()
             return
         if answer is None:

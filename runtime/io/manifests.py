@@ -1,6 +1,6 @@
 """Manifests as files, in the folder of their checkpoint.
 
-A checkpoint whose manifest cannot be read is not a checkpoint: the error names the file and what is wrong with it.
+A checkpoint with an unreadable manifest is not a checkpoint: the error names the file and the defect.
 """
 
 from runtime.core.checkpoint import Manifest
@@ -13,7 +13,7 @@ class _Signing:
 
 
 def sign_with(keys: Keys) -> None:
-    """The keys of this process, set once at its start. Without keys manifests are neither signed nor refused."""
+    """Sets the signing keys of this process, at its start. Without keys, manifests are neither signed nor rejected."""
     _Signing.keys = keys
 
 
@@ -28,18 +28,18 @@ def read_manifest(store: SnapshotStore, folder: str) -> Manifest:
     """Reads and verifies.
 
     Raises:
-        CorruptState: missing, truncated, altered or not a manifest; the file is named.
-        JobRejected: its format is newer than this software, or it is not ours.
+        CorruptState: missing, truncated, altered or not a manifest; the error names the file.
+        JobRejected: the format is newer than this software, or the signature is not from a known key.
     """
     path = f"{folder}/{FILE_NAME}"
     return opened(store.get(path), path, _Signing.keys)
 
 
 def read_foreign_manifest(store: SnapshotStore, name: str) -> Manifest:
-    """That of a savepoint in a folder of its own, the root of `store`; `name` is what errors call it.
+    """Manifest of a savepoint whose folder is the root of `store`. Errors refer to the folder as `name`.
 
     Raises:
-        CorruptState: missing, truncated, altered or not a manifest; the file is named.
-        JobRejected: its format is newer than this software, or it is not signed with a key of ours.
+        CorruptState: missing, truncated, altered or not a manifest; the error names the file.
+        JobRejected: the format is newer than this software, or the manifest is not signed with a known key.
     """
     return opened(store.get(FILE_NAME), f"{name}/{FILE_NAME}", _Signing.keys, signed=True)

@@ -1,8 +1,8 @@
-"""The in-memory twin of every port, for tests, the simulator and slots that share one process.
+"""In-memory counterparts of the ports, for tests, the simulator and slots that share a process.
 
-The twins keep the promises of the real things (order, fences, losses, durability of whole files) and have no threads:
-whoever sends, delivers, on its own thread and before `send` returns. So a listener must only take note, as for the real
-ones. They do not know how anything would be written down, except control messages: those pass through their bytes.
+They keep the guarantees of the real implementations: order, fencing, losses, durability of whole files. There are no
+threads: `send` delivers on the caller's thread before it returns. A listener must therefore only take note, as with the
+real implementations. Nothing is serialized but control messages.
 """
 
 import threading
@@ -21,7 +21,7 @@ from runtime.ports import ExchangeListener
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; twin of `SystemClock`."""
+    """Clock that stands still until it is advanced; counterpart of `SystemClock`."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms = now_ms
@@ -42,14 +42,14 @@ class ManualClock:
 
 
 class MemorySnapshotStore:
-    """Twin of `FileStore`: one job's storage root in a dictionary."""
+    """Counterpart of `FileStore`: the storage root of a job in a dictionary."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, bytes] = {}
 
     def put(self, path: str, data: Iterable[bytes]) -> None:
-        content = b"".join(data)  # first: a producer that fails leaves nothing behind
+        content = b"".join(data)  # first: a producer that fails leaves no file
         with self._lock:
             self._files[path] = content
 
@@ -83,7 +83,7 @@ GONE: Final = "the receiver is gone"
 
 
 class MemoryHub:
-    """The network between the exchanges of one process."""
+    """Network between the exchanges of a process."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -102,10 +102,10 @@ class MemoryHub:
 
 
 class MemoryExchange:
-    """The channels of one slot; twin of `FlightExchange`."""
+    """Channels of a slot; counterpart of `FlightExchange`."""
 
     def __init__(self, hub: MemoryHub, slot: int, token: Token, listener: ExchangeListener, secret: str = "") -> None:
-        self.repeats = 0  #: messages that came again and were dropped
+        self.repeats = 0  #: duplicate messages, which were dropped
         self._hub = hub
         self._slot = slot
         self._token = token
@@ -165,10 +165,10 @@ class MemoryExchange:
             if receiving.sender is not None and not receiving.over:
                 receiving.sender.hear_loss(channel, "the receiver closed the channel before EndOfPartition")
 
-    # ------------------------------------------------------------ what the other side's exchange calls
+    # ------------------------------------------------------------ called by the peer's exchange
 
     def admit(self, channel: ChannelId, token: int, secret: str, sender: "MemoryExchange") -> str:
-        """Open a channel towards this slot. Returns why not, or nothing."""
+        """Opens a channel to this slot. Returns the reason of a refusal, or ""."""
         reason = refusal(self._token, self._secret, token, secret)
         if reason is not None:
             return reason
@@ -185,7 +185,7 @@ class MemoryExchange:
         return ""
 
     def receive(self, channel: ChannelId, number: int, message: Message) -> str:
-        """Take a message of an open channel. Returns why the channel is lost, or nothing."""
+        """Takes a message of an open channel. Returns why the channel is lost, or ""."""
         if self._closed:
             return GONE
         receiving = self._receiving[channel]
@@ -207,14 +207,14 @@ class MemoryExchange:
             self._listener.credited(channel, nbytes)
 
     def hear_end(self, channel: ChannelId, sender: "MemoryExchange", reason: str) -> None:
-        """The sender is gone without an EndOfPartition."""
+        """The sender has closed without an EndOfPartition."""
         receiving = self._receiving.get(channel)
         if receiving is not None and receiving.sender is sender and not receiving.over:
             receiving.over = True
             self._losses.report(channel, reason)
 
     def hear_loss(self, channel: ChannelId, reason: str) -> None:
-        """The receiver of a channel is gone."""
+        """The receiver of a channel is lost."""
         if not self._sending[channel].ended:
             self._lose(channel, reason)
 
@@ -239,7 +239,7 @@ class MemoryExchange:
 class _Sending:
     address: str
     number: int = 0  #: of the next message
-    ended: bool = False  #: EndOfPartition was handed in
+    ended: bool = False  #: EndOfPartition was sent
     lost: bool = False
 
 

@@ -1,6 +1,6 @@
-"""The in-memory twin of the control connection.
+"""In-memory counterpart of the control connection.
 
-It has no threads: whoever sends, delivers. Messages pass through their bytes, so that what could not travel fails here.
+There are no threads: the sender delivers. Messages are encoded and decoded, so that messages without an encoding fail.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from runtime.io.link import CLOSED
 
 
 class MemoryControlServer:
-    """The master's end; twin of `ControlServer`."""
+    """Master's end; counterpart of `ControlServer`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class MemoryControlServer:
 
 
 class MemoryControlClient:
-    """A slot's end; twin of `ControlClient`. The server itself stands for its address."""
+    """Slot's end; counterpart of `ControlClient`. The server object serves as its address."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class MemoryControlClient:
         self._server.on_message(self._slot, message)
 
     def close(self) -> None:
-        """End the connection; for the master it is the same whether a slot closes or dies."""
+        """Ends the connection; to the master, a slot that closes looks like a slot that dies."""
         if self._open:
             self._leave(CLOSED)
 

@@ -1,4 +1,4 @@
-"""The in-memory twin of a run's records: one run, fenced like the real one. For the local host and tests."""
+"""In-memory counterpart of a run's records: a single run, fenced like the real records. For local runs and tests."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ class MemoryRecords:
     failure: Mapping[str, Any] | None = None
     live: Mapping[str, Any] = field(default_factory=dict)
     attempts: list[tuple[int, str, str]] = field(default_factory=list)
-    details: list[Mapping[str, Any]] = field(default_factory=list)  #: of the attempts that failed
+    details: list[Mapping[str, Any]] = field(default_factory=list)  #: of failed attempts
     superseded: bool = False
     _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _taken: list[OperationRequest] = field(default_factory=list)
     _discarded: set[int] = field(default_factory=set)
 
     def reserve_above(self, checkpoint: int, token: int) -> None:
-        """Before the run begins: its ids are above those that earlier runs left in its storage."""
+        """Sets token and checkpoint ids above the ids of earlier runs in the storage. Call before the run begins."""
         if token >= self.token:
             self.token = Token(token + 1)
         self._ids = itertools.count(max(checkpoint + 1, next(self._ids)))
@@ -117,7 +117,7 @@ class MemoryRecords:
 
     def retained(self) -> list[str]:
         own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
-        if self.restore_from is None or self.restore_from.startswith("/"):  # what lies elsewhere is not ours to keep
+        if self.restore_from is None or self.restore_from.startswith("/"):  # no retention for files elsewhere
             return own
         return [*own, self.restore_from]
 

@@ -1,7 +1,7 @@
 """Pins as files in the storage of a job; see `core.pins`.
 
-A reader pins first and opens the manifest then. Retention deletes the manifest first, looks for pins again, and deletes
-the other files then. So either the reader finds no manifest, or retention finds the pin.
+A reader pins a checkpoint before it opens the manifest. Retention deletes the manifest, checks the pins again, and only
+then deletes the other files. So either the reader finds no manifest, or retention finds the pin.
 """
 
 import secrets
@@ -16,20 +16,20 @@ from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.ports import SnapshotStore
 
-PIN_MS: Final = 600_000  #: for which a pin holds; a reader on another host may have a clock that is a little off
+PIN_MS: Final = 600_000  #: validity of a pin; the clock of a reader's host may be a little off
 RENEWED_AFTER_MS: Final = 60_000
-KEPT_MS: Final = 3_600_000  #: after which a pin that has ended is deleted: its reader may just be renewing it
+KEPT_MS: Final = 3_600_000  #: age at which an expired pin is deleted: its reader may be about to renew it
 
 log = structlog.get_logger()
 
 
 @dataclass
 class PinnedCheckpoint:
-    """The pin of one reader. Survives pickle: each task of a reader renews the same pin.
+    """Pin of a single reader. Survives pickle: each task of a reader renews the same pin.
 
     Args:
-        root: the storage of the job.
-        folder: of the checkpoint, in it.
+        root: storage root of the job.
+        folder: of the checkpoint, below `root`.
     """
 
     root: str
@@ -38,7 +38,7 @@ class PinnedCheckpoint:
     _written_ms: int = 0
 
     def renew(self) -> None:
-        """Writes the pin, unless it was written a short while ago. Where the storage cannot be written, it warns."""
+        """Writes the pin, unless it was written a short while ago. Warns if the storage is not writable."""
         now = SystemClock().now_ms()
         if now - self._written_ms < RENEWED_AFTER_MS:
             return
@@ -51,7 +51,7 @@ class PinnedCheckpoint:
 
 
 def pinned(store: SnapshotStore, now_ms: int) -> frozenset[str]:
-    """The folders of checkpoints that are being read. Pins that ended long ago are deleted."""
+    """Folders of checkpoints that are being read. Deletes pins that expired long ago."""
     found: dict[str, Pin | None] = {}
     for path in store.list(f"{PINS_FOLDER}/"):
         try:

@@ -1,7 +1,7 @@
-"""The job master's records in Postgres: every write conditional on the attempt token.
+"""Job master's records in Postgres: every write is conditional on the attempt's token.
 
-A loss of contact is an error to be tried again. The console's migrations own the tables; `queries.sql` spells the
-columns. It decides nothing about checkpoints.
+The loss of the connection is an EnvironmentFailure, which callers retry. The console's migrations own the tables;
+`queries.sql` names the columns.
 """
 
 import json
@@ -27,7 +27,7 @@ from runtime.records import Completed, OperationRequest
 
 T = TypeVar("T")
 POLL_S: Final = 1.0
-#: A server that vanishes without a word is given up after seconds, not after the kernel's quarter of an hour.
+#: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
 _SILENCE: Final = {
     "connect_timeout": 3,
     "tcp_user_timeout": 5_000,
@@ -35,7 +35,7 @@ _SILENCE: Final = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-#: As Django sets it. Without it psycopg returns text of a database in SQL_ASCII as bytes.
+#: As in Django. Without it psycopg returns text of an SQL_ASCII database as bytes.
 _ENCODING: Final = "utf8"
 CHANNEL: Final = "weir_operation"
 
@@ -45,7 +45,7 @@ class RunRow:
     """A run with its job and version, as the console wrote them."""
 
     job_id: int
-    lineage: int  #: the first of the runs whose checkpoints it continues; its own id where it began from nothing
+    lineage: int  #: first run of the lineage; its own id if it began from empty state
     job_name: str
     version_id: int
     version_parallelism: int
@@ -57,11 +57,11 @@ class RunRow:
     state: str
     token: int
     allow_unmapped: bool
-    has_checkpoint: bool  #: of its own: it has run already
+    has_checkpoint: bool  #: completed by an earlier attempt of this run
 
 
 def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
-    """Raises EnvironmentFailure when Postgres cannot be reached."""
+    """Connects with autocommit. Raises EnvironmentFailure if Postgres cannot be reached."""
     try:
         conninfo = make_conninfo(url, client_encoding=_ENCODING, **_SILENCE)
         return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
@@ -79,12 +79,12 @@ def load_run(url: str, run: int) -> RunRow:
 
 
 class PostgresRecords:
-    """Implements `records.RunRecords`. Used from several threads, one at a time."""
+    """Implements `records.RunRecords`. Thread-safe: calls are serialized."""
 
     def __init__(
         self, url: str, run: int, token: Token, max_parallelism: int, redact: Callable[[Any], Any] = lambda value: value
     ) -> None:
-        """`redact` takes secrets out of what is recorded for people: texts, and JSON with texts in it."""
+        """`redact` removes secrets from text and JSON that users see."""
         self._url, self._run, self._token, self._redact = url, run, token, redact
         self._max_parallelism = max_parallelism
         self._drawn: Token | None = None
@@ -175,7 +175,7 @@ class PostgresRecords:
         return self._with(work)
 
     def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
-        if self._drawn is None:  # kept over retries: the answer to a commit may be lost
+        if self._drawn is None:  # kept for retries: the answer to a commit may be lost
             row = self._one("draw_token")
             assert row is not None, "a sequence always answers"
             self._drawn = Token(row["token"])
@@ -224,7 +224,7 @@ class PostgresRecords:
         state = "failed" if error else "succeeded"
         self._do("settle_operation", operation=id, state=state, result=self._jsonb(result), error=self._jsonb(error))
 
-    # ------------------------------------------------------------ what people read
+    # ------------------------------------------------------------ redacted values
 
     def _text(self, value: str) -> str:
         return _storable(str(self._redact(value)))
@@ -257,7 +257,7 @@ class PostgresRecords:
         return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchall())
 
     def _with(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
-        """A lost connection is dropped and told as EnvironmentFailure; every statement may be repeated."""
+        """Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._url)
@@ -275,7 +275,7 @@ class PostgresRecords:
 
 
 class OperationsListener:
-    """Calls `poke` when somebody asks something of the run: at once by LISTEN, each second for safety."""
+    """Calls `poke` when the run has a new operation: at once by LISTEN, and each second as a fallback."""
 
     def __init__(self, url: str, run: int, poke: Callable[[], None]) -> None:
         self._url, self._run, self._poke = url, run, poke
@@ -298,8 +298,8 @@ class OperationsListener:
 
     def _follow(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
         while not self._closing.is_set():
-            heard = [note.payload for note in connection.notifies(timeout=POLL_S, stop_after=1)]
-            if not heard or heard[0] == str(self._run):
+            runs = [note.payload for note in connection.notifies(timeout=POLL_S, stop_after=1)]
+            if not runs or runs[0] == str(self._run):
                 self._poke()
 
 
@@ -308,5 +308,5 @@ def _time(ms: int) -> datetime:
 
 
 def _storable(value: str) -> str:
-    """Postgres stores no NUL; what a malformed row brought along must not hide the failure that names it."""
+    """Replaces NUL, which Postgres cannot store: a malformed row must not hide the failure that quotes it."""
     return value.replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

@@ -1,6 +1,6 @@
-"""The statements of `queries.sql`, by name. The only other place that spells a column is a Django migration.
+"""Statements of `queries.sql`, by name. Only Django migrations name columns besides that file.
 
-A block is `-- name --`, a sentence that says what it does, and one statement.
+A block is `-- name --`, a sentence with its purpose, and a statement.
 """
 
 import re
@@ -15,9 +15,9 @@ _BLOCK = re.compile(r"^-- (\w+) --\n((?:-- .*\n)+)((?:(?!--).*\n?)+)", re.MULTIL
 def load() -> dict[str, tuple[str, str]]:
     """Name to (description, statement)."""
     text = (files(__package__) / "queries.sql").read_text("utf-8")
-    return {name: (said.replace("-- ", "").strip(), sql.strip()) for name, said, sql in _BLOCK.findall(text)}
+    return {name: (purpose.replace("-- ", "").strip(), sql.strip()) for name, purpose, sql in _BLOCK.findall(text)}
 
 
 def statement(name: str) -> LiteralString:
-    """The statement called `name`, which comes from a file of ours and not from anybody's input."""
+    """The statement called `name`. It comes from a file of this package and never from user input."""
     return load()[name][1]

@@ -1,8 +1,8 @@
-"""Savepoints: made whole when they are taken, and brought home from a folder that was moved or copied.
+"""Savepoints: made self-contained when they are taken, and imported from a folder that was moved or copied.
 
-A savepoint names no file outside its own folder, so it is complete wherever it lies. It is copied to the place in the
-job's storage that its manifest names, and is a savepoint of the job like any other from then on; where it came from is
-only read. Checksums are verified when its state is read.
+A savepoint names no file outside its folder, so the folder may be anywhere. An import copies it to the folder in the
+job's storage that its manifest names. From then on it is a savepoint of the job like any other. The origin is only
+read. Checksums are verified when state is read.
 """
 
 from pathlib import PurePosixPath
@@ -17,11 +17,11 @@ from runtime.ports import SnapshotStore
 
 
 def manifest_at(store: SnapshotStore, place: str) -> Manifest:
-    """The manifest of a checkpoint in the job's storage, or in a folder elsewhere if `place` is an absolute path.
+    """Manifest of a checkpoint in the job's storage, or in a folder elsewhere if `place` is an absolute path.
 
     Raises:
-        CorruptState: missing, truncated, altered or not a manifest; the file is named.
-        JobRejected: its format is newer than this software, or it is not signed with a key of ours.
+        CorruptState: missing, truncated, altered or not a manifest; the error names the file.
+        JobRejected: the format is newer than this software, or the manifest is not signed with a known key.
     """
     if not _is_elsewhere(place):
         return read_manifest(store, place)
@@ -29,13 +29,14 @@ def manifest_at(store: SnapshotStore, place: str) -> Manifest:
 
 
 def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
-    """Copies the files of the savepoint at `place` to where its manifest says, unless that is done. May be repeated.
+    """Copies the files of the savepoint at `place` to the folder that its manifest names. Idempotent.
 
-    It is the job's only with its manifest, which `show_home` writes: one that is refused leaves the place free.
+    The savepoint belongs to the job only once `show_home` has written its manifest. If it is rejected before, its
+    folder name stays free.
 
     Raises:
-        CorruptState: a file is missing or has another length than its manifest says.
-        JobRejected: it is not a savepoint, or another one has its place.
+        CorruptState: a file is missing, or its length differs from the manifest.
+        JobRejected: it is not a savepoint, or another savepoint has its folder.
     """
     if not _is_elsewhere(place):
         return
@@ -46,19 +47,19 @@ def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     for segment in manifest.segments():
         data = away.get(files[segment.path])
         if len(data) != segment.nbytes:
-            detail = f"it has {len(data)} bytes; its manifest says {segment.nbytes}"
+            detail = f"it has {len(data)} bytes; its manifest has {segment.nbytes}"
             raise CorruptState(f"{place}/{files[segment.path]}", detail)
         store.put(segment.path, [data])
 
 
 def show_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
-    """Makes a savepoint that `copy_home` has copied one of the job's. May be done again."""
+    """Writes the manifest of a savepoint that `copy_home` has copied. Idempotent."""
     if _is_elsewhere(place) and not _is_at_home(store, place, manifest):
         write_manifest(store, manifest)
 
 
 def gather(store: SnapshotStore, manifest: Manifest) -> tuple[Manifest, int]:
-    """The savepoint with a copy of every file that lies outside its folder, and the bytes that this took.
+    """Copies every file outside the savepoint's folder into it. Returns the new manifest and the bytes copied.
 
     Raises:
         CorruptState: such a file is missing.
@@ -77,10 +78,10 @@ def _is_elsewhere(place: str) -> bool:
 
 
 def note_committed(store: SnapshotStore, savepoint: Manifest, later: Manifest | None = None) -> None:
-    """Makes the manifest of a savepoint name no longer what has been committed; see `without_committed`.
+    """Removes committed output from the stored manifest of a savepoint; see `without_committed`.
 
-    The manifest is what travels with a savepoint. On a machine that cannot see the output folder, nothing else shows
-    what has become of prepared output.
+    A savepoint travels with its manifest, which alone shows the fate of prepared output where the output folder is
+    absent.
     """
     left = without_committed(savepoint, later)
     if left != savepoint:
@@ -88,14 +89,14 @@ def note_committed(store: SnapshotStore, savepoint: Manifest, later: Manifest | 
 
 
 def _is_at_home(store: SnapshotStore, place: str, manifest: Manifest) -> bool:
-    """Whether the job has this savepoint with all its files. The job's own may have more of its output committed.
+    """Whether the job has this savepoint with all its files. More output of the job's copy may be committed.
 
     A savepoint of another installation may have the same job, number and attempt.
     """
     try:
         found = read_manifest(store, home_of(manifest))
     except CorruptState:
-        return False  # nothing, or something that this one mends
+        return False  # missing, or damaged: the import repairs it
     if without_committed(found) != without_committed(manifest):
         raise JobRejected("savepoint-clash", place, f"the job has another savepoint called {home_of(manifest)}")
     there = set(store.list(f"{home_of(manifest)}/"))

@@ -1,6 +1,6 @@
-"""TCP connections of this process whose owner cannot be told to let go of them.
+"""TCP connections of this process whose owner has no call to end them.
 
-A gRPC server cannot cancel its streams, nor a client an attempt to connect; both notice when their connection ends.
+A gRPC server cannot cancel its streams, nor a client its attempt to connect; both notice when their connection ends.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ SocketAddress = tuple[str, int]
 
 
 def sever(belongs: Callable[[SocketAddress, SocketAddress], bool]) -> None:
-    """Shut down this process's TCP connections for which `belongs(own address, peer address)`.
+    """Shuts down this process's TCP connections for which `belongs(own address, peer address)`.
 
-    The descriptors stay their owner's: it sees the end of the connection, and cleans up as for any peer that is gone.
+    The descriptors stay with their owner, which sees the end of the connection and cleans up as for a lost peer.
     """
     for connection in _own_sockets():
         with contextlib.suppress(OSError):  # not connected, or gone by now
@@ -25,7 +25,7 @@ def sever(belongs: Callable[[SocketAddress, SocketAddress], bool]) -> None:
 
 
 def _own_sockets() -> Iterator[socket.socket]:
-    """Copies of the TCP sockets of this process, each open for one step of the loop."""
+    """Duplicates of this process's TCP sockets, each open during a single step of the loop."""
     for path in Path("/dev/fd").iterdir():
         with contextlib.suppress(OSError):
             descriptor = os.dup(int(path.name))
@@ -40,7 +40,7 @@ def _own_sockets() -> Iterator[socket.socket]:
 
 
 def _plain(address: tuple[Any, ...]) -> SocketAddress:
-    """Host and port; gRPC's sockets are IPv6 ones, with IPv4 addresses mapped into them."""
+    """Host and port. gRPC uses IPv6 sockets, which show IPv4 addresses in mapped form."""
     return str(address[0]).removeprefix("::ffff:"), int(address[1])
 
 

@@ -1,8 +1,8 @@
-"""A queue of messages that keeps a few megabytes in memory and the rest on disk.
+"""Message queue that keeps a few megabytes in memory and the rest on disk.
 
-What a loop brings back may not be held up, so its queue has no bound in memory terms. Batches beyond the limit lie as
-Arrow IPC streams in files without a name: whatever happens to the process, nothing of them stays. A file goes when all
-in it has been read. One thread pushes and pops; what `batches` gives may be read by another.
+A loop's feedback must not block, so its queue is unbounded. Batches beyond the memory limit are Arrow IPC streams in
+unlinked files, which disappear with the process. A file is closed once all its batches have been read. A single thread
+pushes and pops; another thread may read `batches`.
 """
 
 import os
@@ -16,15 +16,15 @@ import pyarrow as pa
 
 from runtime.core.messages import Message, Records
 
-MEMORY_BYTES: Final = 16 * 1024 * 1024  #: well above a channel's window, so that charged channels seldom see the disk
+MEMORY_BYTES: Final = 16 * 1024 * 1024  #: well above a channel's credit window: only feedback channels spill regularly
 FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 class _File:
-    """Several batches, one behind the other."""
+    """Several batches, back to back."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="weir-")  # noqa: SIM115  (it lives as long as what is in it)
+        self._file = tempfile.TemporaryFile(prefix="weir-")  # noqa: SIM115  (closed after its last batch)
         self.size = 0
         self.unread = 0
 
@@ -60,7 +60,7 @@ class Spool:
     """First in, first out.
 
     Args:
-        memory_bytes: once so much of records is in memory, further ones go to disk.
+        memory_bytes: once records of this size are in memory, further records go to disk.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -97,7 +97,7 @@ class Spool:
         return message
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches that are in it now, whatever is pushed later; it must not be popped or closed meanwhile."""
+        """The batches that are queued now, without later pushes. Do not pop or close meanwhile."""
         return _batches(tuple(self._items))
 
     def close(self) -> None:
@@ -133,5 +133,5 @@ def _weight(message: Message) -> int:
 def _batches(items: tuple[Message | _OnDisk, ...]) -> Iterator[pa.RecordBatch]:
     for item in items:
         records = item.load() if isinstance(item, _OnDisk) else item
-        if isinstance(records, Records):  # pragma: no branch  (a log holds nothing else)
+        if isinstance(records, Records):  # pragma: no branch  (a log holds records only)
             yield records.payload

@@ -1,6 +1,6 @@
-"""What both ends of a connection agree on: who may speak, how messages are numbered, and their bytes.
+"""Rules that both ends of a connection share: authentication, message numbers, encoding.
 
-Shared by the real channels and their twins, so that a fence or a gap means the same everywhere. It opens no sockets.
+Real channels and their in-memory counterparts use the same rules, so fences and gaps mean the same. No I/O.
 """
 
 import hmac
@@ -25,11 +25,11 @@ from runtime.core.messages import (
 )
 from runtime.ports import ExchangeListener
 
-# ---------------------------------------------------------------- who may speak
+# ---------------------------------------------------------------- authentication
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True):
-    """The first thing a sender says about a channel."""
+    """First message of a sender on a channel."""
 
     token: int
     secret: str
@@ -43,7 +43,7 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
 
 def refusal(token: Token, secret: str, shown_token: int, shown_secret: str) -> str | None:
-    """Why somebody who shows these may not speak to the attempt `token`; None if they may."""
+    """Why a peer with these credentials may not connect to the attempt `token`; None if it may."""
     if not hmac.compare_digest(secret.encode(), shown_secret.encode()):
         return "refused: wrong secret"
     if shown_token != token:
@@ -56,7 +56,7 @@ def refusal(token: Token, secret: str, shown_token: int, shown_secret: str) -> s
 
 
 class Arrival(Enum):
-    """What the number of a message says about it."""
+    """Meaning of a message's number to the receiver."""
 
     NEXT = auto()
     REPEAT = auto()
@@ -64,7 +64,7 @@ class Arrival(Enum):
 
 
 class Numbering:
-    """The receiver's memory of one channel: which number comes next."""
+    """Receiver's position in a channel: the number that is expected next."""
 
     def __init__(self) -> None:
         self.expected = 0
@@ -84,11 +84,11 @@ class Numbering:
 # ---------------------------------------------------------------- bytes
 
 _HEAD: Final = struct.Struct("<QB")  #: number of the message, index into _KINDS
-#: The index is what travels: only ever append.
+#: The index is the wire format: only ever append.
 _KINDS: Final = (None, Barrier, CancelBarrier, Watermark, Idle, EndOfData, EndOfPartition, Probe)
 _INDEX: Final[dict[type, int]] = {kind: index for index, kind in enumerate(_KINDS) if kind is not None}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in _KINDS if kind is not None)
-_RECORDS: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch itself travels beside
+_RECORDS: Final = struct.Struct("<QBQQ")  #: head, rows, nbytes; the batch travels separately
 
 
 def encode(number: int, message: Message) -> bytes:
@@ -102,7 +102,7 @@ def decode(data: bytes, payload: Any) -> tuple[int, Message]:
     """The inverse of `encode`; `payload` is the batch that came with it, if any.
 
     Raises:
-        ValueError: these bytes are no message.
+        ValueError: the bytes are not a message.
     """
     try:
         number, kind = _HEAD.unpack_from(data)
@@ -121,7 +121,7 @@ def decode(data: bytes, payload: Any) -> tuple[int, Message]:
 
 
 class Losses:
-    """Tells a listener of each lost channel once, and of none after `silence`."""
+    """Reports each lost channel to a listener once, and no channel after `silence`."""
 
     def __init__(self, listener: ExchangeListener) -> None:
         self._listener = listener

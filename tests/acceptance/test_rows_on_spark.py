@@ -109,7 +109,7 @@ def test_a_finished_branch_is_skipped_through_an_exception_a_sigkill_and_a_zombi
         run.end("drain")
     assert {path.name for path in tmp_path.glob("opened-*")} == {"opened-1-0", "opened-1-1"}, "skipped ever after"
     reasons = [reason for _, outcome, reason in run.records.attempts if outcome == "failed"]
-    assert ["as asked" in reasons[0], "slot" in reasons[1], "was not heard of" in reasons[2]] == [True] * 3
+    assert ["as asked" in reasons[0], "slot" in reasons[1], "has been silent" in reasons[2]] == [True] * 3
     finished = {"table", "rows", "table-counts", "table-counts-out"}
     assert all(finished <= set(m.finished_operators()) for m in run.manifests if m.token > 1)
     assert final_counts(tmp_path / "out") == expected_counts(source)

@@ -323,7 +323,7 @@ def test_a_silent_slot_is_noticed_while_an_id_is_waited_for(tmp_path: Path, sile
         until(lambda: _beat_until_over(stage, 1 - silent), PATIENCE_S)
         records.let_go.set()
         stage.thread.join(PATIENCE_S)
-    assert f"slot {silent} was not heard of" in records.attempts[0][2]
+    assert f"slot {silent} has been silent" in records.attempts[0][2]
 
 
 class Jumping(SystemClock):

@@ -159,7 +159,7 @@ def test_a_stopped_slot_is_noticed_by_its_silence_and_harmless_afterwards(
     job.wait_for(lambda: job.checkpoints(1) >= 1 and len(job.records.live.get("slots", ())) == 2)
     os.kill(job.pid(0), signal.SIGSTOP)
     job.wait_for(lambda: job.records.token == 2 and job.checkpoints(2) >= 1)
-    assert "was not heard of" in job.records.attempts[0][2]
+    assert "has been silent" in job.records.attempts[0][2]
     job.wait_for(lambda: job.everything_read(source))
     job.ask("drain")
     assert job.join() is Exit.DONE

@@ -73,5 +73,5 @@ def test_a_cluster_whose_address_says_nothing_of_the_way_is_refused_by_name(
 def test_a_cluster_whose_name_is_not_known_now_may_be_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that went well must not end for good because a name server was away when its master was started again."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    with pytest.raises(EnvironmentFailure, match="SPARK_MASTER: no way to "):
+    with pytest.raises(EnvironmentFailure, match="SPARK_MASTER: no route to "):
         _ = SparkLauncher("job", "spark://no-such-host.invalid:7077").host

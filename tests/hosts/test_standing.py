@@ -104,7 +104,7 @@ def test_a_lost_place_is_known_at_once(stage: Stage) -> None:
     assert time.monotonic() - started < PATIENCE_S, "nobody waits for the other one"
     assert not stage.stands
     until(lambda: told != [], 10)
-    assert told[0] == "the place of slot 1 is gone: Death()", "it says why, and not only that it is gone"
+    assert told[0] == "the process of slot 1 is lost: Death()", "it says why, and not only that it is gone"
 
 
 def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: Stage) -> None:
@@ -112,7 +112,7 @@ def test_an_attempt_is_told_of_a_place_that_was_lost_before_it_began(stage: Stag
     told: list[str | None] = []
     stage.lost(1, "it never spoke")
     stage.assign(FIRST, told.append)
-    assert told == ["a place was gone before it was needed"]
+    assert told == ["a pool member was lost before it was needed"]
 
 
 @pytest.mark.parametrize("wrong", [{"token": Token(6)}, {"secret": "guess"}])
@@ -134,7 +134,7 @@ def test_a_slot_that_ends_while_its_attempt_goes_on_is_told_of(stage: Stage) -> 
     assert told == []
     place.go.release()
     until(lambda: told != [], 10)
-    assert told == ["slot 1 has ended, or could not begin: its log tells"]
+    assert told == ["slot 1 has exited or could not start: see its log"]
 
 
 def test_whoever_is_given_a_stage_that_has_ended_is_told(stage: Stage) -> None:

@@ -34,9 +34,7 @@ class Inbox:
         self._queues[channel].push(message)
 
     def take(self) -> tuple[ChannelId, Message] | None:
-        """The next message to handle, or None. Feedback comes first, but regular channels, with the barriers, get
-        turns.
-        """
+        """The next message to handle, or None. Feedback has priority, but regular channels (for barriers) get turns."""
         if self._rounds < ROUNDS_FIRST:
             return self._take_round() or self._take_regular()
         return self._take_regular() or self._take_round()

@@ -36,7 +36,7 @@ class Scribe:
         return not self._queue.empty()
 
     def submit(self, work: Work, then: Callable[[Any], None] | None = None, *, once: bool = False) -> None:
-        """Queues `work`; `then` is called with the result, on this thread. With `once`, EnvironmentFailure is a result."""
+        """Queues `work`; `then` gets its result, on this thread. With `once`, EnvironmentFailure is a result too."""
         if self._closed:
             self._last_word(work)
         else:

@@ -317,7 +317,7 @@ class Slot:
             parallelism=operator.parallelism,
             max_parallelism=job.graph.max_parallelism,
             token=self._config.token,
-            state=None,  # set below: state needs the context's key groups
+            state=None,  # type: ignore[arg-type]  # set below: state needs the context's key groups
             now_ms=self._clock.now_ms,
             wake=lambda: self._mail.put(_look_again),
             restored=bool(restored.snapshots),

@@ -138,7 +138,7 @@ class Lobby:
             self._introduce(guest)
 
     def _introduce(self, guest: _Guest) -> None:
-        """Hands the connection over or refuses it. Discards input after a refusal: a reset could overtake the answer."""
+        """Hands the connection over, or refuses it. Discards further input, since a reset could overtake the answer."""
         connection, frame = guest.connection, bytes(guest.data[_LENGTH.size :])
         self._forget(guest)
         connection.setblocking(True)

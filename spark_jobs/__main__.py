@@ -1,10 +1,9 @@
 """The command line of the pipelines: `python -m spark_jobs pipelines | compile | batch | state | stand`.
 
-Parameters come as JSON on stdin, the answer goes as JSON to stdout and nothing else does. Exit codes: 0 done, 2 wrong
-usage, 3 refused (`{"error": {"code", "field", "detail"}}`), 1 something failed
-(the same form, and a traceback on stderr). `state` writes its progress before its answer, a line each second. `stand`
-reads one line of stdin, lasts until SIGTERM or the end of stdin, and writes its reports, one a line, before its answer
-(`spark_jobs.standing`).
+Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
+(`{"error": {"code", "field", "detail"}}`), 1 failed (the same form, and a traceback on stderr). `state` writes a
+progress line each second before its answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
+stdin. It writes its reports, one per line, before its answer (`spark_jobs.standing`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from spark_jobs.standing import StageFailure, Standing, read_params, stop_on_sig
 
 FAILED: Final = 1
 REFUSED: Final = 3
-#: By verb, as a source or sink names it in `stage`.
+#: By verb; a source or sink gives it as `stage`.
 STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {
     epochs.VERB: epochs.write_epochs,
     deliver.VERB: deliver.deliver_epochs,
@@ -39,7 +38,6 @@ STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command."""
     arguments = _parser().parse_args(argv)
     answers = arguments.answers = _own_stdout()
     try:
@@ -49,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StageFailure as failure:
         code, answer = FAILED, _error(failure.code, failure.field, failure.detail)
         sys.stderr.write(f"{failure.field}: {failure.detail}\n")
-    except Exception as failure:  # noqa: BLE001 - the boundary: whatever a pipeline raises becomes an answer
+    except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
         traceback.print_exc()
         word = "spark-unavailable" if isinstance(failure, SparkUnavailable) else "stage-failed"
         code, answer = FAILED, _error(word, _subject(arguments), _first_line(failure))
-        sys.stderr.write(f"{_subject(arguments)}: {_first_line(failure)}\n")  # a log's last line is what people see
+        sys.stderr.write(f"{_subject(arguments)}: {_first_line(failure)}\n")  # readers of a log look at its last line
     with answers:
         json.dump(answer, answers)
         answers.write("\n")
@@ -61,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own_stdout() -> TextIO:
-    """Keeps stdout for the answer: whatever Spark's JVM or a pipeline prints goes to stderr."""
+    """Reserve stdout for the answer: output of Spark's JVM and of pipelines is redirected to stderr."""
     sys.stdout.flush()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -78,25 +76,25 @@ def _parser() -> argparse.ArgumentParser:
     compiler.add_argument("--parallelism", required=True, type=int)
     compiler.add_argument("--max-parallelism", type=int)
     compiler.add_argument("--mode", type=ExecutionMode, choices=list(ExecutionMode), default=ExecutionMode.STREAMING)
-    compiler.add_argument("--columns", default="", help="folder for the columns that Spark is asked for")
+    compiler.add_argument("--columns", default="", help="folder for the column schemas that Spark reports")
     compiler.set_defaults(command=_compile)
     batch = commands.add_parser("batch", help="parameters on stdin → the whole job as a Spark plan, rows by sink")
     batch.add_argument("--pipeline", required=True)
     batch.add_argument("--parallelism", required=True, type=int)
-    batch.add_argument("--storage", required=True, help="folder for the record of the end, one per job")
+    batch.add_argument("--storage", required=True, help="folder for the manifest of the run's end, one per job")
     batch.set_defaults(command=_batch)
-    reading = commands.add_parser("state", help="a request on stdin → a table of the state of a checkpoint")
-    reading.add_argument("--checkpoint", required=True, help="its folder")
+    reading = commands.add_parser("state", help="a query on stdin → a table of the state of a checkpoint")
+    reading.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
     reading.set_defaults(command=_state, pipeline="state")
-    standing = commands.add_parser("stand", help="a stage beside a running job, until it is asked to end")
+    standing = commands.add_parser("stand", help="run a standing stage beside a job until it is asked to end")
     standing.add_argument("verb", choices=sorted(STANDING_STAGES))
     standing.add_argument("--pipeline", required=True)
-    standing.add_argument("--operator", required=True, help="uid of the source or sink that it belongs to")
+    standing.add_argument("--operator", required=True, help="uid of the source or sink that the stage serves")
     standing.add_argument("--run", required=True, type=int)
-    standing.add_argument("--token", required=True, type=int, help="of this process, newer than all before")
+    standing.add_argument("--token", required=True, type=int, help="fencing token of this process, higher than earlier")
     standing.add_argument("--inputs", required=True, type=Path, help="folder of the tables that the run reads")
-    standing.add_argument("--columns", required=True, type=Path, help="folder of the version's columns")
-    standing.add_argument("--streams", required=True, type=Path, help="folder that the stages share with the run")
+    standing.add_argument("--columns", required=True, type=Path, help="folder of the version's column schemas")
+    standing.add_argument("--streams", required=True, type=Path, help="folder that the stage shares with the run")
     standing.set_defaults(command=_stand)
     return parser
 
@@ -121,7 +119,7 @@ def _batch(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _state(arguments: argparse.Namespace) -> dict[str, Any]:
-    from spark_jobs.stages import state  # imports PySpark, which the other commands are quicker without
+    from spark_jobs.stages import state  # imports PySpark: slow, and not needed by the other commands
 
     return state.answer(arguments.checkpoint, _params(), arguments.answers)
 
@@ -141,7 +139,7 @@ def _stand(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _params() -> Mapping[str, Any]:
-    """The parameters from stdin; no bytes at all mean none given.
+    """The parameters from stdin; empty if stdin is empty.
 
     Raises:
         JobRejected: stdin is not a JSON object.
@@ -165,7 +163,7 @@ def _subject(arguments: argparse.Namespace) -> str:
 
 
 def _first_line(failure: Exception) -> str:
-    """Spark's messages carry a whole Java stack; the first line is the sentence."""
+    """The first line of an error: Spark appends a whole Java stack to its messages."""
     lines = str(failure).strip().splitlines() or ["no message"]
     return f"{type(failure).__name__}: {lines[0]}"
 

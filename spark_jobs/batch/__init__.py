@@ -1,23 +1,23 @@
 """BATCH mode: the same `Dataflow` as a Spark plan, for bounded inputs.
 
-refusals   what cannot run in BATCH, refused by operator before anything starts
-columns    the columns of every step, found in the driver
-wire       Arrow rows as Spark columns, with what they are dealt and sorted by
+refusals   checks by operator what cannot run in BATCH, before anything starts
+columns    the columns of each step, inferred in the driver
+wire       Arrow rows as Spark columns, with their shuffle and sort columns
 plan       a compiled job → stages in topological order; no Spark yet
-subtask    operators of one task, driven without channels and barriers
-tasks      what runs in `mapInArrow`: read, process, and write or deal
-counts     rows of each task, by operator, as tasks report them
-execute    the stages as DataFrames; what sink tasks have prepared
+subtask    the operators of a Spark task, run without channels and barriers
+tasks      the code in `mapInArrow`: read, process, then write or partition
+counts     rows of each task by operator, reported by tasks
+execute    the stages as DataFrames; the committables of the sink tasks
 progress   stages, tasks and records of a run
 master     the job master of a run that the console started
-run        a batch run from the start to the one commit at its end
+run        a batch run from its start to the single commit at its end
 
-Rows are dealt by the owner of their key group and sorted by key and event time; a fresh operator takes about
-`tasks.CHUNK_ROWS` rows of whole keys, so memory is bounded by a chunk or the largest key (FLIP-140).
+Rows are shuffled by key group and sorted by key and event time. Each instance of a keyed operator processes about
+`tasks.CHUNK_ROWS` rows of whole keys. So memory is bounded by a chunk or the largest key (FLIP-140).
 
-Broadcast inputs come whole and before the first row, also the rows of `connect_broadcast`.
+Broadcast inputs are processed completely before the first row, also for `connect_broadcast`.
 
-The answer is that of STREAMING for programs without iteration and processing time and whose rows are not late, if no
-function depends on where a watermark falls between two rows, on how rows are cut into batches, or on the order in which
-floating-point numbers are added up. Others are refused where that can be seen.
+The answer equals that of STREAMING if no row is late and the program uses neither iteration nor processing time. No
+function may depend on watermark positions between two rows, on batch boundaries or on the order of floating-point
+additions. Other programs are refused where this can be detected.
 """

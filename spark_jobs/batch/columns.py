@@ -1,8 +1,8 @@
-"""The columns of what every step emits, found in the driver before Spark is asked for anything.
+"""The columns that each step emits, inferred in the driver before Spark starts a job.
 
-Sources and row functions declare theirs. Aggregates, windows and joins follow from their input. The columns of a
-function over batches follow from the data only: it is called in the driver with the first rows of its sources, after
-the steps before it. A batch of other columns later is an error that names the step and the column.
+Sources and row functions declare their columns. Aggregates, windows and joins derive them from their input. A function
+over batches reveals its columns only when it runs: the driver calls it with the first rows of its sources, after the
+preceding steps. A later batch with other columns is an error that names the step and the column.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from spark_jobs.batch.subtask import Job, Subtask, context_of, wall_clock_ms
 from spark_jobs.sources.frames import OpenedFrame
 
 SAMPLE_ROWS: Final = 1_000
-_POLLS: Final = 1_000  #: for the first rows of a source
+_POLLS: Final = 1_000  #: limit for the first rows of a source
 
 
 class Columns:
-    """Of one job. Everything is found when it is asked for the first time.
+    """The columns of a job's steps; each schema is inferred on first use and cached.
 
     Args:
-        frames: its sources that are DataFrames.
+        frames: the sources that are DataFrames.
     """
 
     def __init__(self, job: CompiledJob, frames: Mapping[OperatorId, OpenedFrame]) -> None:
@@ -47,17 +47,21 @@ class Columns:
         self._samples: dict[OperatorId, list[pa.RecordBatch]] = {}
 
     def of(self, uid: OperatorId) -> pa.Schema:
-        """Raises JobRejected: they cannot be found; the step is named."""
+        """The output schema of step `uid`.
+
+        Raises:
+            JobRejected: the columns cannot be inferred; the step is named.
+        """
         if uid not in self._schemas:
             self._schemas[uid] = self._found(uid)
         return self._schemas[uid]
 
     def parts(self, window: OperatorId) -> pa.Schema:
-        """The columns of pre-aggregated rows, which a window takes in place of the rows."""
+        """The schema of pre-aggregated rows, which a window receives instead of the rows."""
         (parts, *_) = self._one_part(window)
         return parts.schema
 
-    # ------------------------------------------------------------ how they are found
+    # ------------------------------------------------------------ inference
 
     def _found(self, uid: OperatorId) -> pa.Schema:
         if self._graph.by_uid[uid].role is Role.SOURCE:
@@ -80,7 +84,7 @@ class Columns:
         return self._of_sample(uid) if declared is None else declared
 
     def _of_one_row(self, uid: OperatorId, operator: Operator) -> pa.Schema:
-        """Of an operator without code of the author's: what a row of nulls comes to."""
+        """The schema of a built-in operator: the output for a row of nulls."""
         window = isinstance(operator, TumblingWindow | SlidingWindow)
         rows = self._one_part(uid) if window else [_row_of_nulls(self.of(self._input(uid)), None)]
         kept = _Kept()
@@ -103,7 +107,7 @@ class Columns:
     def _of_sample(self, uid: OperatorId) -> pa.Schema:
         rows = self._sample(uid)
         if not rows:
-            detail = "its columns are known from its rows only, and none came of the first rows of its sources"
+            detail = "its columns are known from its rows only, and the first rows of its sources produced no output"
             raise JobRejected("unknown-columns", uid, f"{detail}: use flat_map or process, which declare a schema")
         return rows[0].schema
 
@@ -119,7 +123,7 @@ class Columns:
         return self._samples[uid]
 
     def _run(self, uid: OperatorId) -> list[pa.RecordBatch]:
-        """What the operator makes of the sample; at least the columns of an empty batch where that is all there is."""
+        """The output of the operator for the sample; an empty batch if a map over batches emits no rows."""
         operator, kept = self._job.operators[uid](), _Kept()
         edges = [(number, edge) for number, edge in enumerate(self._graph.edges) if edge.target == uid]
         builds = [(edge.input, self._sample(edge.source)) for _, edge in edges if edge.input != 0]
@@ -143,9 +147,9 @@ class Columns:
 
 
 def _first_rows(job: Job, uid: OperatorId, source: Source) -> Iterator[pa.RecordBatch]:
-    """An empty batch where there are none and the source declares its columns."""
+    """The first rows of a source; an empty batch if it has no rows and declares its columns."""
     if isinstance(source, DirectorySource) and source.on_malformed == "dead_letter":
-        source = replace(source, on_malformed="skip", dead_letter_path=None)  # the run itself keeps the dead letters
+        source = replace(source, on_malformed="skip", dead_letter_path=None)  # only the run itself writes dead letters
     reader = source.reader()
     try:
         reader.open(context_of(job, uid, 0, 1, wall_clock_ms))
@@ -164,7 +168,7 @@ def _first_rows(job: Job, uid: OperatorId, source: Source) -> Iterator[pa.Record
 
 
 def _row_of_nulls(schema: pa.Schema, time: str | None) -> pa.RecordBatch:
-    """One row; only its event time is not null."""
+    """A single row of nulls, except for its event time, which is 0."""
     columns = [_null(field.type) if field.name != time else _epoch(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
@@ -178,7 +182,7 @@ def _epoch(kind: pa.DataType) -> pa.Array:
 
 
 def _by_key(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.RecordBatch:
-    """Equal keys together."""
+    """The rows in an order in which equal keys are adjacent."""
     rows = pa.concat_batches(batches)
     order = np.argsort(hash_columns([rows.column(key) for key in keys]), kind="stable")
     return rows.take(pa.array(order))

@@ -1,8 +1,8 @@
 """Rows that the tasks of a run read and write: counted in each task, collected in the driver.
 
-A task reports once, behind its last row. The report is an accumulator update, which Spark delivers with the success of
-the task: a try that fails counts nothing. A task that runs again replaces its report, since reports are kept by stage
-and partition and are not added up.
+A task reports once, after its last row. The report is an accumulator update, which Spark delivers when the task
+succeeds, so failed attempts do not count. A repeated task replaces its report: reports are stored by stage and
+partition and are not added up.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """The rows of one task of `stage`, in all and by operator: those of its first input, and those that it emitted."""
+    """The rows of a task of `stage`, in total and by operator: rows of its first input, and rows it emitted."""
 
     stage: int
     rows_read: int
     rows_written: int
     rows_in: Mapping[str, int]
     rows_out: Mapping[str, int]
-    spark_stage: int = -1  #: Spark's own number of the stage
+    spark_stage: int = -1  #: Spark's stage id
 
 
 Reports = dict[tuple[int, int], TaskReport]  #: by stage and partition
 
 
 class Tally:
-    """Counts in one task."""
-
     def __init__(self) -> None:
         self.rows_read = 0
         self.rows_written = 0
@@ -42,13 +40,13 @@ class Tally:
         self.rows_out: Counter[str] = Counter()
 
     def read(self, rows: int, source: str = "") -> None:
-        """Rows that enter the task: of `source`, or of an earlier stage."""
+        """Count rows that enter the task, from `source` or from an earlier stage."""
         self.rows_read += rows
         if source:
             self.rows_out[source] += rows
 
     def write(self, rows: int, sink: str = "") -> None:
-        """Rows that leave the task: into `sink`, or for a later stage."""
+        """Count rows that leave the task, into `sink` or to a later stage."""
         self.rows_written += rows
         if sink:
             self.rows_in[sink] += rows
@@ -64,7 +62,7 @@ class Tally:
 
 
 class ReportsByTask:
-    """How Spark merges reports (its `AccumulatorParam`): the newest of a task counts."""
+    """Spark's `AccumulatorParam` for reports: the newest report of a task wins."""
 
     def zero(self, value: Reports) -> Reports:
         return {}
@@ -79,7 +77,7 @@ def collected_reports(context: SparkContext) -> Accumulator[Reports]:
 
 @dataclass(frozen=True)
 class Reporter:
-    """Called in a task: sends its report to the driver."""
+    """Called in a task: sends the task's report to the driver."""
 
     reports: Accumulator[Reports]
 

@@ -1,6 +1,6 @@
-"""The stages of a plan as DataFrames. Their action is one collect per sink: what its tasks have prepared.
+"""The stages of a plan as DataFrames. Each sink is a Spark action: one collect, which returns the committables.
 
-Spark retries a task that fails. A collect takes exactly one result per partition, so exactly one try of each is named.
+Spark retries failed tasks. A collect takes exactly one result per partition, so one attempt of each task counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 
 
 class TaskFailure(WeirError):
-    """Code of the job raised in a task, at every try. The message names its place in the code."""
+    """User code raised in a task, in every attempt. The message gives the place in the code."""
 
     def __init__(self, operator: str, message: str) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class TaskFailure(WeirError):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What one sink task has written: `committables` are for the sink's committer."""
+    """The output of one sink task: `committables` are for the sink's committer."""
 
     sink: OperatorId
     partition: int
@@ -65,16 +65,16 @@ def execute(
     frames: Mapping[OperatorId, OpenedFrame] = MappingProxyType({}),
     progress: Progress | None = None,
 ) -> list[Prepared]:
-    """Runs the stages. Nothing is visible afterwards; what is returned may be committed.
+    """Run the stages. Their output is not visible yet; the returned committables may be committed.
 
     Args:
-        group: the Spark job group, by which the run is cancelled.
+        group: the Spark job group, by which the run can be cancelled.
         chunk_rows: see `tasks.CHUNK_ROWS`.
-        frames: sources that are DataFrames.
-        progress: of these stages; shows how far they have come.
+        frames: the sources that are DataFrames.
+        progress: progress of these stages, updated while they run.
 
     Raises:
-        WeirError: a task failed for good; the operator is named.
+        WeirError: a task failed in all attempts; the operator is named.
     """
     progress = progress or Progress(spark.sparkContext, stages, group)
     execution = _Execution(spark, stages, job, group, chunk_rows, frames, progress)
@@ -157,7 +157,7 @@ class _Execution:
         return self._spark.range(0, 1, 1, 1).mapInArrow(markers, wire.spark_schema())
 
     def _collected(self, tail: Emit | Write, frame: DataFrame) -> Any:
-        """The rows of a build side, in every executor: Arrow IPC streams, in the types of the step."""
+        """Broadcast the rows of a build side to all executors: Arrow IPC streams in the types of the step."""
         assert isinstance(tail, Emit), "a build side is no sink"
         streams = []
         for spark_batch in frame.toArrow().to_batches():
@@ -175,7 +175,7 @@ def _prepared(partition: int, row: Any) -> Prepared:
 
 
 def failure_of(error: Exception) -> WeirError:
-    """The error of a task, out of the text that Spark makes of it."""
+    """The typed error of a task, parsed from the text of Spark's exception."""
     text = str(error)
     refused = _REFUSED.findall(text)
     if refused:

@@ -1,8 +1,8 @@
 """The job master of a run in BATCH: `python -m spark_jobs.batch.master run RUN TOKEN`.
 
-It plans and executes in one thread; the main one shows life, obeys a cancel and reports progress. It takes no
-checkpoints and needs no slots: Spark retries tasks, and a master that died is started again from the beginning, unless
-the end of the run was recorded. The process ends when its stdin does: no master outlives its supervisor.
+A worker thread plans and executes; the main thread writes heartbeats, handles cancellation and reports progress. The
+master takes no checkpoints and needs no slots: Spark retries tasks. A restarted master begins anew, unless the end of
+the run was recorded. The process ends when its stdin ends, so no master outlives its supervisor.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TURN_S: Final = 0.25
-LIVE_TURNS: Final = 4  #: between two reports
+LIVE_TURNS: Final = 4  #: turns between two reports
 
 log = structlog.get_logger()
 
 
 class BatchMaster:
-    """Create, then `run` once. `release` may be called from any thread.
+    """The master of one attempt. Call `run` once; `release` may be called from any thread.
 
     Args:
-        session: starts Spark; entered in the thread that executes.
-        alive: called again and again as long as the master is not hung.
+        session: starts Spark; entered in the worker thread.
+        alive: called periodically while the master makes progress.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class BatchMaster:
         self._reporting = threading.Lock()  #: both threads report; the last report is the newest
         self._spark: SparkSession | None = None
         self._error: Exception | None = None
-        self._leaving = threading.Lock()  #: either the end is recorded, or the run is left
+        self._leaving = threading.Lock()  #: orders "the end is recorded" and "the run is released"
         self._has_ended = False
         self._cancelled_by: list[str] = []
         self._released = False
 
     def release(self) -> None:
-        """The worker shuts down: another master begins anew, or commits if the end was recorded."""
+        """Stop because the worker shuts down. The next master begins anew, or commits if the end was recorded."""
         with self._leaving:
             self._released = self._released or not self._has_ended
         self._stop_spark()
 
     def run(self) -> Exit:
-        """Blocks until the run has ended, was released, or this master has been superseded."""
+        """Block until the run has ended or was released, or until this master is superseded."""
         self._patiently(self._records.requeue_operations)
         work = threading.Thread(target=self._work, name="batch", daemon=True)
         work.start()
@@ -105,11 +105,11 @@ class BatchMaster:
                 self._stop_spark()
                 return Exit.SUPERSEDED
             if self._cancelled_by or self._released:
-                self._stop_spark()  # again: a job that was not submitted yet is not cancelled with its group
+                self._stop_spark()  # repeated: cancelling a group does not affect jobs submitted later
             work.join(TURN_S)
         return self._end()
 
-    # ------------------------------------------------------------ the thread that executes
+    # ------------------------------------------------------------ worker thread
 
     def _work(self) -> None:
         try:
@@ -119,20 +119,20 @@ class BatchMaster:
                 self._patiently(lambda: self._records.change_state(RunEvent.DEPLOYED))
                 self._run.run(plan, spark, progress)
                 self._report()
-        except Exception as error:  # noqa: BLE001 - the boundary of the thread: the run ends with it
+        except Exception as error:  # noqa: BLE001 - thread boundary: `_end` reports the error
             self._error = error
 
     def _ends(self) -> bool:
-        """Whether the end may be recorded. From then on nothing stops the run."""
+        """Whether the end may be recorded. From then on, cancel and release have no effect."""
         with self._leaving:
             self._has_ended = not self._cancelled_by and not self._released
             return self._has_ended
 
-    # ------------------------------------------------------------ the main thread
+    # ------------------------------------------------------------ main thread
 
     def _obey(self) -> bool:
-        """Takes requests and reports. False: superseded."""
-        with suppress(EnvironmentFailure):  # asked again within a second
+        """Take pending operations and report progress. Returns False if this master is superseded."""
+        with suppress(EnvironmentFailure):  # retried within a second
             asked = self._records.take_operations(only_cancel=False)
             if asked is None:
                 return False
@@ -159,11 +159,11 @@ class BatchMaster:
 
     def _stop_spark(self) -> None:
         if self._spark is not None:
-            with suppress(Exception):  # a context that is gone runs nothing
+            with suppress(Exception):  # a stopped context has no jobs to cancel
                 self._spark.sparkContext.cancelJobGroup(self._run.group)
 
     def _report(self) -> None:
-        """Nothing before the first stage begins: a master that only commits leaves the numbers of the one before."""
+        """Write the live report, once a stage has begun: a master that only commits keeps its predecessor's report."""
         if self._progress is None or not self._progress.has_begun:
             return
         with self._reporting:
@@ -178,7 +178,7 @@ class BatchMaster:
 
     @property
     def _ui_address(self) -> str:
-        """Where Spark shows the run while it lives."""
+        """The address of Spark's UI, empty before Spark has started."""
         return "" if self._spark is None else str(self._spark.sparkContext.uiWebUrl or "")
 
     def _end(self) -> Exit:
@@ -189,7 +189,7 @@ class BatchMaster:
             return self._record("ended", RunEvent.ENDED)
         log.error("the batch run failed", error=str(error), traceback=logs.trace(error))
         if self._has_ended:
-            return Exit.BROKEN  # the end is recorded: a fresh master commits it
+            return Exit.BROKEN  # the end is recorded: the next master commits it
         if self._cancelled_by:
             self._patiently(lambda: self._records.change_state(RunEvent.CANCEL_REQUESTED))
             done = self._record("canceled", RunEvent.ENDED)
@@ -212,17 +212,17 @@ class BatchMaster:
         return Exit.SUPERSEDED if state is None else Exit.DONE
 
     def _is_spark_gone(self) -> bool:
-        """The JVM ended on its own: a fresh master has another."""
+        """Whether the JVM has died; the next master starts another."""
         if self._spark is None:
             return False
         context = self._spark.sparkContext
         try:
             return context._jsc is not None and bool(context._jsc.sc().isStopped())
-        except Exception:  # noqa: BLE001 - py4j has nobody to ask
+        except Exception:  # noqa: BLE001 - py4j raises if the JVM does not answer
             return True
 
     def _patiently(self, function: Callable[[], T]) -> T:
-        """Waits for a database that is away."""
+        """Call `function`, and retry while the database is unavailable."""
         while True:
             try:
                 return function()
@@ -237,7 +237,7 @@ def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
     settings = SparkSettings.for_batch(f"{row.job_name}, run {run}", cores=row.parallelism)
     settings = replace(settings, extra={**settings.extra, **UI_SETTINGS, **chosen})
     if not settings.master.startswith("spark://"):
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the address of Spark's UI
     records = records_of(row, run, token, url)
     master = BatchMaster(
         job=job,

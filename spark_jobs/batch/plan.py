@@ -1,8 +1,8 @@
-"""A compiled job → stages in topological order. Pure: no Spark, no data.
+"""Plan a compiled job as stages in topological order. Pure: no Spark, no data.
 
-A stage is what one Spark task does between two exchanges: its head reads a source or the rows of an earlier stage, then
-operators run one behind the other, then the rows are dealt for the next stage, kept, or written. Steps that need no
-exchange are fused into the stage before them.
+A stage is the work of a Spark task between two exchanges. Its head reads a source or the rows of an earlier stage; its
+steps are operators in sequence; its tail partitions rows for the next stage, keeps them, or writes them to a sink.
+Operators that need no exchange are fused into the preceding stage.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from spark_jobs.sources.frames import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One operator. `builds` are the broadcast inputs: the input's number and the stage whose rows it gets."""
+    """An operator. `builds`: its broadcast inputs, as (input number, number of the stage that computes the rows)."""
 
     uid: OperatorId
     parallelism: int
     make: Callable[[], Operator]
     schema: pa.Schema
-    keys: tuple[str, ...] = ()  #: of a keyed operator: a fresh instance for each chunk of whole keys
+    keys: tuple[str, ...] = ()  #: key columns of a keyed operator, which has a fresh instance per chunk of whole keys
     builds: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """A stage begins with a source. `shape`: of a source that is a DataFrame, whose partitions are the tasks."""
+    """The head of a stage that reads a source. `shape`: only for a DataFrame, whose partitions are the tasks."""
 
     uid: OperatorId
     source: Source
@@ -49,15 +49,15 @@ class Read:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A stage begins with rows of an earlier one.
+    """The head of a stage that reads rows of an earlier stage.
 
     Args:
-        stage: whose rows.
-        wire: their columns.
-        owners: so many tasks; 0: as the earlier stage left them.
-        by_key: sorted by key, then event time.
+        stage: number of the earlier stage.
+        wire: the columns of the rows.
+        owners: number of tasks; 0: the partitions of the earlier stage are kept.
+        by_key: rows are sorted by key, then event time.
         sort: Spark columns of the keys.
-        markers: each owner has a task, also without rows.
+        markers: each owner has a task, even without rows.
     """
 
     stage: int
@@ -69,9 +69,9 @@ class Rows:
 
 
 class Deal(StrEnum):
-    """How the rows that leave a stage get their owner."""
+    """How the rows that leave a stage are assigned to an owner (a subtask of the next stage)."""
 
-    KEPT = "kept"  #: the subtask that made them
+    KEPT = "kept"  #: the subtask that emitted the row
     HASH = "hash"
     REBALANCE = "rebalance"
     CUSTOM = "custom"
@@ -79,7 +79,7 @@ class Deal(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Emit:
-    """A stage ends with rows for later ones."""
+    """The tail of a stage whose rows are input of later stages."""
 
     wire: Wire
     deal: Deal = Deal.KEPT
@@ -94,7 +94,7 @@ class Emit:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """A stage ends with a sink."""
+    """The tail of a stage that ends with a sink."""
 
     uid: OperatorId
     sink: Sink
@@ -102,7 +102,7 @@ class Write:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """`shared`: more than one later stage reads its rows, so they are kept."""
+    """A stage of the plan. `shared`: several later stages read its rows, so they are persisted."""
 
     number: int
     head: Read | Rows
@@ -113,19 +113,19 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """For people: the operators in it."""
+        """The display name: the uids of the operators."""
         return " → ".join(self.operators)
 
     @property
     def operators(self) -> tuple[OperatorId, ...]:
-        """Their uids, in the order in which rows pass through."""
+        """The uids of the operators, in the order in which rows pass through."""
         first = [self.head.uid] if isinstance(self.head, Read) else []
         last = [self.tail.uid] if isinstance(self.tail, Write) else []
         return (*first, *(step.uid for step in self.steps), *last)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The numbers of the stages whose rows it reads."""
+        """The numbers of the stages whose rows this stage reads."""
         before = [self.head.stage] if isinstance(self.head, Rows) else []
         return (*before, *(number for step in self.steps for _, number in step.builds))
 
@@ -141,7 +141,7 @@ class _Open:
 
 
 def stages_of(job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Shape]) -> tuple[Stage, ...]:
-    """The stages, each behind those that it reads. `shapes`: of sources that are DataFrames.
+    """The stages, each after the stages that it reads. `shapes`: of the sources that are DataFrames.
 
     Raises:
         JobRejected: Spark cannot carry a column between two stages; operator and column are named.
@@ -153,8 +153,8 @@ class _Planner:
     def __init__(self, job: CompiledJob, columns: Columns, shapes: Mapping[OperatorId, Shape]) -> None:
         self._job, self._graph, self._columns, self._shapes = job, job.graph, columns, shapes
         self._done: list[Stage] = []
-        self._open: dict[OperatorId, _Open] = {}  #: by the last operator, if one reader follows it
-        self._kept: dict[OperatorId, int] = {}  #: the stage that keeps an operator's rows, for several readers
+        self._open: dict[OperatorId, _Open] = {}  #: by last operator, if it has a single consumer
+        self._kept: dict[OperatorId, int] = {}  #: number of the stage that persists rows for several consumers
         self._build_stages: dict[OperatorId, int] = {}
 
     def stages(self) -> tuple[Stage, ...]:
@@ -198,7 +198,7 @@ class _Planner:
         self._add(before)
 
     def _dealt(self, edge: EdgeSpec, number: int, step: Step) -> _Open:
-        """The stage that the operator joins: the one before it, or a new one behind an exchange."""
+        """The stage that the operator joins: the preceding stage, or a new stage after an exchange."""
         operator = step.make()
         if step.keys:
             return self._behind_exchange(edge, number, step, Deal.HASH, operator)
@@ -212,7 +212,7 @@ class _Planner:
         return self._behind_exchange(edge, number, step, deals.get(edge.partitioning, Deal.KEPT), operator)
 
     def _before(self, edge: EdgeSpec) -> _Open:
-        """The stage that emits what `edge` brings, or a new one that begins with its rows."""
+        """The open stage that emits the rows of `edge`, or a new stage that reads them."""
         stage = self._open.pop(edge.source, None)
         if stage is not None:
             return stage
@@ -247,7 +247,7 @@ class _Planner:
         return _Open(head, edge.source, step.parallelism)
 
     def _build_stage(self, source: OperatorId) -> int:
-        """The stage whose rows every task gets whole."""
+        """The number of the stage whose rows are broadcast to every task."""
         if source in self._kept:
             self._done[self._kept[source]] = replace(self._done[self._kept[source]], broadcast=True)
             return self._kept[source]
@@ -271,10 +271,10 @@ class _Planner:
 
 
 def _main_edge(graph: JobGraph, uid: OperatorId) -> tuple[EdgeSpec, int]:
-    """The edge of input 0, and its number. Every other one is broadcast."""
+    """The edge of input 0, and its number. All other inputs are broadcast."""
     return next((edge, number) for number, edge in enumerate(graph.edges) if edge.target == uid and edge.input == 0)
 
 
 def build_sources(graph: JobGraph, uid: OperatorId) -> Mapping[int, OperatorId]:
-    """By input, the operators whose rows every subtask of `uid` gets whole."""
+    """By input number, the operators whose rows are broadcast to every subtask of `uid`."""
     return {edge.input: edge.source for edge in graph.edges if edge.target == uid and edge.input != 0}

@@ -1,7 +1,7 @@
-"""How far a batch run has come: the stages of its plan, with their tasks and records.
+"""Progress of a batch run: the stages of its plan, with their tasks and records.
 
-Tasks report their rows (`counts`), so a stage of the plan shows its own tasks, whatever stages Spark cuts it into.
-Failed tries and durations are Spark's.
+Tasks report their rows (`counts`), so a stage of the plan shows its own tasks, into however many stages Spark cuts it.
+Failed attempts and durations are Spark's.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class StageState(StrEnum):
-    """Spark's words, of a stage of the plan."""
+    """State of a stage of the plan, in Spark's terms."""
 
-    PENDING = "pending"  #: stages that it reads have not ended, or nothing has asked for it yet
-    ACTIVE = "active"  #: Spark has its tasks
+    PENDING = "pending"  #: an input stage has not ended, or no action has requested the stage yet
+    ACTIVE = "active"  #: its tasks are submitted to Spark
     COMPLETE = "complete"
 
 
@@ -31,7 +31,7 @@ _OPERATOR_STATES = {StageState.ACTIVE: "running", StageState.COMPLETE: "finished
 
 
 class Progress:
-    """Of the stages of one plan. The thread that executes calls `action`; `live` may be called from any thread."""
+    """Progress of the stages of a plan. The executing thread calls `action`; any thread may call `live`."""
 
     def __init__(self, context: SparkContext, stages: Sequence[Stage], group: str) -> None:
         self._context, self._stages, self._group = context, stages, group
@@ -41,7 +41,7 @@ class Progress:
 
     @property
     def reporter(self) -> Reporter:
-        """For the tasks."""
+        """The callback by which tasks report."""
         return Reporter(self._reports)
 
     @property
@@ -50,14 +50,14 @@ class Progress:
 
     @contextmanager
     def action(self, stage: Stage) -> Iterator[None]:
-        """Spark computes `stage` and those that it needs as long as this is entered."""
+        """Context of the Spark action that computes `stage` and the stages that it needs."""
         needed = self._needed(stage)
         self._begun |= needed
         yield
         self._ended |= needed
 
     def live(self) -> dict[str, Any]:
-        """The live report of the run, for `RunRecords.write_live`. Records are those of tasks that have ended."""
+        """The live report of the run, for `RunRecords.write_live`. Records count for ended tasks only."""
         reports = self._reports.value
         done = Counter(stage for stage, _ in reports)
         rows: list[dict[str, Any]] = []
@@ -95,7 +95,7 @@ class Progress:
         return stage.number in self._ended or (tasks is not None and done[stage.number] >= tasks)
 
     def _planned_tasks(self, stage: Stage) -> int | None:
-        """None: Spark decides into how many partitions it cuts a DataFrame."""
+        """The number of tasks; None for a DataFrame, whose partitions Spark chooses."""
         if isinstance(stage.head, Rows):
             return stage.head.owners or self._planned_tasks(self._stages[stage.head.stage])
         return stage.head.parallelism if stage.head.shape is None else None
@@ -125,17 +125,17 @@ def _operator(uid: str, state: str, reports: Iterable[TaskReport]) -> dict[str, 
     }
 
 
-# ---------------------------------------------------------------- as Spark counts
+# ---------------------------------------------------------------- Spark's counters
 
 
 def tasks_of(context: SparkContext, group: str) -> tuple[int, int]:
-    """Tasks of the stages that a job group has begun, and how many of them are done."""
+    """Tasks, and completed tasks, of the stages that a job group has begun."""
     rows = _tasks_by_stage(context, group)
     return sum(tasks for tasks, _, _ in rows), sum(done for _, done, _ in rows)
 
 
 def _tasks_by_stage(context: SparkContext, group: str) -> list[tuple[int, int, int]]:
-    """Tasks, those done and failed tries, of each of Spark's stages that a job group has begun."""
+    """(tasks, completed tasks, failed attempts) of each Spark stage that a job group has begun."""
     tracker = context.statusTracker()
     jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
     numbers = {number for job in jobs if job is not None for number in job.stageIds}
@@ -148,7 +148,7 @@ def _tasks_by_stage(context: SparkContext, group: str) -> list[tuple[int, int, i
 
 
 def _spark_facts(context: SparkContext, number: int) -> dict[str, Any]:
-    """Failed tries and duration so far of one of Spark's stages; nothing once Spark has forgotten it."""
+    """Failed attempts and duration in ms of a Spark stage; empty once Spark has dropped the stage."""
     if context.statusTracker().getStageInfo(number) is None:
         return {}
     data = _stage_data(context, number)

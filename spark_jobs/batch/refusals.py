@@ -1,6 +1,6 @@
-"""What a job may not hold to run in BATCH, by operator and reason, before anything starts.
+"""Checks, before anything starts, that a job can run in BATCH; a refusal names the operator and the reason.
 
-Flink refuses or ignores the same (FLIP-134): there is no end to wait for, or the answer would depend on the clock.
+Flink refuses or ignores the same features (FLIP-134): the input has no end, or the answer would depend on the clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_batch(job: CompiledJob) -> None:
             raise JobRejected("unbounded-in-batch", operator.uid, "BATCH reads bounded sources: this one has no end")
     for edge in job.graph.edges:
         if edge.feedback:
-            detail = "BATCH has no iteration: run this job in STREAMING, which takes bounded inputs too"
+            detail = "BATCH has no iteration: run this job in STREAMING, which accepts bounded inputs too"
             raise JobRejected("iteration-in-batch", edge.target, detail)
     for uid, source in job.sources.items():
         if isinstance(source, SequenceSource) and source.duration_ms is not None:
@@ -46,10 +46,10 @@ def check_batch(job: CompiledJob) -> None:
 
 def _check_operator(uid: str, operator: Operator) -> None:
     if isinstance(operator, AsyncMap):
-        detail = "asynchronous requests end by the clock (timeout_ms), and a task that is tried again repeats them"
+        detail = "asynchronous requests end by the clock (timeout_ms), and a retried task repeats them"
         raise JobRejected("async-in-batch", uid, f"{detail}: run this job in STREAMING")
     if isinstance(operator, Batches) and operator.max_wait_ms is not None:
-        raise JobRejected(PROCESSING_TIME, uid, "its batches leave by age (max_wait_ms): leave the age limit out")
+        raise JobRejected(PROCESSING_TIME, uid, "its batches are emitted by age (max_wait_ms): remove the age limit")
     if isinstance(operator, FunctionOperator):
         used = _processing_time_in(operator.function)
         if used is not None:
@@ -57,7 +57,7 @@ def _check_operator(uid: str, operator: Operator) -> None:
 
 
 def _processing_time_in(function: Function[Any]) -> str | None:
-    """The first use of processing time in the code of a function's class. Others are met when it runs."""
+    """The first use of processing time in the code of a function's class. Other uses are detected when it runs."""
     for base in type(function).__mro__:
         if base.__module__.startswith("runtime.operators."):
             continue
@@ -71,14 +71,14 @@ def _processing_time_in(function: Function[Any]) -> str | None:
 
 
 def _named_in(code: types.CodeType) -> str | None:
-    """Names of attributes, and the names of keyword arguments, which are constants of the code."""
+    """The first processing-time method or keyword argument in `code`; keyword names are constants of the code."""
     method = next((name for name in _METHODS if name in code.co_names), None)
     keywords = (name for constant in code.co_consts if isinstance(constant, tuple) for name in constant)
     return method or next((name for name in keywords if name in _ARGUMENTS), None)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function and of those that are defined in it."""
+    """The code of a function and of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

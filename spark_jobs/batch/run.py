@@ -1,11 +1,11 @@
-"""A batch run: plan, execute, then one commit.
+"""A batch run: plan, execute, then a single commit.
 
     with spark_session(SparkSettings.for_batch("counts")) as spark:
         run_batch(flow, parallelism=2, spark=spark, storage="/tmp/counts")
 
-The end of a run is recorded like a drain: one manifest that names what every sink has prepared, made durable and
-recorded before anything is committed. Until then a run that fails leaves nothing visible. Whoever finds the record
-after a crash commits what it names, and runs nothing again.
+The end of a run is recorded like a drain: a single manifest names the committables of all sinks. It is durable and
+recorded before the first commit. A run that fails before this leaves no visible output. After a crash, the next attempt
+commits from the recorded manifest and executes no stage again.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
-    """What was committed. `rows` by sink; none are known if an earlier attempt has executed the job."""
+    """The result of a committed run. `rows` by sink; empty if an earlier attempt executed the job."""
 
     rows: dict[OperatorId, int]
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The stages of a job. `frames`: sources that are DataFrames of the Spark in which the plan is to run."""
+    """The stages of a job. `frames`: the sources that are DataFrames, in the Spark session that runs the plan."""
 
     stages: tuple[Stage, ...]
     frames: Mapping[OperatorId, OpenedFrame] = field(default_factory=dict)
 
 
 def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan:
-    """The plan of `job`. Nothing is started: at most the first rows of its sources are read.
+    """Plan `job`. No Spark job is started; at most the first rows of its sources are read.
 
     Args:
         spark: needed if the job has a source `from_spark`.
 
     Raises:
-        JobRejected: it cannot run in BATCH; operator and reason are named.
+        JobRejected: the job cannot run in BATCH; operator and reason are named.
     """
     check_batch(job)
     frames: dict[OperatorId, OpenedFrame] = {}
@@ -88,7 +88,7 @@ def plan_batch(job: CompiledJob, spark: SparkSession | None = None) -> BatchPlan
 
 @contextmanager
 def planned(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, SparkSession]]:
-    """Plans `job` and starts Spark. What cannot run is refused before that, unless it is known from DataFrames only."""
+    """Plan `job` and start Spark. Refusals come before the start, unless they depend on a DataFrame."""
     if any(isinstance(source, SparkTable) for source in job.sources.values()):
         check_batch(job)
         with session() as spark:
@@ -102,16 +102,16 @@ def planned(job: CompiledJob, session: Session) -> Iterator[tuple[BatchPlan, Spa
 def run_batch(
     flow: Dataflow, *, parallelism: int, spark: SparkSession, storage: str, records: MemoryRecords | None = None
 ) -> BatchResult:
-    """Runs a bounded job to its end as a Spark plan.
+    """Run a bounded job to its end as a Spark plan.
 
     Args:
         parallelism: subtasks of each operator, as in STREAMING.
-        spark: a context of `SparkSettings.for_batch`, so that a task that fails is tried again.
-        storage: folder for the record of the run's end.
+        spark: a session of `SparkSettings.for_batch`, which retries failed tasks.
+        storage: folder for the manifest of the run's end.
 
     Raises:
-        JobRejected: the job cannot run in BATCH; nothing was started.
-        WeirError: a task failed for good; nothing is visible.
+        JobRejected: the job cannot run in BATCH; no Spark job was started.
+        WeirError: a task failed in all attempts; no output is visible.
     """
     job = flow.compile(parallelism)
     return run_planned(job, plan_batch(job, spark), spark=spark, storage=storage, records=records)
@@ -125,7 +125,7 @@ def run_planned(
     storage: str,
     records: MemoryRecords | None = None,
 ) -> BatchResult:
-    """As `run_batch`, for a job that was planned before."""
+    """As `run_batch`, for a job that is planned already."""
     store = FileStore(str(Path(storage).absolute()))
     records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
     records.reserve_above(*newest_in(store, None))
@@ -134,24 +134,24 @@ def run_planned(
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRun:
-    """One attempt at a batch run, by the holder of `token`."""
+    """An attempt of a batch run, made by the holder of `token`."""
 
     job: CompiledJob
     job_id: str
     token: Token
     records: RunRecords
     store: SnapshotStore
-    patiently: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: waits for records that are away
-    may_end: Callable[[], bool] = lambda: True  #: asked right before the end is recorded
+    patiently: Callable[[Callable[[], Any]], Any] = lambda function: function()  #: retries if records are away
+    may_end: Callable[[], bool] = lambda: True  #: called immediately before the end is recorded
 
     def run(self, plan: BatchPlan, spark: SparkSession, progress: Progress | None = None) -> BatchResult:
-        """Executes and commits; only commits if an earlier attempt has recorded the end.
+        """Execute and commit. Only commits if an earlier attempt has recorded the end.
 
         Args:
-            progress: of the stages of `plan`; shows how far they have come.
+            progress: progress of the stages of `plan`, updated while they run.
 
         Raises:
-            WeirError: a task failed for good, or the attempt was superseded; nothing is visible.
+            WeirError: a task failed in all attempts, or the attempt was superseded; no output is visible.
         """
         recorded = self.patiently(self.records.final_savepoint)
         try:
@@ -177,7 +177,7 @@ class BatchRun:
         return f"{self.job_id}-{self.token}"
 
     def _commit(self, manifest: Manifest) -> None:
-        """Of a recorded manifest. May be repeated."""
+        """Commit the output of a recorded manifest. Idempotent."""
         permit = permit_for_recorded(manifest, self.token)
         for uid, committables in owed(manifest).items():
             committer = self.job.sinks[uid].committer()
@@ -186,15 +186,15 @@ class BatchRun:
         note_committed(self.store, manifest, None)
 
     def _check_there(self, prepared: Sequence[Prepared]) -> None:
-        """The record promises that the output can be committed, so this process must see it."""
+        """Check that this process sees all written files: a recorded manifest promises that they can be committed."""
         for each in prepared:
             missing = self.job.sinks[each.sink].committer().missing(each.committables)
             if missing:
-                raise EnvironmentFailure(f"sink {each.sink!r}: a task has written {missing[0]}, which is not seen here")
+                raise EnvironmentFailure(f"sink {each.sink!r}: a task wrote {missing[0]}, which is not visible here")
 
     def _recorded(self, prepared: Sequence[Prepared]) -> Manifest:
         if not self.may_end():
-            raise WeirError("the run was left before its end was recorded")
+            raise WeirError("the run was cancelled or released before its end was recorded")
         checkpoint = self.patiently(self.records.next_checkpoint_id)
         now = SystemClock().now_ms()
         if checkpoint is None:
@@ -223,11 +223,11 @@ class BatchRun:
         return OperatorSnapshot(parallelism=parallelism, finished=FinishedState.FINISHED, subtasks=subtasks)
 
     def _clean(self) -> None:
-        """Removes what tries that were not committed, and older attempts, have left in the output folders."""
+        """Delete output files of uncommitted task attempts and of older attempts of the run."""
         try:
             retained = [read_manifest(self.store, folder) for folder in self.records.retained()]
         except (CorruptState, JobRejected) as error:
-            log.error("a retained checkpoint is unreadable: leftovers of output stay", error=str(error))
+            log.error("a retained checkpoint is unreadable: uncommitted output files are not deleted", error=str(error))
             return
         for uid, sink in self.job.sinks.items():
             keep = retained_committables(retained, uid)
@@ -235,4 +235,4 @@ class BatchRun:
 
 
 class Superseded(WeirError):
-    """A newer attempt has taken over; this one commits nothing."""
+    """A newer attempt has taken over; this attempt must not commit."""

@@ -1,4 +1,4 @@
-"""Operators of one Spark task, driven without channels and barriers; their state is in memory.
+"""The operators of a Spark task, run without channels and barriers; their state is in memory.
 
 A fused operator lives as long as its task. A keyed operator lives for a chunk of whole keys.
 """
@@ -26,7 +26,7 @@ _MS_PER_S: Final = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What every operator may know of the run."""
+    """Facts about the run that operators may use."""
 
     name: str
     max_parallelism: int
@@ -34,7 +34,7 @@ class Job:
 
 
 def context_of(job: Job, uid: str, index: int, parallelism: int, now_ms: Callable[[], int]) -> OperatorContext:
-    """With fresh state."""
+    """An operator context with empty state."""
     groups = range_of(index % parallelism, job.max_parallelism, parallelism)
     return OperatorContext(
         job=job.name,
@@ -53,14 +53,14 @@ def wall_clock_ms() -> int:
 
 
 class Subtask:
-    """One operator with fresh state. Errors of its code name it.
+    """An operator with empty state. Errors of its code name it.
 
     Args:
-        operator: for this subtask alone.
-        schema: of its output; None: not checked.
-        builds: broadcast rows by input; they come first, and whole.
-        out: takes its output.
-        tally: counts the rows of its first input, and those that it emits.
+        operator: owned by this subtask.
+        schema: expected output schema; None: not checked.
+        builds: broadcast rows by input; processed completely before the first row.
+        out: receives the output.
+        tally: counts rows of the first input and emitted rows.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Subtask:
         self._call("process", self._operator.process_sorted, batch, self._out)
 
     def finish(self) -> None:
-        """The end of its input: all event time has passed."""
+        """End the input: advance the watermark to its maximum, then finish the operator."""
         if self._call("next_processing_timer", self._operator.next_processing_timer) is not None:
-            raise self._processing_time("it has set a timer in processing time")
+            raise self._processing_time("it has registered a processing-time timer")
         self._call("on_watermark", self._operator.on_watermark, MAX_WATERMARK, self._out)
         self._call("end_input", self._operator.end_input, 0, self._out)
         self._call("finish", self._operator.finish, self._out)
@@ -106,10 +106,10 @@ class Subtask:
         self._call("close", self._operator.close)
 
     def _refuse_clock(self) -> int:
-        raise self._processing_time("it asks for the time of the clock")
+        raise self._processing_time("it reads the clock")
 
-    def _processing_time(self, what: str) -> JobRejected:
-        return JobRejected(PROCESSING_TIME, self._uid, f"{what}: its answer would differ from run to run in BATCH")
+    def _processing_time(self, reason: str) -> JobRejected:
+        return JobRejected(PROCESSING_TIME, self._uid, f"{reason}: its answer would differ from run to run in BATCH")
 
     def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -121,7 +121,7 @@ class Subtask:
 
 
 class _Checked:
-    """Passes batches on if their columns are those that the step was planned with."""
+    """A collector that checks the columns of each batch against the plan."""
 
     def __init__(self, uid: str, schema: pa.Schema, out: Collector, tally: Tally) -> None:
         self._uid, self._schema, self._out, self._tally = uid, schema, out, tally
@@ -138,19 +138,19 @@ class _Checked:
 
 
 def check_columns(uid: str, expected: pa.Schema, found: pa.Schema) -> None:
-    """Raises WeirError: columns differ in name, order or type from those that step `uid` was planned with."""
+    """Raises WeirError: columns differ in name, order or type from the planned columns of step `uid`."""
     if expected.names != found.names:
-        raise WeirError(f"operator {uid!r}: its rows have the columns {found.names}, and had {expected.names}")
+        raise WeirError(f"operator {uid!r}: its rows have the columns {found.names}, planned were {expected.names}")
     for before, now in zip(expected, found, strict=True):
         if before.type != now.type:
             raise WeirError(f"operator {uid!r}: column {now.name!r} was {before.type} and is {now.type}")
 
 
 class Chain:
-    """A collector: runs operators one behind the other, the last one's output going to `out`.
+    """A collector that runs operators in sequence; the last operator emits to `out`.
 
     Args:
-        make: makes a subtask that emits to the collector that it is given; first operator first.
+        make: factories in order of the operators; each makes a subtask that emits to the given collector.
     """
 
     def __init__(self, make: Iterable[Callable[[Collector], Subtask]], out: Collector) -> None:
@@ -166,7 +166,7 @@ class Chain:
             self._entrance.emit(batch)
 
     def finish(self) -> None:
-        """First operator first: what it emits at its end, the next one gets."""
+        """Finish in order: the output of an operator at its end is input of the next."""
         for subtask in self._subtasks:
             subtask.finish()
 

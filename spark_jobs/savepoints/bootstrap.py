@@ -1,7 +1,8 @@
-"""The state that an operator has after it has processed rows: the operator itself runs over them, in memory.
+"""State bootstrapped from rows: the operator itself processes the rows, in memory.
 
-Its output is dropped, and no event time passes: timers are set and none fires, windows open and none is complete. It
-knows no Spark; one call makes the state of one subtask. (Flink's State Processor API: `StateBootstrapTransformation`.)
+Its output is dropped and no watermark advances. Timers are registered but do not fire; windows open but do not close.
+This module uses no Spark; a call makes the state of a single subtask. (Flink's State Processor API:
+`StateBootstrapTransformation`.)
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Function = Callable[[], KeyedProcessFunction]
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """An operator behind `key_by`, and how its state is made. Survives cloudpickle.
+    """An operator behind `key_by`, and the way its state is made. Can be pickled with cloudpickle.
 
     Args:
-        function: makes the function that fills the states of a process function in place of its own.
-        parallelism: subtasks that the state is cut into.
+        function: makes the function that fills the state of a process function, in place of the job's function.
+        parallelism: number of subtasks into which the state is split.
     """
 
     job: CompiledJob
@@ -73,24 +74,24 @@ class Bootstrap:
         return operator.time if isinstance(operator, KeyedProcess) else None
 
     def check(self) -> None:
-        """Refuses what cannot be bootstrapped.
+        """Refuse operators that cannot be bootstrapped.
 
         Raises:
-            JobRejected: there is no such operator, its state is not that of rows, or the function has other states.
+            JobRejected: the operator is unknown, its state does not come from rows, or `function` has other states.
         """
         operator = self._own()
         if not isinstance(operator, _SUPPORTED):
-            detail = "state is bootstrapped from rows for process functions behind key_by, aggregates and windows only"
+            detail = "only process functions behind key_by, aggregates and windows are bootstrapped from rows"
             raise JobRejected("cannot-bootstrap", self.uid, detail)
         if self.function is None:
             return
         if not isinstance(operator, KeyedProcess):
-            raise JobRejected("cannot-bootstrap", self.uid, "a function fills the state of a process function only")
+            raise JobRejected("cannot-bootstrap", self.uid, "a function fills only process-function state")
         declared, given = (self._opened(one).kinds for one in (operator, self._operator()))
         unknown = sorted(set(given) - set(declared))
         if unknown:
             known = ", ".join(sorted(name for name in declared if not name.startswith("_")))
-            detail = f"the function fills state {unknown[0]!r}, and the operator has only {known}"
+            detail = f"the function fills state {unknown[0]!r}; the operator has only {known}"
             raise JobRejected("unknown-state", self.uid, detail)
 
     def snapshot(
@@ -101,11 +102,11 @@ class Bootstrap:
         prefix: str,
         now_ms: Callable[[], int],
     ) -> SubtaskSnapshot:
-        """The state of subtask `index` after these rows, stored under `prefix`.
+        """Process the rows and store the state of subtask `index` under `prefix`.
 
         Args:
-            batches: rows whose key groups the subtask owns.
-            now_ms: processing time, for a time to live.
+            batches: rows in the key groups of the subtask.
+            now_ms: processing time in ms, for state with a time to live.
 
         Raises:
             WeirError: the operator cannot process a row.
@@ -130,18 +131,18 @@ class Bootstrap:
     # ------------------------------------------------------------ inside
 
     def _own(self) -> Operator:
-        """As in the job."""
+        """The operator as the job declares it."""
         known = [operator.uid for operator in self.job.graph.operators]
         if self.uid not in known:
             detail = f"the job has no operator {self.uid!r}, only {', '.join(known)}"
             raise JobRejected("unknown-operator", self.uid, detail)
         if self.job.graph.by_uid[OperatorId(self.uid)].role is not Role.OPERATOR:
-            detail = "state is bootstrapped from rows for operators only, not for sources and sinks"
+            detail = "only operators are bootstrapped from rows, not sources and sinks"
             raise JobRejected("cannot-bootstrap", self.uid, detail)
         return self.job.operators[OperatorId(self.uid)]()
 
     def _operator(self) -> Operator:
-        """With the function that fills the states."""
+        """The operator that processes the rows: with `function` in place of the job's function, if given."""
         operator = self._own()
         if self.function is None or not isinstance(operator, KeyedProcess):
             return operator
@@ -170,7 +171,7 @@ class Bootstrap:
         )
 
     def _folded(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What a window is sent for these rows."""
+        """The input of the operator for a batch: pre-aggregated rows for a window, otherwise the batch."""
         folding = self.folding
         if folding is None:
             yield batch
@@ -189,17 +190,17 @@ class Bootstrap:
 
 
 class _Dropped:
-    """A collector: there is no one behind it."""
+    """A collector without a receiver."""
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """The rows were the output of the time before the savepoint."""
+        """Drop the batch: it belongs to the output before the savepoint."""
 
 
 _DROPPED: Final = _Dropped()
 
 
 def _keyed_edge(job: CompiledJob, uid: str) -> tuple[int, EdgeSpec]:
-    """The edge behind `key_by` into the operator, and its number."""
+    """The keyed edge into the operator, and its number."""
     return next(
         (number, edge)
         for number, edge in enumerate(job.graph.edges)

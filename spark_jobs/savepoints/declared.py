@@ -1,4 +1,4 @@
-"""The states that an operator or source of a job declares, found by opening it without rows."""
+"""The states that an operator or source of a job declares; found by opening it without rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runtime.state.store import SubtaskState
 
 
 def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
-    """The empty state of an only subtask of the operator.
+    """The empty state of the operator at parallelism 1.
 
     Raises:
-        JobRejected: there is no such operator, or it is a sink.
-        OperatorFailure: it cannot be opened.
+        JobRejected: the operator is unknown, or is a sink.
+        OperatorFailure: the operator cannot be opened.
     """
     known = [operator.uid for operator in job.graph.operators]
     if uid not in known:
@@ -43,7 +43,7 @@ def declared_state(job: CompiledJob, uid: str) -> SubtaskState:
 
 
 def check_state(state: SubtaskState, uid: str, name: str) -> None:
-    """Raises JobRejected: the operator has no such state; those that it has are named."""
+    """Raises JobRejected: the operator does not declare state `name`; its states are named."""
     if name not in state.kinds:
         own = ", ".join(sorted(known for known in state.kinds if not known.startswith("_"))) or "none"
-        raise JobRejected("unknown-state", uid, f"it has no state {name!r}; there are: {own}")
+        raise JobRejected("unknown-state", uid, f"it has no state {name!r}; its states: {own}")

@@ -1,6 +1,6 @@
-"""The Spark jobs of one savepoint: one for each bootstrapped operator, one for all state dealt anew, one for copies.
+"""The Spark jobs of a savepoint: one per bootstrapped operator, one for redistributed keyed state, one for file copies.
 
-Rows go from task to task and into files. The driver sees a row per subtask: the names of its files.
+Rows pass between tasks and files only. The driver gets a row per subtask: its snapshot, which names its files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapRows:
-    """The rows that state is made of. In `frame`, columns go by their numbers."""
+    """The input rows of bootstrapped state. Columns of `frame` are named by their numbers."""
 
     maker: Maker
     rows: Rows
@@ -56,10 +56,10 @@ class BootstrapRows:
 def rows_for_operator(
     bootstrap: Bootstrap, frame: DataFrame, columns: pa.Schema | None, order_by: Sequence[str]
 ) -> BootstrapRows:
-    """Rows for an operator to process; arguments as of `SavepointWriter.bootstrap_operator`.
+    """Rows for an operator to process; arguments as in `SavepointWriter.bootstrap_operator`.
 
     Raises:
-        JobRejected: the operator cannot be bootstrapped, or a column is missing or there twice; it is named.
+        JobRejected: the operator cannot be bootstrapped, or a column is missing or duplicate; it is named.
     """
     bootstrap.check()
     edge, time = bootstrap.edge, bootstrap.time
@@ -70,10 +70,10 @@ def rows_for_operator(
 
 
 def rows_for_table(table: TableRows, frame: DataFrame, columns: pa.Schema | None) -> BootstrapRows:
-    """Rows of a state; arguments as of `SavepointWriter.write_state`.
+    """Rows of a state; arguments as in `SavepointWriter.write_state`.
 
     Raises:
-        JobRejected: a column is missing or there twice; it is named.
+        JobRejected: a column is missing or duplicate; it is named.
     """
     fields = [*table.schema.keys, *table.schema.values]
     known = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
@@ -88,7 +88,7 @@ def _prepared(
     known: Mapping[str, Any],
     order_by: Sequence[str],
 ) -> BootstrapRows:
-    """Checks what can be checked before a row is read. `known`: types that the job gives to columns."""
+    """Check all that is known before a row is read. `known`: column types that the job declares."""
     uid = maker.uid
     for name in frame.columns:
         if frame.columns.count(name) > 1:
@@ -120,7 +120,7 @@ def _arrow_types(uid: str, frame: DataFrame) -> dict[str, Any]:
 
 
 def _named_type(name: str | None) -> Any:
-    """The Arrow type that a job's graph calls by this name, where the name is enough."""
+    """The Arrow type with the name `name` in a job's graph; None if the name does not determine it."""
     try:
         return None if name is None else pa.type_for_alias(name)
     except ValueError:
@@ -133,15 +133,15 @@ def _column(frame: DataFrame, name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What the tasks have stored: subtasks of bootstrapped operators, and keyed state of those dealt anew."""
+    """Results of the tasks: snapshots of bootstrapped subtasks, and redistributed keyed state."""
 
     snapshots: dict[str, dict[int, SubtaskSnapshot]]
     dealt: dict[str, Redeal]
 
     def with_dealt(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
-        """The operator with its keyed state as it was dealt.
+        """The operator with its redistributed keyed state.
 
-        Event time of each subtask is the least of those that were running: it may have rows of any of them.
+        The watermark of each new subtask is the minimum over the running old subtasks: it may hold rows of any of them.
         """
         redeal, made = self.dealt[uid], self.snapshots[uid]
         running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]
@@ -166,14 +166,14 @@ class Made:
 
 @dataclass
 class Execution:
-    """Collects what is to be done, then does it. `folder` is on a disk that all executors share."""
+    """Collects the work of a savepoint, then runs it. `folder` is on a disk that all executors share."""
 
     spark: SparkSession
     folder: str
     _bootstraps: list[BootstrapRows] = field(default_factory=list)
     _redeals: dict[str, Redeal] = field(default_factory=dict)
     _copies: list[tuple[Segment, str]] = field(default_factory=list)
-    _opened: Opened | None = None  #: where files are copied from
+    _opened: Opened | None = None  #: the checkpoint that files are copied from
 
     def bootstrap(self, rows: BootstrapRows) -> None:
         self._bootstraps.append(rows)
@@ -182,7 +182,7 @@ class Execution:
         self._redeals[uid] = redeal
 
     def copy(self, opened: Opened, uid: str, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
-        """The snapshot with its files where they will have been copied to."""
+        """Schedule copies of the files of `snapshot`. Returns the snapshot with the target paths."""
         self._opened = opened
 
         def moved(segment: Segment) -> Segment:
@@ -193,10 +193,10 @@ class Execution:
         return snapshot.with_segments(moved)
 
     def run(self) -> Made:
-        """Runs the Spark jobs.
+        """Run the Spark jobs.
 
         Raises:
-            WeirError: a task failed for good; the operator is named.
+            WeirError: a task failed in all attempts; the operator is named.
         """
         found: dict[str, dict[int, SubtaskSnapshot]] = {}
         for rows in self._bootstraps:
@@ -209,7 +209,7 @@ class Execution:
         return Made(snapshots=found, dealt=self._redeals)
 
     def tidy(self, manifest: Manifest) -> None:
-        """Deletes what tries of tasks have left that Spark did not take."""
+        """Delete files that the manifest does not name: they are from discarded task attempts."""
         store = FileStore(self.folder)
         named = {segment.path for segment in manifest.segments()}
         store.delete([path for path in (*store.list(""), *store.unfinished()) if path not in named])
@@ -258,7 +258,7 @@ class Execution:
 
 
 def _united(one: SubtaskSnapshot, other: SubtaskSnapshot) -> SubtaskSnapshot:
-    """Two states of one subtask."""
+    """The union of two partial snapshots of a subtask."""
     return msgspec.structs.replace(
         one,
         keyed=one.keyed | other.keyed,

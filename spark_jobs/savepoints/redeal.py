@@ -1,10 +1,10 @@
-"""Keyed state dealt anew: under other keys, to another number of key groups, or both.
+"""Keyed state redistributed: under other keys, to another number of key groups, or both.
 
-Two halves, with Spark's shuffle between them: `read_parts` reads the files of a range of the old key groups and says
-which new subtask each row goes to; `Assembly` takes the parts of one subtask and stores them. Neither knows Spark.
+Spark's shuffle connects two halves, which use no Spark. `Redeal.read_parts` reads the files of a range of old key
+groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
 
-What an operator keeps by key group alone has no key to follow. How far event time had come (`operators/fired`) is dealt
-where all old key groups that meet in a new one agree. Rows that an operator holds are refused.
+State that an operator keeps per key group has no key to follow. Fired watermarks (`operators/fired`) are redistributed
+only if all old key groups that meet in a new key group agree. Buffered rows are refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TIMES: Final = pa.schema([("group", pa.int32()), ("key", pa.large_binary()), ("
 
 
 class Kind(StrEnum):
-    """What the rows of a part are."""
+    """Content of a part."""
 
     COLUMNS = "columns"
     OBJECTS = "objects"
@@ -70,10 +70,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Rekey:
-    """New keys for old ones.
+    """A mapping from old keys to new keys.
 
     Args:
-        function: gets the value of the key column, or a tuple when there are several; returns the new key likewise.
+        function: gets the key column's value, or a tuple of several key columns; returns the new key likewise.
         keys: the new key columns with their types.
     """
 
@@ -83,20 +83,20 @@ class Rekey:
 
 @dataclass(frozen=True, kw_only=True)
 class Redeal:
-    """What becomes of the keyed state of one operator. Survives cloudpickle."""
+    """The redistribution of an operator's keyed state. Can be pickled with cloudpickle."""
 
     opened: Opened
-    uid: str  #: in the savepoint that is read
+    uid: str  #: uid in the savepoint that is read
     parallelism: int
     max_parallelism: int
     rekey: Rekey | None = None
 
     def read_parts(self, groups: range) -> Iterator[Part]:
-        """The rows of the old key groups `groups`, by new owner.
+        """The rows of the old key groups `groups`, by new subtask.
 
         Raises:
             CorruptState: a file is missing, truncated or altered; it is named.
-            JobRejected: a state cannot be dealt anew, or a new key is not one; operator and state are named.
+            JobRejected: a state cannot be redistributed, or a new key is invalid; operator and state are named.
         """
         for name in self.states:
             state = find_state(self.opened, self.uid, name)
@@ -114,7 +114,7 @@ class Redeal:
 
     @property
     def nbytes(self) -> int:
-        """Of the files of keyed state."""
+        """Bytes of all keyed-state files of the operator."""
         subtasks = self.opened.manifest.operators[self.uid].subtasks.values()
         return sum(s.nbytes for one in subtasks for segments in one.keyed.values() for s in segments)
 
@@ -141,7 +141,7 @@ class Redeal:
             yield from self._dealt(table.schema.name, Kind.COLUMNS, marked, groups)
 
     def _rekeyed(self, columns: list[tuple[pa.Array, pa.Field]]) -> list[tuple[pa.Array, pa.Field]]:
-        assert self.rekey is not None, "it is called with new keys only"
+        assert self.rekey is not None, "only called with new keys"
         known: dict[Any, tuple[Any, ...]] = {}
         for old in zip(*(column.to_pylist() for column, _ in columns), strict=True):
             if old not in known:
@@ -151,16 +151,16 @@ class Redeal:
         return list(zip(arrays, self.rekey.keys, strict=True))
 
     def _new_key(self, old: tuple[Any, ...]) -> tuple[Any, ...]:
-        assert self.rekey is not None, "it is called with new keys only"
+        assert self.rekey is not None, "only called with new keys"
         shown = old[0] if len(old) == 1 else old
         try:
             given = self.rekey.function(shown)
         except Exception as error:
-            detail = f"the function of the new keys raised {type(error).__name__} for the key {shown!r}: {error}"
+            detail = f"the function for the new keys raised {type(error).__name__} for the key {shown!r}: {error}"
             raise JobRejected("bad-key", self.uid, detail) from error
         key = tuple(given) if len(self.rekey.keys) > 1 and isinstance(given, list | tuple) else (given,)
         if len(key) != len(self.rekey.keys):
-            detail = f"the new key of {shown!r} has {len(key)} values, and there are {len(self.rekey.keys)} key columns"
+            detail = f"the new key of {shown!r} has {len(key)} values; there are {len(self.rekey.keys)} key columns"
             raise JobRejected("bad-key", self.uid, detail)
         if None in key:
             column = self.rekey.keys.names[key.index(None)]
@@ -168,7 +168,7 @@ class Redeal:
         return key
 
     def _key_columns(self, keys: list[tuple[Any, ...]]) -> list[pa.Array]:
-        assert self.rekey is not None, "it is called with new keys only"
+        assert self.rekey is not None, "only called with new keys"
         arrays = []
         for position, column in enumerate(self.rekey.keys):
             try:
@@ -191,8 +191,8 @@ class Redeal:
                 times.append((group, key, msgspec.msgpack.decode(stored)))
             else:
                 detail = (
-                    f"state {state.name!r} holds rows by key group, so they cannot follow their keys: take a savepoint "
-                    "while none wait"
+                    f"state {state.name!r} holds rows by key group, which cannot follow their keys: take a savepoint "
+                    "while no rows wait"
                 )
                 raise JobRejected("rows-held", self.uid, detail)
         for start in range(0, len(entries), ROWS_PER_PART):
@@ -223,7 +223,7 @@ class Redeal:
 
 
 def check_rekey(uid: str, keys: pa.Schema) -> None:
-    """Raises JobRejected: a new key column cannot be one; it is named."""
+    """Raises JobRejected: a new key column is invalid; it is named."""
     if not len(keys):
         raise JobRejected("bad-keys", uid, "the new key needs at least one column")
     for column in keys:
@@ -232,19 +232,19 @@ def check_rekey(uid: str, keys: pa.Schema) -> None:
 
 @dataclass
 class Assembly:
-    """The keyed state of one new subtask, from its parts."""
+    """Collects the parts of a new subtask into its keyed state."""
 
     redeal: Redeal
     index: int
     _tables: dict[str, KeyedTable | ObjectTable] = field(default_factory=dict)
-    _was: dict[bytes, bytes] = field(default_factory=dict)  #: by new key of a Python function: the old one
-    _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: by state and key: times by old key group
+    _was: dict[bytes, bytes] = field(default_factory=dict)  #: new key -> old key, of Python functions
+    _times: dict[tuple[str, bytes], Any] = field(default_factory=dict)  #: (state, key) -> times by old key group
 
     def add(self, part: Part) -> None:
-        """Takes rows in.
+        """Add the rows of a part.
 
         Raises:
-            JobRejected: two old keys have become one; operator, state and keys are named.
+            JobRejected: two old keys have the same new key; operator, state and keys are named.
         """
         match part.kind:
             case Kind.COLUMNS:
@@ -255,10 +255,10 @@ class Assembly:
                 self._add_times(part.state, part.batch)
 
     def snapshot(self, store: SnapshotStore, prefix: str) -> SubtaskSnapshot:
-        """Stores everything under `prefix`.
+        """Store the state under `prefix`.
 
         Raises:
-            JobRejected: event time stood differently for key groups that meet; the operator is named.
+            JobRejected: fired watermarks differ between key groups that meet; the operator is named.
         """
         self._deal_times()
         groups = range_of(self.index, self.redeal.max_parallelism, self.redeal.parallelism)
@@ -276,7 +276,7 @@ class Assembly:
         if table is None:
             schema = TableSchema(name, pa.schema(fields[:keys]), pa.schema(fields[keys:]))
             table = self._tables[name] = KeyedTable(schema, self.redeal.max_parallelism)
-        assert isinstance(table, KeyedTable), "a state is of one kind"
+        assert isinstance(table, KeyedTable), "a state has a single kind"
         add_rows(table, batch.columns[:keys], batch.columns[keys:], self.redeal.uid)
 
     def _add_objects(self, name: str, batch: pa.RecordBatch) -> None:
@@ -304,13 +304,13 @@ class Assembly:
                 met = times[group % common :: common]
                 if met.min() != met.max():
                     detail = (
-                        f"its windows had come to different event times ({met.min()} and {met.max()} ms) where key "
-                        "groups meet: rows would be lost or windows fire twice; take a savepoint while no input is idle"
+                        f"its windows fired up to different event times ({met.min()} and {met.max()} ms) in key groups "
+                        "that meet: rows would be lost or windows fire twice; take a savepoint while no input is idle"
                     )
                     raise JobRejected("event-times-differ", redeal.uid, detail)
                 table.put((group, key, None), msgspec.msgpack.encode(int(met[0])))
 
     def _objects(self, name: str) -> ObjectTable:
         table = self._tables.setdefault(name, ObjectTable(name))
-        assert isinstance(table, ObjectTable), "a state is of one kind"
+        assert isinstance(table, ObjectTable), "a state has a single kind"
         return table

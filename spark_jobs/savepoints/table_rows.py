@@ -1,8 +1,7 @@
-"""Typed keyed state from the rows that it is to hold: a row for each key, as `weir-state` reads them.
+"""Typed keyed state from given rows: a row per key, in the form that `weir-state` reads.
 
-The table is the one that the operator declares, so its columns, types and key groups are those of the job. It knows no
-Spark; one call makes the state of one subtask. State of Python functions has no columns: a function fills it
-(`bootstrap`).
+The operator declares the table, so columns, types and key groups are those of the job. This module uses no Spark; a
+call makes the state of a single subtask. State of Python functions has no columns: a function fills it (`bootstrap`).
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from spark_jobs.savepoints.tables import add_rows, value_types, write_table
 
 @dataclass(frozen=True, kw_only=True)
 class TableRows:
-    """Rows of one state of one operator or source. Survives pickle.
+    """Rows of a state of an operator or source. Can be pickled.
 
     Args:
-        schema: the table's columns; types are open where only the rows tell them.
-        parallelism: subtasks that the state is cut into.
+        schema: the table's columns; a type may stay open until rows determine it.
+        parallelism: number of subtasks into which the state is split.
     """
 
     uid: str
     schema: TableSchema
-    is_keyed: bool  #: behind `key_by`: the operator's keys have types in the manifest
+    is_keyed: bool  #: the state is behind `key_by`; the manifest then records its key types
     max_parallelism: int
     parallelism: int
 
     @classmethod
     def of(cls, job: CompiledJob, uid: str, name: str, parallelism: int) -> TableRows:
-        """Opens the operator to find the state.
+        """Open the operator to find the declared state.
 
         Raises:
             JobRejected: there is no such operator or state, or the state has no columns; all are named.
@@ -51,7 +50,7 @@ class TableRows:
         kind = state.kinds[name]
         table = state.tables.get(name)
         if not isinstance(table, KeyedTable):
-            detail = f"state {name!r} is {kind} without columns: fill it by a function, or as a list"
+            detail = f"state {name!r} is {kind} without columns: fill it with a function, or as a list"
             raise JobRejected("cannot-bootstrap", uid, detail)
         keyed = any(edge.target == uid and edge.partitioning is Partitioning.HASH for edge in job.graph.edges)
         return cls(
@@ -61,7 +60,7 @@ class TableRows:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that decide the key group."""
+        """The columns that determine the key group."""
         return tuple(self.schema.keys.names[place] for place in self.schema.partition_columns)
 
     @property
@@ -74,10 +73,10 @@ class TableRows:
         """The state of subtask `index`, stored under `prefix`.
 
         Args:
-            batches: rows whose key groups the subtask owns.
+            batches: rows in the key groups of the subtask.
 
         Raises:
-            JobRejected: two rows have the same key, or a type does not fit; operator, state and keys are named.
+            JobRejected: two rows have the same key, or a type does not match; operator, state and keys are named.
         """
         table = KeyedTable(self.schema, self.max_parallelism)
         for batch in batches:

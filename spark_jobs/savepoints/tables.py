@@ -1,7 +1,7 @@
-"""Keyed state on its way into the files of a savepoint: tables filled row by row, and written as segments.
+"""Keyed state for the files of a savepoint: tables filled from rows, and written as segments.
 
-It knows tables and files, and no Spark. The tables are those that operators use, so keys are hashed, types checked and
-files laid out as a running job does it.
+This module uses no Spark. The tables are those that operators use, so hashing, type checks and file layout are those of
+a running job.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from runtime.state.objects import ObjectTable
 from runtime.state.rows import segment_batches
 from runtime.state.table import KeyedTable
 
-MAX_SHOWN: Final = 3  #: keys that an error names
+MAX_SHOWN: Final = 3  #: keys named in an error
 encode_key: Final = msgspec.msgpack.Encoder().encode
 decode_key: Final = msgspec.msgpack.Decoder().decode
 
 
 def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Array], operator: str) -> None:
-    """Puts rows into a typed table.
+    """Insert rows into a typed table.
 
     Raises:
-        JobRejected: a key is there already, or a type does not fit; operator, state and keys are named.
+        JobRejected: a key is duplicate, or a type does not match; operator, state and keys are named.
     """
     if not len(keys[0]):
         return
@@ -51,7 +51,7 @@ def add_rows(table: KeyedTable, keys: Sequence[pa.Array], values: Sequence[pa.Ar
 
 
 def duplicate_keys(operator: str, state: str, keys: Iterable[Any]) -> JobRejected:
-    """`keys`: some of them, to be shown."""
+    """The error for duplicate keys. `keys`: a sample of them, to be named."""
     shown = ", ".join(sorted(_shown(key) for key in keys))
     detail = f"state {state!r} would have two rows with the same key: {shown}"
     return JobRejected("duplicate-keys", operator, detail)
@@ -66,7 +66,7 @@ def _shown(key: Any) -> str:
 def write_table(
     store: SnapshotStore, prefix: str, table: KeyedTable | ObjectTable, groups: range
 ) -> tuple[Segment, ...]:
-    """Stores all rows of a table: one file, none if it is empty."""
+    """Store all rows of a table: a single file, or no file for an empty table."""
     rows = table.copy_all()
     if not len(rows):
         return ()
@@ -76,7 +76,7 @@ def write_table(
 
 
 def value_types(table: KeyedTable) -> dict[str, str]:
-    """The types of the value columns, as a manifest names them."""
+    """The types of the value columns, in the manifest's spelling."""
     return {f"{table.schema.name}.{column.name}": str(column.type) for column in table.schema.values}
 
 
@@ -84,9 +84,9 @@ def value_types(table: KeyedTable) -> dict[str, str]:
 
 
 def key_groups_of(keys: Sequence[bytes], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """The key group of each encoded key (msgpack of its values), as the columns it came from hash.
+    """The key group of each encoded key (msgpack of its values), equal to that of its original columns.
 
-    Integers of any width hash by value, text and binary by bytes; so the values are enough.
+    Values suffice for this: integers of all widths hash by value, text and binary by bytes.
     """
     if not keys:
         return np.empty(0, dtype=np.int64)
@@ -97,5 +97,5 @@ def key_groups_of(keys: Sequence[bytes], max_parallelism: int) -> npt.NDArray[np
 def _column(values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except (OverflowError, pa.ArrowInvalid):  # integers from 2^63 on
+    except (OverflowError, pa.ArrowInvalid):  # integers of 2^63 and above
         return pa.array(values, pa.uint64())

@@ -1,7 +1,7 @@
-"""What Spark's tasks do for a savepoint: deal rows to the subtasks that own their keys, and store what they come to.
+"""Spark tasks of a savepoint: send rows to the subtasks that own their keys, and store the resulting state.
 
-Each function makes one for `mapInArrow`. A task stores files under the name of its try and returns a row per subtask;
-Spark takes the rows of exactly one try, so exactly one try is named by the manifest.
+Each public function returns a task for `mapInArrow`. A task stores files under the name of its attempt and returns a
+row per subtask. Spark accepts the rows of exactly one attempt, so the manifest names the files of exactly one attempt.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from spark_jobs.state_rows import Opened
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
 
-PLACE: Final = "place"  #: the number of the subtask that a row goes to, among all that are written
-UNIT_BYTES: Final = 1 << 24  #: of old state files, compressed, that one task reads
+PLACE: Final = "place"  #: number of the row's subtask, among all subtasks of the savepoint
+UNIT_BYTES: Final = 1 << 24  #: bytes of old state files, compressed, that a task reads
 MAX_UNITS: Final = 256
 STORED: Final = pa.schema([("place", pa.int32()), ("snapshot", pa.binary())])
 PARTS: Final = pa.schema(
@@ -48,7 +48,7 @@ COPIED: Final = pa.schema([("number", pa.int32())])
 
 
 def _refusing(run: Task) -> Task:
-    """Passes a `JobRejected` on in the form that the driver can read."""
+    """Translate a `JobRejected` into the form that the driver can read."""
 
     def task(batches: Batches) -> Batches:
         try:
@@ -63,7 +63,7 @@ def _refusing(run: Task) -> Task:
 
 
 class Maker(Protocol):
-    """Makes the state of one subtask at a time from rows."""
+    """Makes the state of a subtask from rows."""
 
     @property
     def uid(self) -> str: ...
@@ -73,7 +73,7 @@ class Maker(Protocol):
     def max_parallelism(self) -> int: ...
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that decide the key group."""
+        """The columns that determine the key group."""
 
     def snapshot(
         self,
@@ -88,17 +88,17 @@ class Maker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of a DataFrame: `columns` are their names and types in the job. In Spark they go by their numbers."""
+    """The rows of a DataFrame. `columns`: names and types in the job; in Spark, columns are named by their numbers."""
 
     operator: str
     columns: pa.Schema
     keys: tuple[str, ...]
 
     def of(self, spark_batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        """The rows in the types of the job; the columns from `first` on are theirs.
+        """Cast a batch from Spark to the types of the job. Its columns begin at position `first`.
 
         Raises:
-            DataRejected: a value does not fit its column.
+            DataRejected: a value does not fit its column type.
             JobRejected: a key is null.
         """
         arrays = []
@@ -117,7 +117,7 @@ class Rows:
 
 
 def deal_rows(rows: Rows, maker: Maker) -> Task:
-    """Puts the number of the owner in front of each row."""
+    """Prepend to each row the number of the subtask that owns its key."""
 
     def run(batches: Batches) -> Batches:
         for spark_batch in batches:
@@ -131,7 +131,7 @@ def deal_rows(rows: Rows, maker: Maker) -> Task:
 
 
 def bootstrap_state(rows: Rows, maker: Maker, folder: str) -> Task:
-    """Has the operator process the rows of one owner after the other, in the order in which they come."""
+    """Have the operator process the rows of each subtask, in their order, and store the state."""
 
     def run(batches: Batches) -> Batches:
         for owner, mine in _by_place(batches):
@@ -143,7 +143,7 @@ def bootstrap_state(rows: Rows, maker: Maker, folder: str) -> Task:
 
 
 def _by_place(batches: Batches) -> Iterator[tuple[int, Batches]]:
-    """The rows of each place, which lie together; those of one are taken before the next is asked for."""
+    """The rows of each subtask, which are adjacent. Consume the rows of a group before the next group."""
     return groupby(_of_one_place(batches), key=lambda batch: batch.column(0)[0].as_py())
 
 
@@ -154,11 +154,11 @@ def _of_one_place(batches: Batches) -> Batches:
         yield from (batch.slice(start, stop - start) for start, stop in pairwise(borders) if start < stop)
 
 
-# ---------------------------------------------------------------- state dealt anew
+# ---------------------------------------------------------------- redistributed state
 
 
 def read_parts(units: Sequence[tuple[Redeal, int, range]]) -> Task:
-    """Reads units of old state. Each comes as (what becomes of its operator, the first of its places, key groups)."""
+    """Read units of old state. A unit: (redistribution of its operator, number of its first subtask, key groups)."""
 
     def run(batches: Batches) -> Batches:
         for ids in batches:
@@ -173,7 +173,7 @@ def read_parts(units: Sequence[tuple[Redeal, int, range]]) -> Task:
 
 
 def store_parts(places: Sequence[tuple[Redeal, int]], folder: str) -> Task:
-    """Stores the state of one place after the other. `places`: by number, what is made and of which subtask."""
+    """Store the state of each new subtask. `places`: by number, the redistribution and the subtask index."""
 
     def run(batches: Batches) -> Batches:
         for place, mine in _by_place(batches):
@@ -192,7 +192,7 @@ def store_parts(places: Sequence[tuple[Redeal, int]], folder: str) -> Task:
 
 
 def copy_files(opened: Opened, files: Sequence[tuple[Segment, str]], folder: str) -> Task:
-    """Copies state files as they are, and verifies their length."""
+    """Copy state files unchanged, and verify their length."""
 
     def run(batches: Batches) -> Batches:
         for ids in batches:
@@ -210,12 +210,12 @@ def _pieces(store: FileStore, segment: Segment) -> Iterator[bytes]:
         wanted = min(COPY_CHUNK_BYTES, segment.nbytes - offset)
         data = store.get_range(segment.path, offset, wanted)
         if len(data) != wanted:
-            raise CorruptState(segment.path, f"it ends before byte {offset + wanted}; its manifest says otherwise")
+            raise CorruptState(segment.path, f"it ends before byte {offset + wanted}; its manifest records more bytes")
         yield data
 
 
 def units_of(redeal: Redeal) -> list[range]:
-    """The old key groups in ranges, about `UNIT_BYTES` of files each, `MAX_UNITS` at most."""
+    """Ranges of old key groups of about `UNIT_BYTES` of files each, at most `MAX_UNITS`."""
     groups = redeal.opened.manifest.max_parallelism
     count = min(groups, MAX_UNITS, 1 + redeal.nbytes // UNIT_BYTES)
     return [range_of(index, groups, count) for index in range(count)]

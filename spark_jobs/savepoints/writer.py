@@ -1,4 +1,4 @@
-"""Savepoints that no running job has taken: made from DataFrames, or from another savepoint, by Spark tasks.
+"""Savepoints that no running job has taken: Spark tasks make them from DataFrames, or from another savepoint.
 
     writer = SavepointWriter.new_savepoint(spark, flow, job=7)
     writer.bootstrap_operator("counts", history)              # the operator processes these rows; its output is dropped
@@ -9,9 +9,9 @@
     writer.rekey_operator("seen", lambda user: user.lower(), pa.schema([("user", pa.string())]))
     writer.change_max_parallelism(512).write("/savepoints/moved")
 
-The folder is restored like any savepoint that was copied: by its path. Until it is whole it has a hidden name beside
-its own, and no manifest: nothing half-written can be restored. It is signed where `WEIR_MANIFEST_KEY` is set. (Flink's
-State Processor API: `SavepointWriter`.)
+A restore takes the path of the folder, as for a copied savepoint. An incomplete savepoint has a hidden name and no
+manifest, so it cannot be restored. The manifest is signed if `WEIR_MANIFEST_KEY` is set. (Flink's State Processor API:
+`SavepointWriter`.)
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from runtime.blueprint import CompiledJob
 
 MANIFEST_KEY: Final = "WEIR_MANIFEST_KEY"
-SUBTASKS: Final = 16  #: that bootstrapped state is cut into; one lies in the memory of a Spark task
+SUBTASKS: Final = 16  #: default split of bootstrapped state; a Spark task holds a subtask's state in memory
 _FIRST_NUMBER: Final = 1
 _VARIANT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenSavepoint:
-    """`report` says what a restore into the job would do; None where no job was given."""
+    """A written savepoint. `report`: the mapping of a restore into the job; None if no job was given."""
 
     folder: str
     manifest: Manifest
@@ -68,7 +68,7 @@ class WrittenSavepoint:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """An operator of the savepoint that is read. `source`: its uid there."""
+    """An operator kept from the savepoint that is read. `source`: its uid there."""
 
     source: str
     rekey: Rekey | None = None
@@ -77,7 +77,7 @@ class _Kept:
 
 @dataclass(kw_only=True)
 class _Made:
-    """An operator that the savepoint is given: `rows` by state, or for all of it under ""."""
+    """An operator with bootstrapped state. `rows`: by state name; key "" for rows that the operator processes."""
 
     subtasks: int
     rows: dict[str, BootstrapRows] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _Made:
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def operator(self, made: dict[int, SubtaskSnapshot]) -> OperatorSnapshot:
-        """With a share of each list in every subtask, and union lists in the first."""
+        """The snapshot: each list divided among all subtasks, union lists in the first."""
         for index in range(self.subtasks) if self.lists or self.unions else ():
             shares = {name: _share(values, index, self.subtasks) for name, values in self.lists.items()}
             unions = {name: values if index == 0 else () for name, values in self.unions.items()}
@@ -98,7 +98,7 @@ class _Made:
 
 @dataclass(kw_only=True)
 class SavepointWriter:
-    """Collects changes; `write` makes the savepoint. Made by `new_savepoint` or `from_savepoint`."""
+    """Collects changes; `write` makes the savepoint. Create it by `new_savepoint` or `from_savepoint`."""
 
     _spark: SparkSession
     _job: str
@@ -111,11 +111,11 @@ class SavepointWriter:
 
     @classmethod
     def new_savepoint(cls, spark: SparkSession, flow: Dataflow, *, job: str | int | None = None) -> Self:
-        """An empty savepoint.
+        """Begin with an empty savepoint.
 
         Args:
             flow: the job that will be restored from it.
-            job: the id of the job in the console; None: the name of `flow`, for `run_local`.
+            job: id of the job in the console; None: the name of `flow`, for `run_local`.
 
         Raises:
             JobRejected: the job cannot run.
@@ -129,16 +129,16 @@ class SavepointWriter:
     def from_savepoint(
         cls, spark: SparkSession, path: str, *, flow: Dataflow | None = None, job: str | int | None = None
     ) -> Self:
-        """What the checkpoint or savepoint in folder `path` holds.
+        """Begin with the contents of the checkpoint or savepoint in folder `path`.
 
         Args:
-            flow: the job that will be restored from the result; with it the result is checked, and operators are
-                bootstrapped.
-            job: as above; None: the job that took it.
+            flow: the job that will be restored from the result. Required to bootstrap operators and to check the
+                result.
+            job: id of the job in the console; None: the job that took the checkpoint.
 
         Raises:
-            CorruptState: missing, truncated, altered or not a manifest; the file is named.
-            JobRejected: it is not signed with a key of ours, or cannot be read where it lies.
+            CorruptState: a file is missing, truncated, altered or not a manifest; it is named.
+            JobRejected: the signature is not of a configured key, or the checkpoint cannot be read in this folder.
         """
         keys = _keys()
         opened = open_checkpoint(path, keys)
@@ -161,20 +161,20 @@ class SavepointWriter:
         order_by: Sequence[str] = (),
         subtasks: int = SUBTASKS,
     ) -> Self:
-        """Gives an operator the state that it has after it has processed `rows`; its output is dropped.
+        """Bootstrap the state of an operator: it processes `rows`; its output is dropped.
 
-        No event time passes: timers are set and do not fire; windows are open and fire in the restored job.
+        No watermark advances: timers are registered but do not fire; open windows fire in the restored job.
 
         Args:
             uid: a process function behind `key_by`, an aggregate or a window.
-            rows: those that come to the operator in the job.
-            function: a process function that fills the same states in place of the operator's own.
-            columns: the columns of `rows` to use and the Arrow types that they have in the job, where Spark's differ.
-            order_by: columns that order the rows of a key; default: event time, where the operator has it.
-            subtasks: how many parts the state is cut into. One must fit into the memory of a Spark task.
+            rows: the operator's input rows in the job.
+            function: a process function that fills the same states in place of the operator's own function.
+            columns: the columns of `rows` to use, with their Arrow types in the job where Spark's types differ.
+            order_by: columns that order the rows of a key; default: event time, if the operator has it.
+            subtasks: number of parts of the state. Each part must fit into the memory of a Spark task.
 
         Raises:
-            JobRejected: there is no such operator, it has state already, or a column is missing; all are named.
+            JobRejected: the operator is unknown or has state already, or a column is missing; all are named.
         """
         job, made = self._made_for(uid, "", subtasks)
         bootstrap = Bootstrap(job=job, uid=uid, function=function, parallelism=made.subtasks)
@@ -185,16 +185,16 @@ class SavepointWriter:
     def write_state(
         self, uid: str, state: str, rows: DataFrame, *, columns: pa.Schema | None = None, subtasks: int = SUBTASKS
     ) -> Self:
-        """Gives a state with typed columns its rows, one for each key: aggregates, windows, positions of a source.
+        """Write the rows of a state with typed columns, a row per key: aggregates, windows, positions of a source.
 
         Args:
             uid: an operator or a source.
-            rows: the columns of the state, as `weir-state` reads them; others are ignored.
-            columns: Arrow types of columns where the job does not name them and Spark's differ.
-            subtasks: as above; the same for all states of an operator.
+            rows: the columns of the state, as `weir-state` reads them; other columns are ignored.
+            columns: Arrow types of columns, where the job does not declare them and Spark's types differ.
+            subtasks: as in `bootstrap_operator`; equal for all states of an operator.
 
         Raises:
-            JobRejected: there is no such operator or state, it has no columns, or the rows lack one; all are named.
+            JobRejected: operator or state is unknown, the state has no columns, or `rows` lacks one; all are named.
         """
         job, made = self._made_for(uid, state, subtasks)
         made.rows[state] = rows_for_table(TableRows.of(job, uid, state, made.subtasks), rows, columns)
@@ -202,25 +202,25 @@ class SavepointWriter:
         return self
 
     def write_list(self, uid: str, name: str, values: Sequence[Any], *, subtasks: int = SUBTASKS) -> Self:
-        """Gives a list or union list of an operator its values, which are JSON. A restore deals those of a list.
+        """Write the values of a list or union list, which are JSON. A restore divides a list among the subtasks.
 
         Raises:
-            JobRejected: there is no such operator or list, or a value is no JSON; all are named.
+            JobRejected: operator or list is unknown, or a value is not JSON; all are named.
         """
         job, made = self._made_for(uid, name, subtasks)
         declared = declared_state(job, uid)
         check_state(declared, uid, name)
         kind = declared.kinds[name]
         if kind not in (LIST, UNION_LIST):
-            raise JobRejected("cannot-bootstrap", uid, f"state {name!r} is {kind}, and no list")
+            raise JobRejected("cannot-bootstrap", uid, f"state {name!r} is {kind}, not a list")
         (made.lists if kind == LIST else made.unions)[name] = OperatorList(name, values).capture()
         self._made[uid] = made
         return self
 
     def _made_for(self, uid: str, state: str, subtasks: int) -> tuple[CompiledJob, _Made]:
-        """The job at the savepoint's max parallelism, and what the operator has been given so far."""
+        """The job with the savepoint's max parallelism, and the state written for the operator so far."""
         if self._compiled is None:
-            detail = "give the job too, to bootstrap an operator: SavepointWriter.from_savepoint(…, flow=…)"
+            detail = "bootstrapping an operator needs the job: SavepointWriter.from_savepoint(…, flow=…)"
             raise JobRejected("no-job", uid, detail)
         if not 0 < subtasks <= MAX_KEY_GROUPS:
             raise JobRejected("bad-parallelism", "subtasks", f"must lie between 1 and {MAX_KEY_GROUPS}, not {subtasks}")
@@ -231,16 +231,16 @@ class SavepointWriter:
         if state in given:
             raise JobRejected("duplicate-state", uid, f"state {state!r} is written twice")
         if made.subtasks != min(subtasks, self._max_parallelism):
-            detail = f"its states are cut into {made.subtasks} subtasks, so all must be"
+            detail = f"its states are split into {made.subtasks} subtasks, so all states must be"
             raise JobRejected("bad-parallelism", uid, detail)
         graph = replace(self._compiled.graph, max_parallelism=self._max_parallelism)
         return replace(self._compiled, graph=graph), made
 
     def remove_operator(self, uid: str) -> Self:
-        """Drops an operator with all its state.
+        """Remove an operator with all its state.
 
         Raises:
-            JobRejected: there is no such operator, or it holds output that is not committed yet.
+            JobRejected: the operator is unknown, or holds output that is not committed yet.
         """
         if self._made.pop(uid, None) is None:
             kept = self._find(uid)
@@ -251,10 +251,10 @@ class SavepointWriter:
         return self
 
     def rename_operator(self, uid: str, new_uid: str) -> Self:
-        """Gives the state of an operator to the operator `new_uid`.
+        """Assign the state of an operator to the uid `new_uid`.
 
         Raises:
-            JobRejected: there is no such operator, or another one has that uid.
+            JobRejected: the operator is unknown, or another operator has the uid.
         """
         kept = self._find(uid)
         check_uid(new_uid)
@@ -268,25 +268,25 @@ class SavepointWriter:
         return self
 
     def rekey_operator(self, uid: str, function: Callable[[Any], Any], keys: pa.Schema) -> Self:
-        """Moves all keyed state of an operator to other keys. Two keys must not become one.
+        """Move all keyed state of an operator to other keys. No two keys may map to the same key.
 
         Args:
-            function: gets the value of the key column, or a tuple when there are several; returns the new key likewise.
-            keys: the new key columns with their Arrow types, as the job has them.
+            function: gets the key column's value, or a tuple of several key columns; returns the new key likewise.
+            keys: the new key columns with their Arrow types, as in the job.
 
         Raises:
-            JobRejected: there is no such operator, or a column cannot be a key.
+            JobRejected: the operator is unknown, or a column cannot be a key.
         """
         kept = self._find(uid)
         check_rekey(uid, keys)
         if kept.rekey is not None:
-            raise JobRejected("re-keyed-twice", uid, "it is re-keyed already: do both in one function")
+            raise JobRejected("re-keyed-twice", uid, "it is re-keyed already: combine both into a single function")
         origins = (*kept.origins, f"re-keyed by {', '.join(keys.names)}")
         self._kept[uid] = replace(kept, rekey=Rekey(function, keys), origins=origins)
         return self
 
     def change_max_parallelism(self, max_parallelism: int) -> Self:
-        """Deals all keyed state to another number of key groups. Comes before what is bootstrapped.
+        """Redistribute all keyed state to another number of key groups. Call it before operators are bootstrapped.
 
         Raises:
             JobRejected: out of range, or below the parallelism of an operator in the savepoint.
@@ -304,11 +304,11 @@ class SavepointWriter:
     # ------------------------------------------------------------ writing
 
     def write(self, folder: str) -> WrittenSavepoint:
-        """Makes the savepoint in `folder`, which must not be there. After an error nothing is.
+        """Write the savepoint to `folder`, which must not exist. After an error it does not exist either.
 
         Raises:
-            JobRejected: the savepoint does not fit the job, rows are refused, or the folder is taken.
-            WeirError: a task failed for good; the operator is named.
+            JobRejected: the savepoint does not fit the job, rows are refused, or the folder exists.
+            WeirError: a task failed in all attempts; the operator is named.
         """
         target = _free_folder(folder)
         staging = target.with_name(f".{target.name}.{secrets.token_hex(_VARIANT_BYTES)}")
@@ -322,7 +322,7 @@ class SavepointWriter:
         return WrittenSavepoint(folder=str(target), manifest=manifest, report=found)
 
     def _stored(self, staging: str) -> Manifest:
-        """Stores all state; the manifest names files by their path in the job's storage."""
+        """Store all state. The manifest names files by their path in the job's storage."""
         Path(staging).mkdir(mode=0o700, parents=True)
         execution = Execution(self._spark, staging)
         operators = {uid: self._keep(uid, kept, execution) for uid, kept in self._kept.items()}
@@ -338,8 +338,8 @@ class SavepointWriter:
         return manifest.with_segments(lambda segment: msgspec.structs.replace(segment, path=home + segment.path))
 
     def _keep(self, uid: str, kept: _Kept, execution: Execution) -> OperatorSnapshot:
-        """Deals the keyed state anew where that is needed, and copies the files of the rest."""
-        assert self._opened is not None, "what is kept was read"
+        """Redistribute keyed state if keys or key groups change, and copy all other files."""
+        assert self._opened is not None, "kept operators come from a checkpoint"
         held, before = self._snapshot(kept), self._opened.manifest.max_parallelism
         origins = kept.origins
         is_finished = held.finished is FinishedState.FINISHED
@@ -356,7 +356,7 @@ class SavepointWriter:
                 subtasks = {i: msgspec.structs.replace(one, keyed={}) for i, one in held.subtasks.items()}
                 held = msgspec.structs.replace(held, subtasks=subtasks)
                 if before != self._max_parallelism:
-                    origins = (*origins, f"dealt to {self._max_parallelism} key groups, of {before} before")
+                    origins = (*origins, f"redistributed to {self._max_parallelism} key groups, from {before}")
         subtasks = {index: execution.copy(self._opened, uid, one) for index, one in held.subtasks.items()}
         origin = "; ".join(filter(None, [held.origin, *origins]))
         return msgspec.structs.replace(held, subtasks=subtasks, origin=origin)
@@ -378,7 +378,7 @@ class SavepointWriter:
         )
 
     def _checked(self, manifest: Manifest) -> MappingReport | None:
-        """The report of a restore into the job; a savepoint that could not be restored is not written."""
+        """The mapping report of a restore into the job. A savepoint that cannot be restored is refused."""
         if self._compiled is None:
             return None
         found = report(manifest, Target.of(self._compiled.graph), self._job)
@@ -394,12 +394,12 @@ class SavepointWriter:
         return self._kept[uid]
 
     def _snapshot(self, kept: _Kept) -> OperatorSnapshot:
-        assert self._opened is not None, "what is kept was read"
+        assert self._opened is not None, "kept operators come from a checkpoint"
         return self._opened.manifest.operators[kept.source]
 
 
 def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:
-    """One of `count` parts, in order."""
+    """Part `index` of `count` parts of about equal size, in order."""
     return values[index * len(values) // count : (index + 1) * len(values) // count]
 
 
@@ -415,12 +415,12 @@ def _free_folder(folder: str) -> Path:
     if not target.is_absolute():
         raise JobRejected("bad-folder", "folder", f"must be the absolute path of a folder, not {folder!r}")
     if target.exists():
-        raise JobRejected("folder-exists", "folder", f"{folder} is there already; a savepoint gets a new folder")
+        raise JobRejected("folder-exists", "folder", f"{folder} exists already; a savepoint needs a new folder")
     return target
 
 
 def _move(staging: Path, target: Path) -> None:
-    """The savepoint appears whole, or not at all."""
+    """Rename atomically and durably, so that a partial savepoint is never visible."""
     try:
         staging.rename(target)
         descriptor = os.open(target.parent, os.O_RDONLY)

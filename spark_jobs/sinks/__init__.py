@@ -4,10 +4,10 @@
     stream.sink("wide", EpochStage(widen))          # def widen(spark, frame, epoch): …
 
 delivery        calls the function with each epoch, in order
-targets         what a target gets and raises
+targets         the epoch's identity, and the errors of a target
 parquet_table   `ParquetTable`: a folder of Parquet files with a commit log, exactly once
 postgres_table  `PostgresTable`: a table in Postgres, exactly once
-postgres_types  which column of a DataFrame fits which column of a table
+postgres_types  types of DataFrame columns and the matching types of Postgres columns
 
-A function may call targets itself: `PostgresTable(…).write(frame.groupBy(…).count(), epoch)`.
+A function may call a target itself: `PostgresTable(…).write(frame.groupBy(…).count(), epoch)`.
 """

@@ -1,7 +1,7 @@
-"""Calls the function of an `EpochStage` with each committed epoch, in order, and releases what it has handled.
+"""Calls the function of an `EpochStage` with each committed epoch, in order, and releases delivered epochs.
 
-An epoch is delivered once the function has returned. That is noted, durably, before the files of the epoch go. After a
-crash in between, the function is called with the same epoch again.
+An epoch is delivered once the function has returned. This is recorded durably before the epoch's files are deleted.
+After a crash in between, the function is called with the same epoch again.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from spark_jobs.sinks.targets import DeliveredEpoch, TargetAway
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-POLL_S: Final = 0.2  #: between two looks for a new epoch
-PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0)  #: while the target is away
+POLL_S: Final = 0.2  #: between two polls for a new epoch
+PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0)  #: between attempts while the target is unreachable
 _GLOB: Final = re.compile(r"[\\{}\[\]*?]")
 
 log = structlog.get_logger()
 
 
 class FunctionFailed(WeirError):
-    """The function of an `EpochStage` raised; the message names the epoch. What it has not committed is not lost."""
+    """The function of an `EpochStage` raised; the message names the epoch, which will be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage has come. `ms`, `rows`: of the last epoch; `away`: why the target cannot be reached.
+    """Progress of a delivery stage. `ms`, `rows`: of the last epoch; `away`: why the target is unreachable.
 
-    `under_way`: the epoch that the function has now, None between two.
+    `under_way`: the epoch in delivery; None between two epochs.
     """
 
     delivered: int = 0
@@ -53,15 +53,15 @@ class Progress:
 
 
 class Delivery:
-    """Of one sink, in one process: two at once would deliver epochs twice."""
+    """Delivery for a sink. Only a single process may run it: two would deliver epochs twice."""
 
     def __init__(self, stage: EpochStage, spark: SparkSession, report: Callable[[Progress], None]) -> None:
-        assert stage.function is not None, "only slots get a sink without its function"
+        assert stage.function is not None, "only slots have a sink without its function"
         self._function, self._log, self._spark, self._report = stage.function, stage.log(), spark, report
         self._progress = Progress()
 
     def run(self, stopping: threading.Event) -> None:
-        """Delivers until `stopping` is set; the epoch under way is finished first.
+        """Deliver until `stopping` is set; an epoch in delivery is finished first.
 
         Raises:
             JobRejected: the target can never take these rows.
@@ -76,7 +76,7 @@ class Delivery:
                 stopping.wait(POLL_S)
 
     def deliver_next(self, stopping: threading.Event) -> bool:
-        """Delivers the oldest epoch that is not delivered, if there is one."""
+        """Deliver the oldest undelivered epoch. Returns False if there is none or the stage was asked to stop."""
         for job, sink in self._log.sinks():
             waiting = self._log.backlog(job, sink)
             self._show(backlog=len(waiting))
@@ -98,7 +98,7 @@ class Delivery:
         return True
 
     def _call(self, epoch: Epoch, stopping: threading.Event) -> bool:
-        """Whether the function has handled the epoch; False: asked to stop while the target was away."""
+        """Call the function. Returns False if asked to stop while the target was unreachable."""
 
         def call() -> None:
             if epoch.files:
@@ -113,7 +113,7 @@ class Delivery:
             raise FunctionFailed(f"epoch {epoch.number}: {type(error).__name__}: {first}") from error
 
     def _reach(self, act: Callable[[], None], stopping: threading.Event) -> bool:
-        """Whether `act` was done, as often as it takes; False: asked to stop while the target was away."""
+        """Call `act` until the target is reachable. Returns False if asked to stop before."""
         for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             try:
                 act()
@@ -132,7 +132,7 @@ class Delivery:
         return self._spark.read.option("mergeSchema", "true").parquet(*paths)
 
     def release_delivered(self) -> None:
-        """What a process that was killed had noted, and not deleted yet."""
+        """Delete the epochs that a killed process had recorded as delivered but not deleted."""
         for job, sink in self._log.sinks():
             self._log.release(job, sink, self._log.last_delivered(job, sink))
 
@@ -153,5 +153,5 @@ def _identity(epoch: Epoch) -> DeliveredEpoch:
 
 
 def _literal(path: Path) -> str:
-    """Spark takes a path for a pattern."""
+    """`path` as a URL with escaped wildcards: Spark reads a path as a glob pattern."""
     return "file://" + _GLOB.sub(lambda found: f"\\{found[0]}", str(path))

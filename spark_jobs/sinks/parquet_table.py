@@ -1,12 +1,12 @@
-"""A folder of Parquet files that takes each epoch once, whatever DataFrame is made of it.
+"""A folder of Parquet files that takes each epoch exactly once, whatever DataFrame the function makes of it.
 
-    .weir-<source>-<number>.<try>/  an epoch that Spark is writing aside
-    .weir-<source>-<number>.ready/  whole and durable, with the names of its files; only renames are left
+    .weir-<source>-<number>.<attempt>/  staging: Spark is writing the epoch
+    .weir-<source>-<number>.ready/      complete and durable, with final file names; only renames are left
     part-<job>-0-<sink>.<source>-<i>-<checkpoint>-<number>.parquet
     .commit-log/<job>-<sink>.<source>-<number>.json
 
 The entry in the commit log (`runtime/connectors/commit_log`) is the commit: it names the epoch and all of its files.
-An epoch that comes again is there already, or is ready and its renames are completed, or is written anew.
+A repeated epoch is already committed, or is ready and its renames are completed, or is written again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ParquetTable:
     `weir-output` reads whole epochs; other readers see the files of an epoch one after another.
 
     Args:
-        path: the folder, below WEIR_DATA_ROOTS; made when it is not there.
+        path: the folder, below WEIR_DATA_ROOTS; created if missing.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -57,11 +57,11 @@ class ParquetTable:
         self.write(frame, epoch)
 
     def write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
-        """Writes the rows, unless this epoch is in the table. Returns whether it did.
+        """Write the rows, unless the table has this epoch. Returns whether rows were written.
 
         Raises:
-            JobRejected: the folder lies outside the data roots, the table has other columns, or the function has
-                written into it before.
+            JobRejected: the folder is outside the data roots, the table has other columns, or the function has
+                already written into the table.
             EnvironmentFailure: a file cannot be written.
         """
         with epoch.written_once(self.path):
@@ -73,7 +73,7 @@ class ParquetTable:
         log, entry = CommitLog(folder), self._entry(epoch)
         ready = folder / f".weir-{epoch.source}-{epoch.number}.ready"
         if log.epochs(entry.job, entry.sink, [epoch.number]):
-            shutil.rmtree(ready, ignore_errors=True)  # empty: a process died right behind its commit
+            shutil.rmtree(ready, ignore_errors=True)  # empty: a process died right after its commit
             return False
         make_folder(folder)
         if not ready.is_dir():
@@ -84,8 +84,8 @@ class ParquetTable:
     # ------------------------------------------------------------ steps
 
     def _stage(self, frame: DataFrame, epoch: DeliveredEpoch, ready: Path, log: CommitLog) -> None:
-        """Writes the rows aside, then makes them durable and ready."""
-        aside = ready.with_name(f"{ready.stem}.{uuid4().hex}")  # no other try, even of a JVM that outlives its process
+        """Write the rows to a staging folder, make them durable and rename it to `ready`."""
+        aside = ready.with_name(f"{ready.stem}.{uuid4().hex}")  # unique: a dead process's JVM may still be writing
         for left in ready.parent.glob(f"{ready.stem}.*"):
             shutil.rmtree(left, ignore_errors=True)
         frame.write.option("compression", "zstd").parquet(f"file://{aside}")
@@ -105,7 +105,7 @@ class ParquetTable:
             sync_folder(ready.parent)
 
     def _show(self, ready: Path, folder: Path, log: CommitLog, entry: Epoch) -> None:
-        """Gives the files their visible names, then adds the entry. May be repeated."""
+        """Give the files their visible names, then append the log entry. Idempotent."""
         with writing(folder):
             for path in sorted(ready.iterdir()):
                 path.replace(folder / path.name)
@@ -117,7 +117,7 @@ class ParquetTable:
 
     @staticmethod
     def _entry(epoch: DeliveredEpoch) -> Epoch:
-        """Without its files. The source is in the name, so that epochs of a job that starts anew are others."""
+        """The log entry without files. Its sink name contains the source, so a job that starts anew has new epochs."""
         return Epoch(
             log=epoch.source,
             job=epoch.job,

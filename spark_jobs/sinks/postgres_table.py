@@ -1,13 +1,13 @@
-"""A table in Postgres that takes each epoch once.
+"""A table in Postgres that takes each epoch exactly once.
 
-Spark's tasks copy the rows into a staging table. One transaction of the driver then moves them into the target and
-records the epoch in `weir_epochs`: both or neither. An epoch that comes again is recorded already, or is staged anew.
+Spark's tasks copy the rows into a staging table. A single transaction of the driver then moves them into the target and
+records the epoch in `weir_epochs`. A repeated epoch is already recorded, or is staged again.
 
-    <schema>.weir_epochs                one row for each source: the number of its last epoch
-    <schema>.weir_staging_<source>      rows on their way, with the try that has copied them
+    <schema>.weir_epochs                a row for each source: the number of its last epoch
+    <schema>.weir_staging_<source>      staged rows, with the task attempt that copied them
 
-A task that Spark repeats copies its rows again, as another try; the driver takes the tries that Spark has accepted. The
-staging table is not logged: Postgres empties it after a crash, which the number of moved rows shows.
+A repeated task copies its rows again under another attempt; the driver moves the attempts that Spark has accepted. The
+staging table is unlogged: Postgres empties it after a crash, which the driver detects by the number of moved rows.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class PostgresTable:
             raise JobRejected("bad-url", "url", f"no address of a Postgres: {type(error).__name__}") from None
 
     def prepare(self) -> None:
-        """Finds the table, and makes that of the epochs, before the first epoch.
+        """Check the table and create `weir_epochs`, before the first epoch.
 
         Raises:
-            JobRejected: there is no such table, or no second one may be made beside it.
-            TargetAway: Postgres cannot be reached.
+            JobRejected: the table does not exist, or the role may not create tables in its schema.
+            TargetAway: Postgres is unreachable.
         """
         try:
             with self._connect() as connection:
@@ -84,13 +84,13 @@ class PostgresTable:
         self.write(frame, epoch)
 
     def write(self, frame: DataFrame, epoch: DeliveredEpoch) -> bool:
-        """Appends the rows, unless this epoch is recorded. Returns whether it did.
+        """Append the rows, unless this epoch is recorded. Returns whether rows were written.
 
         Raises:
-            JobRejected: the table is missing, the columns do not fit, or the function has written into it before;
-                nothing was written.
-            DataRejected: Postgres refuses a value; nothing was written.
-            TargetAway: Postgres cannot be reached, or went away.
+            JobRejected: the table is missing, the columns do not match, or the function has already written into the
+                table; no row was written.
+            DataRejected: Postgres refuses a value; no row was written.
+            TargetAway: Postgres is unreachable, or the connection was lost.
         """
         try:
             with epoch.written_once(self.table):
@@ -112,7 +112,7 @@ class PostgresTable:
     # ------------------------------------------------------------ steps
 
     def _prepare(self, connection: psycopg.Connection[Any], source: str) -> _Names:
-        """Finds the table and makes that of the epochs."""
+        """Look up the table and create `weir_epochs`."""
         target = sql.Identifier(*self.table.split("."))
         found = connection.execute(
             "SELECT c.oid, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -128,7 +128,7 @@ class PostgresTable:
             "checkpoint bigint, rows bigint, committed_at timestamptz, PRIMARY KEY (source, target))"
         )
         with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject), connection.transaction():
-            # Of two jobs that find no table at once, the second meets that of the first, whatever IF NOT EXISTS says.
+            # CREATE TABLE IF NOT EXISTS fails if another job creates the table concurrently.
             connection.execute(wanted.format(names.epochs))
         connection.commit()
         return names
@@ -147,7 +147,7 @@ class PostgresTable:
         return list(frame.columns)
 
     def _empty_staging(self, connection: psycopg.Connection[Any], names: _Names, columns: Sequence[str]) -> None:
-        """Made anew: the columns may have changed, and what an earlier try has left is not wanted."""
+        """Create the staging table anew: columns may have changed, and rows of an earlier attempt must go."""
         wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.staging))
         connection.execute(
@@ -158,7 +158,7 @@ class PostgresTable:
         connection.commit()
 
     def _stage(self, frame: DataFrame, names: _Names) -> dict[str, int]:
-        """Copies the rows, in Spark's tasks. Returns the rows of each try that Spark has accepted."""
+        """Copy the rows in Spark's tasks. Returns the number of rows by accepted task attempt."""
         columns = sql.SQL(", ").join(map(sql.Identifier, [_TRY, *frame.columns]))
         with self._connect() as connection:
             command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(names.staging, columns)
@@ -179,7 +179,7 @@ class PostgresTable:
         tries: dict[str, int],
         columns: Sequence[str],
     ) -> bool:
-        """The commit: rows and epoch, or neither. False: another process was faster."""
+        """Commit rows and epoch in a single transaction. Returns False if another process recorded the epoch before."""
         with connection.transaction():
             if not self._record(connection, names, epoch, sum(tries.values())):
                 return False
@@ -188,13 +188,13 @@ class PostgresTable:
             query = move.format(target=names.target, columns=wanted, staging=names.staging, key=sql.Identifier(_TRY))
             moved = connection.execute(query, [list(tries)]).rowcount
             if moved != sum(tries.values()):
-                lost = f"{sum(tries.values())} rows were staged and {moved} are there: Postgres was restarted meanwhile"
+                lost = f"{sum(tries.values())} rows were staged, {moved} were found: Postgres was restarted meanwhile"
                 raise TargetAway(f"{self.table}: {lost}")
             connection.execute(sql.SQL("DROP TABLE {}").format(names.staging))
         return True
 
     def _record(self, connection: psycopg.Connection[Any], names: _Names, epoch: DeliveredEpoch, rows: int) -> bool:
-        """Locks the row of the source until the end of the transaction. False: the epoch is recorded."""
+        """Record the epoch; this locks the row of the source until the transaction ends. False: recorded already."""
         record = sql.SQL(
             "INSERT INTO {epochs} AS e VALUES (%s, %s, %s, %s, %s, %s, %s, now()) "
             "ON CONFLICT (source, target) DO UPDATE SET epoch = excluded.epoch, checkpoint = excluded.checkpoint, "
@@ -209,7 +209,7 @@ class PostgresTable:
 
 @dataclass(frozen=True)
 class _Names:
-    """The target and the two tables beside it."""
+    """The names of the target, the epochs table and the staging table."""
 
     oid: int
     schema: str
@@ -222,14 +222,14 @@ class _Names:
 
     @property
     def staging(self) -> sql.Identifier:
-        """Of one source and target: several jobs may write to one table."""
+        """The staging table of this source and target; several jobs may write to the same table."""
         mark = hashlib.blake2b(f"{self.source} {self.oid}".encode(), digest_size=12).hexdigest()
         return sql.Identifier(self.schema, f"weir_staging_{mark}")
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """Copies the rows of a task in one transaction, and reports its try."""
+    """Copies the rows of a task in a single transaction, and reports its attempt."""
 
     url: str
     command: str
@@ -246,7 +246,7 @@ class _Copy:
                     rows += batch.num_rows
         except psycopg.OperationalError as error:
             away = _first_line(error)
-        except psycopg.Error as error:  # trying again would not help
+        except psycopg.Error as error:  # permanent: a retry would fail too
             refused = _first_line(error)
         found = {"try": [mark], "rows": [rows], "away": [away], "refused": [refused]}
         yield pa.RecordBatch.from_pydict({name: pa.array(one, _TYPES[name]) for name, one in found.items()})

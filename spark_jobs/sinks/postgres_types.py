@@ -1,7 +1,7 @@
-"""Which column of a DataFrame fits which column of a table in Postgres, and its values as COPY takes them.
+"""Matching of DataFrame columns to the columns of a Postgres table, and values in the form of COPY.
 
-Values travel as CSV text: Arrow writes it, Postgres parses it by the type of its column. Every type here has the same
-text on both sides, or is cast to one that has.
+Values travel as CSV text: Arrow writes it, Postgres parses it by column type. Each supported type has the same text
+on both sides, or is cast to a type that has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of the table; `required`: a row without it is refused by Postgres."""
+    """A column of the table. `required`: NOT NULL and without a default."""
 
     name: str
     kind: str
@@ -48,7 +48,7 @@ class TableColumn:
 
 
 def check_columns(table: str, columns: Sequence[TableColumn], frame: pa.Schema) -> None:
-    """Raises JobRejected: a column of the DataFrame has no place in the table; it is named, with what there is."""
+    """Raises JobRejected: a column of the DataFrame does not fit the table; it is named, with the alternatives."""
     by_name = {column.name: column for column in columns}
     for field in frame:
         column = by_name.get(field.name)
@@ -62,12 +62,12 @@ def check_columns(table: str, columns: Sequence[TableColumn], frame: pa.Schema) 
             raise JobRejected("type-differs", field.name, detail)
     missing = [column.name for column in columns if column.required and column.name not in frame.names]
     if missing:
-        detail = f"column {missing[0]!r} of the table {table} must have a value, and the DataFrame has no such column"
+        detail = f"column {missing[0]!r} of the table {table} must have a value; the DataFrame has no such column"
         raise JobRejected("missing-column", missing[0], detail)
 
 
 def as_csv(batch: pa.RecordBatch, constants: Mapping[str, object]) -> bytes:
-    """CSV lines without a header, the constants first. Null is an empty field without quotes, as COPY has it."""
+    """CSV lines without a header, constants first. Null is an empty field without quotes, the default of COPY."""
     fixed = [pa.array([value] * batch.num_rows) for value in constants.values()]
     columns = [*fixed, *(_text(column) for column in batch.columns)]
     names = [f"c{number}" for number in range(len(columns))]

@@ -1,4 +1,4 @@
-"""What the function of an `EpochStage` gets beside the rows, and what a target raises."""
+"""The identity of an epoch, which the function of an `EpochStage` gets with the rows, and the errors of a target."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +9,15 @@ from runtime.errors import EnvironmentFailure, JobRejected
 
 @dataclass(frozen=True)
 class DeliveredEpoch:
-    """What one sink has committed with one checkpoint.
+    """The output of a sink between two checkpoints.
 
-    A target that records (`source`, `number`) in its own commit can tell an epoch that comes again.
+    A target that records (`source`, `number`) in its own commit can detect a repeated epoch.
 
     Args:
-        source: identifies the sequence of epochs: a job that starts anew, without a checkpoint, has another one.
+        source: identifies the sequence of epochs; a job that starts without a checkpoint has a new source.
         number: from 1, without gaps, in order.
         job, sink: the job and the uid of the sink, as in file names.
-        rows: as written by the slots.
+        rows: number of rows that the slots wrote.
     """
 
     source: str
@@ -30,17 +30,17 @@ class DeliveredEpoch:
 
     @contextmanager
     def written_once(self, target: str) -> Iterator[None]:
-        """Around the write into `target`. A second write of the same epoch would be taken for a repeat, and skipped.
+        """Context of the write into `target`. A second write in the same epoch would be skipped as a repetition.
 
         Raises:
-            JobRejected: this call of the function has written into `target` before.
+            JobRejected: this call of the function has already written into `target`.
         """
         if target in self._written:
-            detail = f"the function writes into {target} twice in an epoch: unite its DataFrames, and write them once"
+            detail = f"the function writes into {target} twice in an epoch: unite its DataFrames and write them once"
             raise JobRejected("written-twice", "function", detail)
         yield
         self._written.add(target)
 
 
 class TargetAway(EnvironmentFailure):
-    """The target cannot be reached now. The epoch is delivered again, after a pause; it counts as no failure."""
+    """The target is unreachable. The epoch is delivered again after a pause; this does not count as a failure."""

@@ -5,13 +5,13 @@
 
 table    `from_spark`: a DataFrame as a bounded source
 splits   the folder of splits through which its rows travel
-reader   reads these splits in a slot
-frames   the DataFrame of a table, with the columns that it has and those that the source gives
-digest   tells whether two computations of a split gave the same rows
+reader   reads the splits in a slot
+frames   the DataFrame of a table, and the mapping of its columns to the source's schema
+digest   compares the rows of two computations of a split
 stream   `from_spark_stream`: a streaming DataFrame as an unbounded source, read by `runtime.connectors.sources.epochs`
-columns  what an author's function returned, checked, and its columns
+columns  calls the author's function, checks its DataFrame and derives its columns
 
-Such a source is written without a folder. `Dataflow.source` binds it to a folder of the run (`ports.BoundByUid`).
-A standing PySpark stage writes there, slots read there. In BATCH there is no such folder: the DataFrame goes to the
+A job declares such a source without a folder. `Dataflow.source` binds it to a folder of the run (`ports.BoundByUid`).
+A standing PySpark stage writes to the folder; slots read from it. BATCH needs no folder: the DataFrame is part of the
 plan.
 """

@@ -1,7 +1,7 @@
-"""The DataFrame that feeds a source, and its columns: checked, and as an Arrow schema.
+"""The DataFrame that feeds a source: checks, and its columns as an Arrow schema.
 
-Those of a streaming DataFrame are learned once, when a version is compiled, and kept with it: neither the job master
-nor a slot asks Spark. Those of a table are learned by its stage.
+The columns of a streaming DataFrame are derived once, when a version is compiled, and stored with the version: neither
+the job master nor a slot starts Spark for them. The stage of a table derives the table's columns.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ FAILED: Final = "input-failed"  #: the author's function raised
 
 
 def learn_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool:
-    """Learns what is not known yet of these sources, in one Spark session. Returns whether there was anything to learn.
+    """Derive the unknown columns of these sources, in a single Spark session. Returns whether any were unknown.
 
     Args:
-        sources: of a dataflow, by uid.
-        folder: where the columns of the version are kept; nothing is learned without one.
-        name: of the job, for Spark.
+        sources: the sources of a dataflow, by uid.
+        folder: folder of the version's column schemas; "": columns are not derived.
+        name: the job's name, for Spark.
 
     Raises:
-        JobRejected: naming the operator whose function raises, or whose DataFrame cannot feed it.
+        JobRejected: a function raises, or its DataFrame cannot feed the source; the operator is named.
     """
     unknown = {
         str(uid): source
@@ -53,7 +53,7 @@ def learn_columns(sources: Mapping[Any, Source], folder: str, name: str) -> bool
 
 
 def call(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> DataFrame:
-    """What the author's function returns. Raises JobRejected naming the operator: it raised (`input-failed`)."""
+    """Call the author's function. Raises JobRejected naming the operator if the function raises (`input-failed`)."""
     assert source.make is not None, "only slots have a source without its function"
     try:
         frame: DataFrame = source.make(spark)
@@ -65,19 +65,19 @@ def call(source: EpochSource | SparkTable, spark: SparkSession, uid: str) -> Dat
 
 
 def described(error: BaseException) -> str:
-    """Type and first line: Spark's messages carry a whole Java stack."""
+    """Type and first line of an error: Spark appends a whole Java stack to its messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
     return f"{type(error).__name__}: {lines[0]}"
 
 
 def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:
-    """The columns of a DataFrame in Arrow's types, each nullable: Spark promises nothing else when it writes.
+    """The columns of a DataFrame in Arrow types. All are nullable, since Spark writes them so.
 
     Args:
-        streaming: whether the DataFrame must have no end, or must have one.
+        streaming: whether the DataFrame must be streaming or bounded.
 
     Raises:
-        JobRejected: naming the operator, and the column at fault.
+        JobRejected: the DataFrame cannot feed the source; operator and column are named.
     """
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.types import to_arrow_type
@@ -103,7 +103,7 @@ def checked_columns(frame: Any, uid: str, *, streaming: bool) -> pa.Schema:
 
 
 def _refused_type(kind: DataType) -> DataType | None:
-    """The type within `kind` that Parquet and Arrow do not both have; None: there is none."""
+    """The first type within `kind` that Parquet and Arrow do not both support; None: all are supported."""
     from pyspark.sql import types as t
 
     if isinstance(kind, t.StructType):
@@ -120,7 +120,7 @@ def _refused_type(kind: DataType) -> DataType | None:
 
 
 def _keep(target: Path, columns: pa.Schema) -> None:
-    """Durably, whole or not at all."""
+    """Write a schema file, atomically and durably."""
     make_folder(target.parent)
     aside = target.with_name(f".{target.name}.{uuid4().hex}")
     with aside.open("wb") as file:

@@ -1,8 +1,7 @@
 """A digest of the rows of a split that does not depend on their order.
 
-Spark computes a partition again with the same rows in another order where they come out of a shuffle. So the digest is
-the number of rows with the sum of their 64-bit hashes, modulo 2^64. Other rows have the same digest with a chance of
-about 2^-64.
+If the rows come out of a shuffle, a repeated computation gives the same rows in another order. The digest is the number
+of rows with the sum of their 64-bit hashes modulo 2^64. Different rows collide with a probability of about 2^-64.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def digest_of(split: Path) -> tuple[int, int]:
-    """Rows and the sum of their hashes, of a Parquet file."""
+    """The number of rows in a Parquet file, and the sum of their hashes modulo 2^64."""
     rows, total = 0, 0
     with pq.ParquetFile(split) as file:
         for batch in file.iter_batches():
@@ -38,7 +37,7 @@ def _row_hashes(batch: pa.RecordBatch) -> Hashes:
 
 
 def _hashes(column: pa.Array) -> Hashes:
-    """Values of types that cannot be keys, such as lists, are hashed one by one, by their text."""
+    """Hashes of the values. Types that cannot be keys, such as lists, are hashed by the text of each value."""
     try:
         return hash_column(column)
     except TypeError:

@@ -8,7 +8,7 @@ from runtime.operators.event_time import event_times_ms
 
 
 class EventClock:
-    """The largest event time so far, less the disorder. Without a column of event times there is no watermark."""
+    """Watermark = maximum event time - disorder - 1 ms; None without an event-time column or before the first row."""
 
     def __init__(self, column: str | None, max_disorder_ms: int) -> None:
         self._column, self._max_disorder_ms = column, max_disorder_ms
@@ -21,5 +21,5 @@ class EventClock:
 
     @property
     def watermark(self) -> int | None:
-        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        """The current watermark in ms. A later row may still have the maximum event time minus the disorder."""
         return None if self._largest is None else self._largest - self._max_disorder_ms - 1

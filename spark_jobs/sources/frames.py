@@ -1,4 +1,4 @@
-"""The DataFrame of a source `from_spark`, with the columns that it has and those that the source gives."""
+"""The DataFrame of a `from_spark` source, and the mapping of its columns to the source's schema."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """Columns of a DataFrame, and of the rows that its source emits."""
+    """The columns of a DataFrame, and the schema of the rows that its source emits."""
 
     uid: str
     columns: pa.Schema
     schema: pa.Schema
 
     def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of the DataFrame, whose columns may have other names, as the source emits it.
+        """Select and cast the columns of a DataFrame's batch to the source's schema; input names are ignored.
 
         Raises:
-            DataRejected: a value has no place in the schema; the column is named.
+            DataRejected: a value does not fit the schema; the column is named.
         """
         by_name = dict(zip(self.columns.names, batch.columns, strict=True))
         columns = [self._cast(by_name[field.name], field) for field in self.schema]
@@ -44,27 +44,27 @@ class Shape:
 
 @dataclass(frozen=True)
 class OpenedFrame:
-    """The DataFrame of a source, checked."""
+    """The checked DataFrame of a source."""
 
     frame: DataFrame
     shape: Shape
 
     def numbered(self) -> DataFrame:
-        """With columns named by their number: `mapInArrow` gives dots and backticks in a name a meaning."""
+        """The DataFrame with columns named by number: dots and backticks have a meaning in `mapInArrow`."""
         return self.frame.toDF(*(f"c{number}" for number in range(len(self.shape.columns))))
 
     def first_rows(self, count: int) -> pa.RecordBatch:
-        """At most `count` of its rows. Spark computes them."""
+        """At most `count` rows, computed by Spark."""
         table = self.numbered().limit(count).toArrow().combine_chunks()
         batches = [self.shape.fitted(batch) for batch in table.to_batches()]
         return batches[0] if batches else pa.RecordBatch.from_pylist([], self.shape.schema)
 
 
 def opened(uid: str, source: SparkTable, spark: SparkSession) -> OpenedFrame:
-    """What the author's function returns. Nothing is computed.
+    """Call the author's function and check its DataFrame. No rows are computed.
 
     Raises:
-        JobRejected: the function raised, or did not return a DataFrame of rows that the source can give.
+        JobRejected: the function raised, or its result is not a DataFrame that fits the source.
     """
     frame = call(source, spark, uid)
     columns = checked_columns(frame, uid, streaming=False)
@@ -85,5 +85,5 @@ def _check_schema(uid: str, wanted: pa.Schema, columns: pa.Schema) -> None:
         try:
             pa.array([], there).cast(field.type)
         except (pa.ArrowException, NotImplementedError):
-            detail = f"schema: column {field.name!r} is {there}, which does not become {field.type}"
+            detail = f"schema: column {field.name!r} is {there}, which cannot be cast to {field.type}"
             raise JobRejected("type-from-spark", uid, detail) from None

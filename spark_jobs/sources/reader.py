@@ -1,8 +1,8 @@
-"""Reads the splits of a bounded input in a slot, while later ones may still be written.
+"""Reads the splits of a bounded input in a slot, while later splits may still be written.
 
-Splits are dealt to subtasks by key group, so positions (split, next row) are keyed state and move with their key groups
-at a rescale. A subtask reads its splits in order of their numbers and waits for the next one, however many later ones
-are there: the order of rows, and with it the watermark, is the same in every run.
+Splits are assigned to subtasks by key group: positions (split, next row) are keyed state and follow their key groups at
+a rescale. A subtask reads its splits in the order of their numbers and waits for a missing split, even if later splits
+exist. So the order of rows, and with it the watermark, is the same in every run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runtime.state.table import KeyedTable
 from spark_jobs.sources.event_clock import EventClock
 from spark_jobs.sources.splits import InputFolder, name_of
 
-LOOK_INTERVAL_MS: Final = 200  #: between two looks at a folder that is still being written
+LOOK_INTERVAL_MS: Final = 200  #: between two listings of an incomplete folder
 _KEYS: Final = pa.schema([pa.field("input", pa.string()), pa.field("split", pa.int64())])
 _VALUES: Final = pa.schema(
     [pa.field("next_row", pa.int64(), nullable=False), pa.field("done", pa.bool_(), nullable=False)]
@@ -33,14 +33,14 @@ _VALUES: Final = pa.schema(
 
 @dataclass(slots=True)
 class Position:
-    """How far a split has been read."""
+    """The read position in a split."""
 
     next_row: int = 0
     done: bool = False
 
 
 class SplitReader(SourceReader):
-    """One subtask's share of the splits. The folder `path` may appear later; the other arguments are `from_spark`'s."""
+    """The share of a subtask. The folder `path` may appear later; other arguments are as in `from_spark`."""
 
     def __init__(
         self, path: str, schema: pa.Schema | None, event_time: str | None, max_disorder_ms: int, early: bool
@@ -49,13 +49,13 @@ class SplitReader(SourceReader):
         self._checked = CheckedFolder.of("path", path)
         self._schema, self._event_time, self._early = schema, event_time, early
         self._clock = EventClock(event_time, max_disorder_ms)
-        self._input = ""  #: the id in the manifest, once that is there
+        self._input = ""  #: id of the input, once its manifest is read
         self._format = ParquetFormat(schema)
         self._positions: dict[int, Position] = {}
-        self._changed: set[int] = set()  #: splits whose position is not in the table yet
-        self._next = 0  #: every split of this subtask before this one is done
+        self._changed: set[int] = set()  #: splits whose position is newer than in the table
+        self._next = 0  #: all splits of this subtask below this number are done
         self._there: set[int] = set()
-        self._end: int | None = None  #: behind the last split, once the folder is complete
+        self._end: int | None = None  #: last split + 1, once the folder is complete
         self._looked_at: int | None = None
         self._current: OpenFile | None = None
 
@@ -103,7 +103,7 @@ class SplitReader(SourceReader):
     # ------------------------------------------------------------ splits
 
     def _begin_next(self) -> bool:
-        """Opens the next split of this subtask. False: it is not there yet, or there is none."""
+        """Open the next split of this subtask. Returns False if it does not exist (yet)."""
         if self._end is None:
             self._look()
         while self._input and (self._end is None or self._next < self._end):
@@ -117,10 +117,10 @@ class SplitReader(SourceReader):
         return False
 
     def _look(self) -> None:
-        """Looks what is there, when it is time.
+        """List the folder, at most every `LOOK_INTERVAL_MS`.
 
         Raises:
-            JobRejected: this is another input than the one of the restored positions.
+            JobRejected: the folder holds another input than the restored positions.
         """
         now = self._context.now_ms()
         if self._looked_at is not None and 0 <= now - self._looked_at < LOOK_INTERVAL_MS:
@@ -128,7 +128,7 @@ class SplitReader(SourceReader):
         self._looked_at = now
         self._checked.check()
         manifest = self._folder.manifest()
-        complete = self._folder.complete()  # before the splits, of which the last one is there by then
+        complete = self._folder.complete()  # read before the listing, which then contains all splits
         if manifest is None or (complete is None and not self._early):
             return
         if self._input not in ("", manifest.id):
@@ -161,8 +161,8 @@ class SplitReader(SourceReader):
         return OpenFile(self._folder.path / name, descriptor, chunks)
 
     def _advance(self, max_rows: int) -> pa.RecordBatch | None:
-        """Rows of the current split; None at its end, and if there are none for now."""
-        assert self._current is not None, "a split has been begun"
+        """Rows of the current split; None at its end or if no rows are available yet."""
+        assert self._current is not None, "a split is open"
         path, position = self._current.path, self._positions[self._next]
         try:
             piece = self._current.next_piece(max_rows, self._event_time)

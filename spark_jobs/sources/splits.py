@@ -1,13 +1,13 @@
-"""The folder of a bounded input: a manifest, ordered Parquet splits, and a mark that there will be no more.
+"""The folder of a bounded input: a manifest, ordered Parquet splits, and a mark that it is complete.
 
     input.json              an id and the columns; written before the first split, never changed
     split-000007.parquet    partition 7 of the DataFrame, as Spark wrote it, with Parquet's statistics
     complete.json           the numbers of all splits, and their rows; written last
 
-A split appears whole and durable, by a rename that replaces nothing; it never changes. So a job may read splits while
-later ones are written, and positions (split, row) in checkpoints stay true. A DataFrame that is computed again, after
-the stage was killed, must give each of these splits again: together the splits are then the rows of one computation,
-the last one.
+A split appears complete and durable, by a rename that never replaces a file, and does not change. So a job may read
+splits while later splits are written, and positions (split, row) in checkpoints stay valid. After the stage was killed,
+the DataFrame is computed again and must reproduce the existing splits. So all splits are the rows of a single
+computation, the last.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CHANGED: Final = "input-changed"
 _MANIFEST: Final = "input.json"
 _COMPLETE: Final = "complete.json"
 _SPLIT: Final = re.compile(r"split-(\d{6,})\.parquet")
-_ASIDE: Final = ".aside-"  #: hidden from Parquet readers
+_ASIDE: Final = ".aside-"  #: prefix of staging files; hidden from Parquet readers
 
 Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the input is. `schema` is an Arrow IPC message. Positions in checkpoints carry the `id`."""
+    """Identity and columns of the input. `schema` is an Arrow IPC message. Positions in checkpoints carry the `id`."""
 
     id: str
     schema: bytes
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder holds in the end. Empty partitions have no split, so numbers may have gaps."""
+    """The final contents of the folder. Empty partitions have no split, so numbers may have gaps."""
 
     splits: list[int]
     rows: int
@@ -58,7 +58,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class InputFolder:
-    """The folder of one input; its name is the uid of the source."""
+    """The folder of an input; its name is the uid of the source."""
 
     path: Path
 
@@ -69,7 +69,7 @@ class InputFolder:
         return _read(self.path / _COMPLETE, Complete)
 
     def splits(self) -> set[int]:
-        """Numbers of the splits that are there."""
+        """The numbers of the existing splits."""
         with contextlib.suppress(FileNotFoundError):
             return {int(found[1]) for entry in os.scandir(self.path) if (found := _SPLIT.fullmatch(entry.name))}
         return set()
@@ -78,19 +78,19 @@ class InputFolder:
         return (self.path / name_of(number)).exists()
 
     def rows(self, number: int) -> int:
-        """Rows of a split that is there."""
+        """The number of rows in an existing split."""
         return int(pq.read_metadata(self.path / name_of(number)).num_rows)
 
-    # ------------------------------------------------------------ written by the stage
+    # ------------------------------------------------------------ writer (the stage)
 
     def begin(self, columns: pa.Schema, *, keep: bool) -> Manifest:
-        """Writes the manifest, or takes the one that is there. Removes what a killed stage left aside.
+        """Write the manifest, or accept the existing manifest. Deletes staging files of a killed stage.
 
         Args:
-            keep: splits that are there stay. If not, an input that is not complete begins anew, under another id.
+            keep: keep existing splits. If False, an incomplete input begins anew, with another id.
 
         Raises:
-            JobRejected: its columns have changed (`input-changed`), or the folder holds something else (`occupied`).
+            JobRejected: the columns have changed (`input-changed`), or the folder has foreign files (`occupied`).
         """
         make_folder(self.path)
         found = self.manifest()
@@ -101,7 +101,7 @@ class InputFolder:
                     "occupied", self.path.name, f"{self.path} holds {strangers[0]!r}, which no stage wrote"
                 )
         elif not keep:
-            for name in [_MANIFEST, *map(name_of, sorted(self.splits()))]:  # first the manifest: no split without one
+            for name in [_MANIFEST, *map(name_of, sorted(self.splits()))]:  # manifest first: splits require it
                 (self.path / name).unlink()
             found = None
         if found is None:
@@ -114,14 +114,14 @@ class InputFolder:
         return found
 
     def aside(self) -> Path:
-        """A new name for files on the same file system that no reader sees."""
+        """A new staging path on the same file system, hidden from readers."""
         return self.path / f"{_ASIDE}{uuid4().hex}"
 
     def publish(self, file: Path, number: int) -> None:
-        """Makes a whole `file` split `number`, unless that is there. The file is gone afterwards.
+        """Publish a complete `file` as split `number`, or drop it if the split exists with the same rows.
 
         Raises:
-            JobRejected: the split that is there has other rows (`input-changed`).
+            JobRejected: the existing split has other rows (`input-changed`).
         """
         target = self.path / name_of(number)
         _sync(file)
@@ -130,19 +130,19 @@ class InputFolder:
             sync_folder(self.path)
         except FileExistsError:
             if digest_of(file) != digest_of(target):
-                detail = f"split {number} has other rows when it is computed again, and a job may have read it"
+                detail = f"split {number} has other rows when it is computed again, and a job may have read the first"
                 raise self.changed(detail) from None
             file.unlink()
 
     def finish(self, splits: set[int]) -> Complete:
-        """Marks the folder complete: `splits` are all.
+        """Mark the folder complete with `splits`.
 
         Raises:
-            JobRejected: a split is there that the DataFrame does not give any more (`input-changed`).
+            JobRejected: an existing split is not among `splits`, since the DataFrame has changed (`input-changed`).
         """
         gone = self.splits() - splits
         if gone:
-            raise self.changed(f"split {min(gone)} has no rows any more when it is computed again")
+            raise self.changed(f"split {min(gone)} has no rows when it is computed again")
         found = Complete(splits=sorted(splits), rows=sum(map(self.rows, splits)))
         self._write(_COMPLETE, found)
         return found
@@ -155,7 +155,7 @@ class InputFolder:
         return JobRejected(CHANGED, self.path.name, f"{detail}: {remedy}")
 
     def _write(self, name: str, note: msgspec.Struct) -> None:
-        """Whole and durable. What is there stays."""
+        """Write a note atomically and durably. An existing file stays."""
         file = self.aside()
         file.write_bytes(msgspec.json.encode(note))
         _sync(file)
@@ -166,7 +166,7 @@ class InputFolder:
 
 
 def name_of(number: int) -> str:
-    """The file of a split. Names sort as numbers do."""
+    """The file name of a split. Names sort as numbers do."""
     return f"split-{number:06d}.parquet"
 
 

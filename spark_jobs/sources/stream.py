@@ -1,4 +1,4 @@
-"""`from_spark_stream`: whatever `spark.readStream` reads, as a replayable source of a streaming job."""
+"""`from_spark_stream`: any input of `spark.readStream`, as a replayable source of a streaming job."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ def from_spark_stream(
     max_backlog: int = MAX_BACKLOG,
     max_backlog_bytes: int = MAX_BACKLOG_BYTES,
 ) -> EpochSource:
-    """Reads a streaming DataFrame, exactly once, through a Structured Streaming query that stands beside the run.
+    """Read a streaming DataFrame exactly once, through a Structured Streaming query beside the run.
 
         flow.source("orders", from_spark_stream(lambda spark: spark.readStream.schema("id LONG").json("/data/orders")))
 
-    The query writes what each of its batches holds as an epoch of Parquet files below the job's storage; the job reads
-    the epochs in order. An epoch is kept until no retained checkpoint or savepoint needs it, so nothing depends on
-    whether the stream itself can be replayed. Rows appear in the job about one trigger after Spark has seen them.
+    The query writes each of its batches as an epoch of Parquet files below the job's storage; the job reads the epochs
+    in order. An epoch is kept until no retained checkpoint or savepoint needs it, so the stream itself need not be
+    replayable. Rows reach the job about one trigger after Spark has read them.
 
     Args:
-        make: gets a SparkSession, returns a streaming DataFrame. It is called in processes of its own: to learn the
+        make: gets a SparkSession, returns a streaming DataFrame. It is called in separate processes: to derive the
             columns when a version is compiled, and at each start of the query.
         event_time: column of event times; None: the source emits no watermark.
-        max_disorder_ms: how far a row's event time may lie behind the largest one before it in the same subtask.
-        idle_after_ms: event time goes on without a subtask that has had nothing to read for so long. None: it waits.
-        trigger_ms: the query begins a batch at most so often; 0: as soon as the one before has ended.
-        max_backlog: the query waits while the job has this many epochs to read, and goes on by itself. So a job that
-            is down or slow does not fill the disk. Epochs that a checkpoint or savepoint needs come on top.
-        max_backlog_bytes: as `max_backlog`, for the size of their files; one epoch may pass it.
+        max_disorder_ms: how far a row's event time may lag behind the maximum before it in the same subtask.
+        idle_after_ms: a subtask without input for this time becomes idle and does not hold back the watermark. None:
+            it never becomes idle.
+        trigger_ms: minimum interval between two batches of the query; 0: a batch starts when its predecessor has ended.
+        max_backlog: the query pauses while the job has this many unread epochs, so that a slow or stopped job does not
+            fill the disk. Epochs that a checkpoint or savepoint needs come on top.
+        max_backlog_bytes: as `max_backlog`, in bytes of their files; a single epoch may exceed it.
     """
     return EpochSource(
         make=make,

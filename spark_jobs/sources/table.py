@@ -1,11 +1,11 @@
 """`from_spark`: any DataFrame as a bounded source of a job.
 
-In STREAMING a PySpark stage computes the DataFrame once per run and writes each partition as one split
-(`stages.tables`). The job reads a split as soon as it is whole, in the order of the partitions. In BATCH the
-DataFrame itself is the first step of the Spark plan.
+In STREAMING a PySpark stage computes the DataFrame once per run and writes each partition as a split (`stages.tables`).
+The job reads each completed split, in the order of the partitions. In BATCH the DataFrame itself is the first step of
+the Spark plan.
 
-Columns are known to the compile stage only if `schema` is given, since compiling starts no Spark. Keys are then checked
-before the first run. Without it the columns are those of the DataFrame, and are checked with the first rows.
+Compilation starts no Spark, so it knows the columns only from `schema`. Keys are then checked before the first run.
+Without `schema` the columns are those of the DataFrame, and are checked with the first rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_jobs.sources.reader import SplitReader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STAGE: Final = "tables"  #: verb of the stage, one for all tables of a run
+STAGE: Final = "tables"  #: verb of the stage, which all tables of a run share
 MakeFrame = Callable[["SparkSession"], "DataFrame"]
 
 
@@ -37,26 +37,26 @@ def from_spark(
     max_disorder_ms: int = 0,
     early: bool = True,
 ) -> SparkTable:
-    """A bounded source of whatever Spark reads: a table, SQL, JDBC, a custom Python data source.
+    """A bounded source for any DataFrame: a table, SQL, JDBC, a custom Python data source.
 
-    The source gives the rows of one computation of the DataFrame. After a SIGKILL of the stage the DataFrame is
-    computed again; the run fails with `input-changed` if splits that are there do not come again with the same rows.
-    So give a seed to `rand`, an order to `limit`, and read a snapshot of a table that others write to.
+    The source emits the rows of a single computation of the DataFrame. After a SIGKILL of the stage the DataFrame is
+    computed again. The run fails with `input-changed` unless the existing splits come again with the same rows. So give
+    `rand` a seed and `limit` an order, and read a snapshot of a table that others write to.
 
     Args:
-        make: gets a SparkSession, returns a DataFrame. It runs in a PySpark stage, in BATCH in the job master.
-        schema: columns that the job reads, with their types; the DataFrame may have more. None: all, as Spark has them.
+        make: gets a SparkSession, returns a DataFrame. It runs in a PySpark stage, or in BATCH in the job master.
+        schema: columns that the job reads, with their types; the DataFrame may have more. None: all, in Spark's types.
         event_time: column of event times; None: the source emits no watermark before its end.
-        max_disorder_ms: how far the event time of a row may lie behind the largest one before it in the same subtask.
-        early: read the first splits while later ones are written. False: the job reads nothing before all is written,
-            so a stage that was killed begins anew and may find other rows.
+        max_disorder_ms: how far a row's event time may lag behind the maximum before it in the same subtask.
+        early: read the first splits while later splits are written. False: the job reads after all splits are written,
+            so a killed stage begins anew and may compute other rows.
     """
     return SparkTable(make, schema, event_time, max_disorder_ms, early)
 
 
 @dataclass(frozen=True)
 class SparkTable:
-    """What `from_spark` returns. `path` is the folder of its splits; "": not known yet."""
+    """The source that `from_spark` returns. `path`: the folder of its splits; "": not bound yet."""
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
@@ -98,5 +98,5 @@ class SparkTable:
                 event_times_ms(pa.RecordBatch.from_pylist([], self.schema), self.event_time)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Slots read splits: the author's function, and what it closes over, such as a password, stays behind."""
+        """Without the function: slots read splits, and its closure may hold secrets such as a password."""
         return {**self.__dict__, "make": None}

@@ -1,1 +1,1 @@
-"""What runs beside a streaming job: compiling it, and materialising its bounded inputs."""
+"""Programs beside a streaming job: compilation, bounded inputs, streams, delivery, and queries of its state."""

@@ -1,7 +1,7 @@
-"""Compiling a version: parameters → the graph that the console stores, checks and draws.
+"""Compile a version: parameters → the graph that the console stores, checks and draws.
 
-It starts nothing and reads no data; whatever cannot run is refused here, by field. Spark is asked only for the columns
-of DataFrames that feed sources.
+Compilation starts no job and reads no data. A job that cannot run is refused here, with the field at fault. Spark
+starts only to derive the columns of DataFrames that feed sources.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spark_jobs.sources.columns import learn_columns
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every installed pipeline with the JSON schema of its parameters and its queries, by name.
+    """All installed pipelines by name, with the JSON schema of their parameters and their queries.
 
-    A broken one has an error instead.
+    A pipeline that cannot be loaded has an error instead.
     """
     found = registry()
     whole = [
@@ -47,15 +47,15 @@ def compiled(
     max_parallelism: int | None,
     mode: ExecutionMode = ExecutionMode.STREAMING,
 ) -> dict[str, Any]:
-    """The graph of pipeline `name`, with the mode that it runs in.
+    """The graph of pipeline `name`, with its resolved mode.
 
     Raises:
-        JobRejected: naming the parameter or operator at fault, in BATCH also one that cannot run there.
+        JobRejected: the job cannot run, or cannot run in BATCH; the parameter or operator is named.
     """
     one = pipeline(name)
     flow = one.dataflow(raw, context)
     if learn_columns(flow.sources, context.column_root, name):
-        flow = one.dataflow(raw, context)  # again, with the columns
+        flow = one.dataflow(raw, context)  # again, now with the columns
     if max_parallelism is not None:
         flow.max_parallelism = max_parallelism
     resolved = resolved_mode(flow, mode)
@@ -66,7 +66,7 @@ def compiled(
 
 
 def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
-    """STREAMING or BATCH."""
+    """The mode with AUTOMATIC resolved to STREAMING or BATCH."""
     if mode is not ExecutionMode.AUTOMATIC:
         return mode
     bounded = all(source.bounded for source in flow.sources.values())
@@ -74,10 +74,11 @@ def resolved_mode(flow: Dataflow, mode: ExecutionMode) -> ExecutionMode:
 
 
 def _graph(flow: Dataflow, parallelism: int, *, has_stages: bool) -> dict[str, Any]:
-    """What each operator has at the greatest parallelism goes with it: from that follows what it has at any.
+    """The graph with two additions per operator: `most`, its parallelism at max parallelism, and `stage`.
 
-    `stage` is the verb of the PySpark stage that stands beside an operator, for those that have one. All tables of a
-    run share a stage, which stands beside the first of them: one Spark is enough.
+    The console derives from `most` the parallelism at any job parallelism. `stage` is the verb of the operator's
+    standing PySpark stage, if it has one. All tables of a run share a stage, which belongs to the first table: so they
+    share a Spark session.
     """
     graph = flow.compile(parallelism).graph.to_json()
     widest = flow.compile(flow.max_parallelism).graph.by_uid

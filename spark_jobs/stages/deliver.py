@@ -1,4 +1,4 @@
-"""The standing stage of an `EpochStage`: calls its function with each committed epoch, as long as the run lasts."""
+"""The standing stage of an `EpochStage`: calls its function with each committed epoch while the run lasts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["VERB", "deliver_epochs"]
 
-CORES: Final = 2  #: of a cluster, or threads of a local Spark
+CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
 _CONF: Final = {
-    "spark.cores.max": str(CORES),  # the session lasts: without it it would take all of a cluster
+    "spark.cores.max": str(CORES),  # otherwise this long-lived session would occupy all cores of a cluster
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
 def deliver_epochs(standing: Standing) -> None:
-    """Delivers until it is asked to stop.
+    """Deliver epochs until asked to stop.
 
     Raises:
         JobRejected: the target can never take these rows.
@@ -54,7 +54,7 @@ def _reporter(standing: Standing, max_backlog: int) -> Callable[[Progress], None
             Figure("Rows in the last epoch", progress.rows),
         ]
         if progress.backlog > max_backlog:
-            why = f"sources are not read: {progress.backlog:,} epochs wait, and max_backlog is {max_backlog:,}"
+            why = f"sources are paused: {progress.backlog:,} epochs wait, and max_backlog is {max_backlog:,}"
             figures.append(Figure("Back-pressure", why, "text"))
         if progress.away:
             figures.append(Figure("Waits for the target", progress.away, "text"))

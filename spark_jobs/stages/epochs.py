@@ -1,9 +1,9 @@
 """The standing stage of `from_spark_stream`: a Structured Streaming query whose batches become epochs of Parquet files.
 
-An epoch has the number of Spark's batch. It is written aside, made durable and renamed; an epoch that is there is kept
-and skipped, whether or not the stream replays the same rows, so a batch that Spark repeats after a crash changes
-nothing. Spark's own checkpoint lies beside the epochs. The two are compared at the first batch of each process: where
-one of them is older than a crash explains, rows would be lost or repeated, and the stage refuses to go on.
+An epoch has the number of Spark's batch. It is staged, made durable and renamed. If Spark repeats a batch after a
+crash, the existing epoch is kept and the batch is skipped, even if the stream replays other rows. Spark's own checkpoint lies
+beside the epochs. The first batch of each process compares the two. If either is older than a crash can explain, rows
+would be lost or repeated, and the stage refuses to continue.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 VERB: Final = STAGE
 POLL_S: Final = 0.25
-IDLE_S: Final = 10.0  #: after a batch
-_PROCESSING: Final = "Processing new data"  #: of `StreamingQuery.status`
-_BATCH: Final = "addBatch"  #: of the durations of a batch
-CORES: Final = 2  #: of a cluster, or threads of a local Spark
+IDLE_S: Final = 10.0  #: age of the last batch from which the stream counts as idle
+_PROCESSING: Final = "Processing new data"  #: `message` of `StreamingQuery.status`
+_BATCH: Final = "addBatch"  #: key in the durations of a batch
+CORES: Final = 2  #: cores of a cluster, or threads of a local Spark
 _CONF: Final = {
-    "spark.cores.max": str(CORES),  # a query lasts: without it it would take all of a cluster
+    "spark.cores.max": str(CORES),  # otherwise this long-lived query would occupy all cores of a cluster
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
 
 def write_epochs(standing: Standing) -> None:
-    """Runs the query until it is asked to stop.
+    """Run the query until asked to stop.
 
     Raises:
-        JobRejected: the query cannot feed this job, now or later.
+        JobRejected: the query can never feed this job.
         StageFailure: the function or the query failed.
     """
     source = standing.dataflow.sources.get(standing.operator)  # type: ignore[call-overload]
     if not isinstance(source, EpochSource):
-        detail = f"{standing.pipeline.name} has no source of this name that from_spark_stream feeds"
+        detail = f"{standing.pipeline.name} has no from_spark_stream source of this name"
         raise JobRejected("unknown-operator", standing.operator, detail)
     folder = EpochFolder(standing.folder)
     with alone(folder.path):
@@ -62,7 +62,7 @@ def _run(standing: Standing, source: EpochSource, folder: EpochFolder, spark: Sp
     try:
         frame = call(source, spark, standing.operator)
     except JobRejected as error:
-        if error.code == FAILED:  # it did not when the version was compiled: what it reads may come back
+        if error.code == FAILED:  # it succeeded at compile time: the failure may be temporary
             raise StageFailure(error.code, error.field, error.detail) from error
         raise
     columns = checked_columns(frame, standing.operator, streaming=True)
@@ -79,7 +79,7 @@ def _run(standing: Standing, source: EpochSource, folder: EpochFolder, spark: Sp
         while query.isActive and not standing.stopping.wait(POLL_S):
             writer.show(query)
     finally:
-        writer.close()  # waits for the epoch under way
+        writer.close()  # waits for the current epoch
         _stop(query)
     if isinstance(writer.failure, JobRejected):
         raise writer.failure
@@ -114,20 +114,20 @@ def _stop(query: StreamingQuery) -> None:
 def _why(query: StreamingQuery) -> str:
     try:
         failure = query.exception()
-    except Exception as error:  # noqa: BLE001 - the JVM is gone, and with it what it knew
+    except Exception as error:  # noqa: BLE001 - the JVM, and its reason, are gone
         return f"Spark is gone: {type(error).__name__}"
     return "the query ended by itself" if failure is None else _first_line(failure)
 
 
 def _first_line(error: BaseException) -> str:
-    """Spark's messages carry a whole Java stack; the first line is the sentence."""
+    """The first line of an error: Spark appends a whole Java stack to its messages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:1_000] if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What the job has not read. `bound`: which bound that reaches, as a sentence; "": none."""
+    """Epochs that the job has not read yet. `bound`: the bound that they reach, as a sentence; "": none."""
 
     epochs: int
     nbytes: int
@@ -135,11 +135,11 @@ class Unread:
 
 
 class UnreadEpochs:
-    """How far the query may be ahead of the job. May be used by two threads."""
+    """Measures how far the query is ahead of the job. Two threads may use it."""
 
     def __init__(self, folder: EpochFolder, max_epochs: int, max_bytes: int) -> None:
         self._folder, self._max_epochs, self._max_bytes = folder, max_epochs, max_bytes
-        self._sizes: Mapping[int, int] = {}  #: by number; an epoch never changes
+        self._sizes: Mapping[int, int] = {}  #: bytes by number; an epoch never changes
 
     def measure(self, next_number: int) -> Unread:
         known, numbers = self._sizes, range(self._folder.read_below(), next_number)
@@ -157,7 +157,7 @@ class UnreadEpochs:
 
 
 def _ran(progress: Mapping[str, Any]) -> bool:
-    """Whether it is of a batch. Spark also reports triggers that found nothing."""
+    """Whether `progress` is of a batch; Spark also reports triggers without new data."""
     return _BATCH in (progress.get("durationMs") or {})
 
 
@@ -168,14 +168,14 @@ def _age_s(progress: Mapping[str, Any]) -> float:
 
 
 class _Closing(Exception):
-    """The stage is ending; the batch comes again with the next process."""
+    """The stage is ending; the next process repeats the batch."""
 
 
 class EpochWriter:
-    """Makes epochs of batches. `write` is called from a thread of Spark's, one batch at a time.
+    """Writes batches as epochs. A thread of Spark calls `write`, batch by batch.
 
-    Back-pressure: a batch waits in `write` while too much is unread, before any of its rows is read. Spark triggers no
-    other one meanwhile.
+    Back-pressure: `write` waits while too much is unread, before it reads any row of the batch. Spark triggers no other
+    batch in the meantime.
     """
 
     def __init__(self, folder: EpochFolder, standing: Standing, unread: UnreadEpochs) -> None:
@@ -185,12 +185,12 @@ class EpochWriter:
         self._closing = threading.Event()
         self._turn = threading.Lock()
         self._written = 0
-        self._batch: Mapping[str, Any] = {}  #: Spark's progress of the last one
-        self._waits = ""  #: why the query is held back
-        self.failure: Exception | None = None  #: that ended the query
+        self._batch: Mapping[str, Any] = {}  #: Spark's progress of the last batch
+        self._waits = ""  #: reason for back-pressure; "": none
+        self.failure: Exception | None = None  #: the error that ended the query
 
     def write(self, frame: DataFrame, batch: int) -> None:
-        """Writes `batch` as an epoch, unless that has been done. Spark wraps what it raises, so it is remembered."""
+        """Write `batch` as an epoch, unless it exists. Stores an error in `failure`, since Spark wraps it."""
         with self._turn:
             try:
                 self._write(frame, batch)
@@ -219,13 +219,13 @@ class EpochWriter:
         self._waits = ""
 
     def close(self) -> None:
-        """Waits for the batch under way, unless it waits itself. Later ones are refused."""
+        """Wait for the current batch, unless it waits for the job. Later batches are refused."""
         self._closing.set()
         with self._turn:
             pass
 
     def show(self, query: StreamingQuery) -> None:
-        """Reports how far the query has come."""
+        """Report the progress of the query."""
         newest: Any = query.lastProgress or {}
         self._batch = progress = newest if _ran(newest) else self._batch
         is_idle = bool(self._waits) or (bool(newest) and self._is_idle(newest, query.status["message"]))
@@ -245,16 +245,16 @@ class EpochWriter:
 
     @staticmethod
     def _is_idle(newest: Mapping[str, Any], message: str) -> bool:
-        """Whether no rows come in. Spark's newest progress stays as it is while no trigger finds any."""
+        """Whether the stream is idle. Spark does not update its progress while triggers find no data."""
         return not _ran(newest) or (message != _PROCESSING and _age_s(newest) > IDLE_S)
 
     def _check_number(self, batch: int) -> None:
-        """A crash repeats the newest batch at most. Anything else is another stream than that of the epochs."""
+        """Check that `batch` continues the epochs. After a crash, Spark repeats at most its newest batch."""
         first, self._is_first = self._is_first, False
         if batch == self._next or (first and batch == self._next - 1):
             return
         detail = (
-            f"Spark's checkpoint goes on with batch {batch}, and the next epoch is number {self._next}: one of the "
-            f"two below {self._folder.path} was lost or replaced. Start the job anew, or bring back what was there"
+            f"Spark's checkpoint continues with batch {batch}, and the next epoch is number {self._next}: the epochs "
+            f"or the checkpoint below {self._folder.path} were lost or replaced. Start the job anew, or restore the folder"
         )
         raise JobRejected("epochs-out-of-step", self._standing.operator, detail)

@@ -1,4 +1,4 @@
-"""The stage behind the pages of a checkpoint's state: a request → a table, with progress while Spark works."""
+"""The stage behind the state pages of a checkpoint: a request → a table, with progress while Spark works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROUP: Final = "weir-state"
 
 
 class _Attendance:
-    """Keeps the checkpoint from retention and writes progress, a JSON object a line, until it is left."""
+    """Until `end`: pins the checkpoint against retention, and writes progress, a JSON object per line."""
 
     def __init__(self, answers: TextIO) -> None:
         self._answers = answers
@@ -42,7 +42,7 @@ class _Attendance:
         self.end()
 
     def end(self) -> None:
-        """May be called again. Afterwards Spark may be stopped."""
+        """Stop and join the thread. Idempotent. Spark may be stopped only afterwards."""
         self._over.set()
         self._thread.join()
 
@@ -68,7 +68,7 @@ class _Attendance:
 
 
 def answer(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
-    """The table that `params` ask for, from the checkpoint in a folder.
+    """The table for the request `params`, from the checkpoint in a folder.
 
     Raises:
         JobRejected: see `state_query.result_table`.
@@ -81,7 +81,7 @@ def answer(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[
         def started() -> SparkSession:
             spark = stack.enter_context(spark_session(SparkSettings.from_environment("weir: state of a checkpoint")))
             stack.callback(attendance.end)
-            spark.dataSource.register(StateSource)  # else Spark looks for it in every package for each state
+            spark.dataSource.register(StateSource)  # otherwise Spark scans all packages for it at each load
             attendance.on_spark(spark)
             return spark
 

@@ -1,12 +1,12 @@
 """The stage of `from_spark`: each table of a run → ordered Parquet splits that its source reads by offset.
 
-Spark writes each partition as one file, aside. The output committer (version 2) renames the file of a task when the
-task commits; this module then makes it durable and publishes it as a split, while other tasks still run. A folder that
-is complete is kept. After a kill the DataFrame is computed again, and splits that are there must come again: see
-`sources.splits`. Adaptive execution is off, since it cuts partitions by sizes that differ between computations.
+Spark writes each partition as a staging file. The output committer (version 2) renames a task's file when the task
+commits. This module then makes the file durable and publishes it as a split, while other tasks still run. A complete
+folder is kept. After a kill the DataFrame is computed again and must reproduce the existing splits (`sources.splits`).
+Adaptive execution is off: it partitions by sizes, which differ between computations.
 
-All tables of a run share one Spark. Each has its columns checked before the first one is computed. The stage ends when
-all are complete; of a run that restores a checkpoint they are those of its predecessor, and nothing is computed.
+All tables of a run share a Spark session. The columns of all tables are checked before the first table is computed. The
+stage ends when all tables are complete. A run that restores a checkpoint has the tables of its predecessor.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 VERB: Final = STAGE
 COMPLETE: Final = "complete"
 LOOK_S: Final = 0.2
-SHOWN_TRIES: Final = 150  #: half a minute for a shared file system
+SHOWN_TRIES: Final = 150  #: polls of `LOOK_S`: 30 s for a shared file system to show all files
 _GONE: Final = re.compile("ExecutorLostFailure|SparkContext was shut down|SparkContext has been shut down")
 _PART: Final = re.compile(r"part-(\d{5,})-.*\.parquet")
 _OPTIONS: Final = {
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # files appear with their task, not with the job
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",  # files appear at task commit, not at job commit
     "maxRecordsPerFile": "0",
     "compression": "zstd",
 }
-#: Settings of the session, for a DataFrame whose partitions are the same each time.
+#: Session settings under which a DataFrame has the same partitions each time.
 SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -57,7 +57,7 @@ SETTINGS: Final = {
 
 @dataclass
 class Progress:
-    """How far one table has come. `tasks` are those of the stages that Spark has begun."""
+    """Progress of a table. `tasks` counts the tasks of the stages that Spark has begun."""
 
     state: str = "waiting"  #: waiting, writing or complete
     tasks: int = 0
@@ -81,11 +81,11 @@ Session = Callable[[], AbstractContextManager["SparkSession"]]
 
 
 def write_tables(standing: Standing) -> None:
-    """Writes what is missing of every table of the run.
+    """Write all missing splits of the run's tables.
 
     Raises:
         JobRejected: a table cannot be read; source and reason are named.
-        SparkUnavailable, StageFailure: Spark does not start, or has gone.
+        SparkUnavailable, StageFailure: Spark does not start, or has died.
     """
     settings = SparkSettings.for_batch(f"weir: run {standing.run}, tables")
     settings = replace(settings, extra={**settings.extra, **SETTINGS})
@@ -99,12 +99,12 @@ def write_tables(standing: Standing) -> None:
 
 
 def inputs_of(flow: Dataflow) -> dict[str, SparkTable]:
-    """The sources of `flow` that need a stage, by uid, in the order of their declaration."""
+    """The `from_spark` sources of `flow`, by uid, in the order of their declaration."""
     return {uid: source for uid, source in flow.sources.items() if isinstance(source, SparkTable)}
 
 
 def progress_of(inputs: Mapping[str, SparkTable]) -> dict[str, Progress]:
-    """What is there."""
+    """The progress of each table on disk."""
     return {uid: _seen(InputFolder(Path(source.path))) for uid, source in inputs.items()}
 
 
@@ -114,11 +114,11 @@ def materialise(
     report: Report = lambda _: None,
     stopping: threading.Event | None = None,
 ) -> dict[str, Progress]:
-    """Writes every table that is not complete. The sources have their folders.
+    """Write every incomplete table. The sources are bound to their folders.
 
     Args:
-        session: starts Spark; entered only if there is something to write.
-        stopping: when it is set, the table under way is left as it is.
+        session: starts Spark; entered only if a table is incomplete.
+        stopping: when set, the current table is left incomplete.
 
     Raises:
         JobRejected: a table cannot be read; source and reason are named.
@@ -150,7 +150,7 @@ def _write_all(
 
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """Holds a lock on the inputs of a run. It ends with the process, so what is seen aside then is a dead stage's."""
+    """Lock the inputs of a run; the lock ends with the process. Staging files seen under it are of a dead stage."""
     make_folder(root)
     with (root / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -170,7 +170,7 @@ def _splits(found: Tables) -> int:
 
 
 class _Writing:
-    """One table: a thread that runs the Spark job, and this one, which publishes what its tasks have written."""
+    """A table being written: a thread runs the Spark job; the calling thread publishes the files of its tasks."""
 
     def __init__(self, uid: str, folder: InputFolder, frame: DataFrame, progress: Progress) -> None:
         self._uid, self._folder, self._frame, self._progress = uid, folder, frame, progress
@@ -178,8 +178,8 @@ class _Writing:
         self._group = self._aside.name
         self._context = frame.sparkSession.sparkContext
         self._published: set[int] = set()
-        self._rows = 0  #: in splits that this computation has given
-        self._given = 0  #: rows of the DataFrame, as Spark has counted them
+        self._rows = 0  #: rows in the splits of this computation
+        self._given = 0  #: rows of the DataFrame, as counted by Spark
         self._error: Exception | None = None
 
     def run(self, report: Callable[[], None], stopping: threading.Event) -> None:
@@ -201,7 +201,7 @@ class _Writing:
         if self._error is not None:
             raise self._failure(self._error)
         self._publish_rest()
-        shutil.rmtree(self._aside, ignore_errors=True)  # what is left of it goes with the next stage
+        shutil.rmtree(self._aside, ignore_errors=True)  # the next stage deletes the rest
         complete = self._folder.finish(self._published)
         self._progress.state, self._progress.splits = COMPLETE, len(complete.splits)
         self._progress.rows = complete.rows
@@ -217,11 +217,11 @@ class _Writing:
             frame = self._frame.observe(counted, f.count(f.lit(1)).alias("rows"))
             frame.write.options(**_OPTIONS).parquet(self._aside.absolute().as_uri())
             self._given = int(counted.get["rows"])
-        except Exception as error:  # noqa: BLE001 - the boundary of the thread
+        except Exception as error:  # noqa: BLE001 - thread boundary: `run` raises it
             self._error = error
 
     def _publish_rest(self) -> None:
-        """By Spark's own count of the rows: a shared file system may show files of other hosts late.
+        """Publish until Spark's row count is reached: a shared file system may show files of other hosts late.
 
         Raises:
             StageFailure: splits are missing.
@@ -231,11 +231,11 @@ class _Writing:
             if self._rows == self._given:
                 return
             threading.Event().wait(LOOK_S)
-        detail = f"Spark has written {self._given:,} rows, and {self._rows:,} are seen here: {self._folder.path}"
+        detail = f"Spark has written {self._given:,} rows, but {self._rows:,} are visible here: {self._folder.path}"
         raise StageFailure("splits-missing", self._uid, detail)
 
     def _failure(self, error: Exception) -> Exception:
-        """Of the data or the author's code, which fails again; or of Spark, which another process starts anew."""
+        """Refuse errors of data and user code, which would repeat; errors of Spark let another process try again."""
         detail = f"Spark could not compute it: {described(error)}"
         if isinstance(error, OSError | Py4JNetworkError) or _GONE.search(str(error)):
             return StageFailure("spark-unavailable", self._uid, detail)
@@ -249,7 +249,7 @@ class _Writing:
             is_new = not self._folder.has(number)
             self._folder.publish(file, number)
             rows = self._folder.rows(number)
-            if number not in self._published:  # else it is of a task that Spark took for lost and ran again
+            if number not in self._published:  # a repeated task, which Spark took for lost, counts once
                 self._published.add(number)
                 self._rows += rows
             if is_new:

@@ -133,7 +133,7 @@ def test_the_page_tells_the_epoch_under_way_and_why_sources_wait() -> None:
     report(Progress(backlog=3, under_way=7))
     report(Progress(backlog=4, last=7))
     assert (shown[0]["Epoch under way"], shown[0].get("Back-pressure")) == (7, None)
-    assert shown[1]["Back-pressure"] == "sources are not read: 4 epochs wait, and max_backlog is 3"
+    assert shown[1]["Back-pressure"] == "sources are paused: 4 epochs wait, and max_backlog is 3"
 
 
 # ---------------------------------------------------------------- on Spark and Postgres

@@ -153,8 +153,8 @@ USER = pa.schema([("user", pa.string())])
         ("seen", lambda _: "all", USER, "seen: state '_event_timers' would have two rows with the same key: 'all'"),
         ("seen", lambda _: None, USER, "the new key of 'user-.*' is null in column 'user'"),
         ("seen", lambda _: 7, USER, "a new key does not fit column 'user' of type string"),
-        ("seen", lambda key: key["user"], USER, "the function of the new keys raised TypeError for the key 'user-"),
-        ("sliding", lambda key: key[0], pa.schema([*USER, ("page", pa.int32())]), "has 1 values, and there are 2 key"),
+        ("seen", lambda key: key["user"], USER, "the function for the new keys raised TypeError for the key 'user-"),
+        ("sliding", lambda key: key[0], pa.schema([*USER, ("page", pa.int32())]), "has 1 values; there are 2 key"),
     ],
 )
 def test_bad_new_keys_are_refused_by_name(
@@ -192,7 +192,7 @@ def test_what_has_no_key_to_follow_is_refused(tmp_path: Path) -> None:
         dealt(rows_held, "kept", 1, 64)
     times = by_group(tmp_path / "times", "fired", [(g, encode(9), encode(100 + (g == 5))) for g in range(128)])
     assert len(read(dealt(times, "kept", 2, 256), "kept", "fired")) == 256, "no two key groups meet"
-    with pytest.raises(JobRejected, match=r"had come to different event times \(100 and 101 ms\)"):
+    with pytest.raises(JobRejected, match=r"fired up to different event times \(100 and 101 ms\)"):
         dealt(times, "kept", 2, 64)
 
 
@@ -259,9 +259,9 @@ def test_rows_of_a_state_make_the_state_again(savepoint: Opened, uid: str, state
 
 def test_bad_rows_of_a_state_are_refused_by_name(tmp_path: Path) -> None:
     job = flow(tmp_path).compile(1)
-    with pytest.raises(JobRejected, match="totals: it has no state 'sums'; there are: aggregates"):
+    with pytest.raises(JobRejected, match="totals: it has no state 'sums'; its states: aggregates"):
         TableRows.of(job, "totals", "sums", 1)
-    with pytest.raises(JobRejected, match="state 'last' is keyed state without columns: fill it by a function"):
+    with pytest.raises(JobRejected, match="state 'last' is keyed state without columns: fill it with a function"):
         TableRows.of(job, "seen", "last", 1)
     with pytest.raises(JobRejected, match="a sink has no state"):
         TableRows.of(job, "totals-out", "aggregates", 1)
@@ -293,11 +293,11 @@ def test_lists_are_dealt_to_the_subtasks_and_union_lists_given_to_each(tmp_path:
     writer.write_list("lists", "own", list(range(10)), subtasks=3).write_list("lists", "all", ["a", "b"], subtasks=3)
     with pytest.raises(JobRejected, match="state 'own' is written twice"):
         writer.write_list("lists", "own", [], subtasks=3)
-    with pytest.raises(JobRejected, match="its states are cut into 3 subtasks"):
+    with pytest.raises(JobRejected, match="its states are split into 3 subtasks"):
         writer.write_list("lists", "other", [])
     with pytest.raises(JobRejected, match="list state holds JSON values only"):
         SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "own", [b"bytes"])
-    with pytest.raises(JobRejected, match="lists: it has no state 'other'; there are: all, own"):
+    with pytest.raises(JobRejected, match="lists: it has no state 'other'; its states: all, own"):
         SavepointWriter.new_savepoint(no_spark, job).write_list("lists", "other", [])
     written = writer.write(str(tmp_path / "made"))
     records = MemoryRecords(token=Token(SystemClock().now_ms()), restore_from=written.folder)

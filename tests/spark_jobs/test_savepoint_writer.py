@@ -150,7 +150,7 @@ def test_a_savepoint_with_other_key_groups_goes_on_as_before(
     written = writer.change_max_parallelism(75).write(str(tmp_path / "changed"))
     assert written.report is not None
     totals = next(one for one in written.report.operators if one.uid == "totals")
-    assert "dealt to 75 key groups, of 128 before" in totals.reason
+    assert "redistributed to 75 key groups, from 128" in totals.reason
     go_on(job, tmp_path, written.folder, 3, "drain")
     assert outputs(tmp_path) == outputs(whole)
 
@@ -247,12 +247,12 @@ def test_bad_rows_are_refused_by_name_and_leave_nothing(
     refused(JobRejected, "two columns of its rows are called 'page'", history.withColumn("x", lit(1)).toDF(
         "id", "user", "page", "at", "page"))  # fmt: skip
     refused(JobRejected, "fills the state of a process function only", history, function=Remember)
-    refused(JobRejected, "fills state 'other', and the operator has only", history, "seen", function=Other)
+    refused(JobRejected, "fills state 'other'; the operator has only", history, "seen", function=Other)
     nulls = history.withColumn("user", lit(None).cast("string"))
     refused(JobRejected, "totals: key column 'user' is null", nulls, columns=VISITS, subtasks=1)
     words = history.withColumn("page", col("user"))
     refused(DataRejected, "operator 'totals', column 'page': a value is no int32", words, columns=VISITS, subtasks=1)
-    with pytest.raises(JobRejected, match="give the job too"):
+    with pytest.raises(JobRejected, match="needs the job"):
         SavepointWriter.from_savepoint(spark, str(stopped / "savepoint")).bootstrap_operator("totals", history)
     monkeypatch.setattr(writer_module, "_move", full)
     with pytest.raises(EnvironmentFailure, match="no space"):
@@ -288,7 +288,7 @@ def test_bad_changes_are_refused_by_name(spark: SparkSession, stopped: Path, tmp
         writer.rekey_operator("totals", str.lower, pa.schema([("user", pa.list_(pa.int64()))]))
     with pytest.raises(JobRejected, match="must be the absolute path of a folder"):
         writer.write("here")
-    with pytest.raises(JobRejected, match="is there already"):
+    with pytest.raises(JobRejected, match="exists already"):
         writer.write(place)
 
     again = SavepointWriter.from_savepoint(spark, place).rekey_operator("totals", lambda _: "all", user)

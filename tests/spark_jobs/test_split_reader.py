@@ -168,7 +168,7 @@ def test_a_split_that_is_there_is_kept_and_compared(folder: InputFolder) -> None
 def test_a_split_that_does_not_come_again_is_named(folder: InputFolder) -> None:
     publish(folder, 0, range(9))
     publish(folder, 4, range(9))
-    with pytest.raises(JobRejected, match="split 4 has no rows any more"):
+    with pytest.raises(JobRejected, match="split 4 has no rows when"):
         folder.finish({0})
     assert folder.complete() is None
 

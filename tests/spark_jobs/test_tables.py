@@ -212,7 +212,7 @@ def test_nothing_is_computed_when_another_input_is_refused(spark: SparkSession, 
     ("schema", "words"),
     [
         (pa.schema([("name", pa.string())]), "has no column 'name'; it has id"),
-        (pa.schema([("id", pa.list_(pa.int64()))]), "column 'id' is int64, which does not become list"),
+        (pa.schema([("id", pa.list_(pa.int64()))]), "column 'id' is int64, which cannot be cast to list"),
     ],
 )
 def test_a_schema_that_the_frame_does_not_have_is_named(

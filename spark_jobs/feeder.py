@@ -1,10 +1,9 @@
-"""Drops a year of flights into a folder, file by file, as an airport's system might: nearly in order, never half done.
+"""Writes a year of flights into a folder, file by file, as an airport's system might: nearly in order, atomically.
 
     python -m spark_jobs.feeder --to DIR --seconds 60
 
-The same settings always give the same bytes, so a feeder that was stopped goes on where it stood. A row comes
-at most `disorder_hours` behind the newest one before it: rows are sorted by their time plus a random delay between 0
-and that bound.
+The same settings always give the same bytes, so a stopped feeder can continue. A row lags at most `disorder_hours`
+behind the newest row before it: rows are sorted by their time plus a random delay between 0 and that bound.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from tqdm import tqdm
 from spark_jobs import nycflights
 from spark_jobs.schemas import FLIGHT_FILES
 
-PLAN_FILE: Final = ".feeder.json"  #: hidden from the source, like every name with a dot
-MIN_GAP_S: Final = 0.005  #: between two files, so that one listing of the folder misses one of them at most
+PLAN_FILE: Final = ".feeder.json"  #: hidden from the source, as all names that begin with a dot
+MIN_GAP_S: Final = 0.005  #: between two files, so that a listing of the folder misses at most the newest
 HOUR_MS: Final = 3_600_000
 
 
 class FolderTaken(Exception):
-    """The folder was filled by a feeder with other settings; going on would repeat or lose rows."""
+    """A feeder with other settings has filled the folder; continuing would repeat or lose rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What decides every byte of every file."""
+    """The settings that determine every byte of every file."""
 
     files: int = 365
     disorder_hours: float = 6.0
     seed: int = 1
 
     def name(self, index: int) -> str:
-        """Names sort as their files are meant to be read."""
+        """The file name; names sort in reading order."""
         return f"flights-{index:06d}.csv"
 
 
 def with_event_time(flights: pa.Table) -> pa.Table:
-    """Adds the scheduled departure, local to New York, as the first column."""
+    """Add the scheduled departure, local to New York, as the first column."""
     months = (flights["year"].to_numpy() - 1970) * 12 + flights["month"].to_numpy() - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1)
     hours, minutes = np.divmod(flights["sched_dep_time"].to_numpy(), 100)
@@ -62,25 +61,25 @@ def with_event_time(flights: pa.Table) -> pa.Table:
 
 
 def disordered(flights: pa.Table, plan: Plan) -> pa.Table:
-    """Event-time order, with seeded disorder within the bound of `plan`."""
+    """The rows in event-time order, with seeded disorder within the bound of `plan`."""
     event_ms = flights["scheduled"].cast(pa.int64()).to_numpy()
     delay_ms = np.random.default_rng(plan.seed).integers(0, int(plan.disorder_hours * HOUR_MS) + 1, len(event_ms))
     return flights.take(pa.array(np.argsort(event_ms + delay_ms, kind="stable")))
 
 
 def slices(flights: pa.Table, files: int) -> Iterator[pa.Table]:
-    """`files` slices of nearly equal size, in order, which together are the table."""
+    """Cut the table into `files` slices of nearly equal size, in order."""
     if not 0 < files <= flights.num_rows:
-        raise ValueError(f"files must lie between 1 and {flights.num_rows}, not {files}")
+        raise ValueError(f"files must be between 1 and {flights.num_rows}, not {files}")
     bounds = np.linspace(0, flights.num_rows, files + 1).astype(int)
     return (flights.slice(start, stop - start) for start, stop in pairwise(bounds))
 
 
 def claim(folder: Path, plan: Plan) -> None:
-    """Writes the plan beside the files, or checks that it is the one they were written by.
+    """Write the plan beside the files, or check that the files were written by the same plan.
 
     Raises:
-        FolderTaken: it is not.
+        FolderTaken: the folder has another plan.
     """
     folder.mkdir(parents=True, exist_ok=True)
     note, mine = folder / PLAN_FILE, asdict(plan)
@@ -92,7 +91,7 @@ def claim(folder: Path, plan: Plan) -> None:
 
 
 def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Generator[int, None, None]:
-    """Writes the files that are not there yet, evenly over `seconds`; yields the rows of each, old and new."""
+    """Write the missing files, evenly over `seconds`. Yields the number of rows of each file, old and new."""
     claim(folder, plan)
     parts = list(slices(disordered(with_event_time(flights), plan), plan.files))
     waiting = {index for index in range(plan.files) if not (folder / plan.name(index)).exists()}
@@ -107,7 +106,7 @@ def feed(flights: pa.Table, folder: Path, plan: Plan, seconds: float) -> Generat
 
 
 def _csv(rows: pa.Table) -> bytes:
-    """Times as `2013-01-01 05:15:00.000`, null as nothing between two commas."""
+    """The rows as CSV: times as `2013-01-01 05:15:00.000`, null as an empty field."""
     sink = pa.BufferOutputStream()
     text = pc.strftime(rows["scheduled"], format="%Y-%m-%d %H:%M:%S")
     plain = pacsv.WriteOptions(include_header=False, quoting_style="none")
@@ -116,7 +115,7 @@ def _csv(rows: pa.Table) -> bytes:
 
 
 def _appear(path: Path, data: bytes) -> None:
-    """The file is seen whole or not at all, also after a power cut."""
+    """Write the file atomically and durably, under a hidden name first."""
     hidden = path.with_name(f".{path.name.lstrip('.')}.tmp")
     with hidden.open("wb") as file:
         file.write(data)
@@ -138,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"feeder: {refusal}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("feeder: stopped; the same command goes on from here\n")
+        sys.stderr.write("feeder: stopped; run the same command to continue\n")
         return 130
     return 0
 
@@ -146,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m spark_jobs.feeder", description=__doc__.splitlines()[0])
     parser.add_argument("--to", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for all files that are still to be written")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for all missing files")
     parser.add_argument("--files", type=int, default=365)
     parser.add_argument("--disorder-hours", type=float, default=6.0)
     parser.add_argument("--seed", type=int, default=1)

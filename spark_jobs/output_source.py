@@ -1,10 +1,10 @@
 """Committed output as a DataFrame: the Spark data source `weir-output`.
 
-    spark.read.format("weir-output").load("/data/out")                                     every epoch, whole
-    spark.read.format("weir-output").option("from_epoch", 12).load("/data/out")            what came since epoch 11
+    spark.read.format("weir-output").load("/data/out")                                     all epochs
+    spark.read.format("weir-output").option("from_epoch", 12).load("/data/out")            epochs after epoch 11
 
-It reads the commit log of the folder (`runtime/connectors/commit_log`), never its listing: of each checkpoint it gives
-all rows of a sink or none, also while the job commits. Which epochs those are is decided once, when the DataFrame is
+It reads the commit log of the folder (`runtime/connectors/commit_log`), not the folder's listing. So it returns all
+rows of a sink from a checkpoint or none, even while the job commits. The set of epochs is fixed when the DataFrame is
 planned.
 """
 
@@ -26,23 +26,23 @@ from runtime.connectors.names import safe
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from spark_jobs.column_types import in_spark, spark_schema
 
-PARTITION_BYTES: Final = 128 << 20  #: of files, as Spark's own
+PARTITION_BYTES: Final = 128 << 20  #: bytes of files per partition, as in Spark's file sources
 BATCH_ROWS: Final = 1 << 16
 
 
 class OutputSource(DataSource):
-    """Options: `path` (by `load`), `job` and `sink` to choose a sink, `from_epoch` and `to_epoch`, both inclusive."""
+    """Options: `path` (by `load`), `job` and `sink` to select a sink, `from_epoch` and `to_epoch`, both inclusive."""
 
     @classmethod
     def name(cls) -> str:
         return "weir-output"
 
     def schema(self) -> StructType:
-        """Of the newest file that is read."""
+        """The schema of the newest file among the selected epochs."""
         log, epochs = self._selection()
         newest = next((epoch for epoch in reversed(epochs) if epoch.files), None)
         if newest is None:
-            detail = f"{log.output} has no such epoch yet: give the columns by .schema(…), or come back later"
+            detail = f"{log.output} has no such epoch yet: give the columns by .schema(…), or try again later"
             raise JobRejected("no-epoch", "path", detail)
         return spark_schema(_schema_of(log.output / newest.files[0].name, newest.number))
 
@@ -52,7 +52,7 @@ class OutputSource(DataSource):
         return OutputReader(str(log.output), epochs, to_arrow_schema(schema, timezone="UTC"), all_columns=own)
 
     def _selection(self) -> tuple[CommitLog, list[Epoch]]:
-        """The epochs that the options name, by sink and in order."""
+        """The selected epochs, by sink and in order."""
         path = self.options.get("path")
         if not path:
             raise JobRejected("no-path", "path", "name the output folder of a job: .load(folder)")
@@ -63,7 +63,7 @@ class OutputSource(DataSource):
         first, last = self._number("from_epoch"), self._number("to_epoch")
         sinks = self._sinks(log)
         if len(sinks) > 1 and (first, last) != (None, None):
-            detail = f"several sinks count their epochs here: choose one by `job` and `sink`, of {_names_of(sinks)}"
+            detail = f"several sinks number their epochs here: select a `job` and `sink` of {_names_of(sinks)}"
             raise JobRejected("several-sinks", "sink", detail)
         return log, [
             epoch
@@ -93,7 +93,7 @@ class OutputSource(DataSource):
 
 @dataclass
 class Files(InputPartition):
-    """Files of one folder, each with the epoch that it is of."""
+    """Files of a folder, each with its epoch."""
 
     files: list[tuple[str, int]]
 
@@ -102,7 +102,7 @@ class OutputReader(DataSourceReader):
     """Reads the files of epochs.
 
     Args:
-        all_columns: a file with a column that is not in `schema` is refused; otherwise such columns are left out.
+        all_columns: refuse a file with a column that is not in `schema`, instead of dropping the column.
     """
 
     def __init__(self, folder: str, epochs: Sequence[Epoch], schema: pa.Schema, *, all_columns: bool) -> None:
@@ -113,7 +113,7 @@ class OutputReader(DataSourceReader):
         return [Files(group) for group in _groups(self._files)] or [Files([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Files), "partitions are made above"
+        assert isinstance(partition, Files), "only partitions of this reader"
         for name, epoch in partition.files:
             path = Path(self._folder, name)
             plan = self._columns_of(path, epoch)
@@ -122,18 +122,18 @@ class OutputReader(DataSourceReader):
                     yield self._in_schema(batch, path)
 
     def _columns_of(self, path: Path, epoch: int) -> list[pa.Field]:
-        """The columns that the file has of those that are wanted."""
+        """The columns of the file that are in the schema."""
         held = _schema_of(path, epoch)
         strange = sorted(set(held.names) - set(self._schema.names))
         if strange and self._all_columns:
             detail = (
                 f"{path}: epoch {epoch} has a column {strange[0]!r}, which the newest epoch lacks: name the columns"
             )
-            raise DataRejected(f"schema-differs: {detail} that you want by .schema(…)")
+            raise DataRejected(f"schema-differs: {detail} to read by .schema(…)")
         return [field for field in held if field.name in self._schema.names]
 
     def _in_schema(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-        """The wanted columns; null where an older file lacks one."""
+        """The batch in the requested schema; a column that an older file lacks is null."""
         held = in_spark(batch)
         columns = []
         for field in self._schema:
@@ -142,13 +142,13 @@ class OutputReader(DataSourceReader):
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                detail = f"{path}: column {field.name!r} is {column.type}, and {field.type} is wanted: {error}"
+                detail = f"{path}: column {field.name!r} is {column.type}; requested is {field.type}: {error}"
                 raise DataRejected(f"schema-differs: {detail}") from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 def _groups(files: Sequence[tuple[LoggedFile, int]]) -> Iterator[list[tuple[str, int]]]:
-    """Files in their order, by about `PARTITION_BYTES`."""
+    """Files in order, in groups of about `PARTITION_BYTES`."""
     group: list[tuple[str, int]] = []
     held = 0
     for file, epoch in files:
@@ -167,15 +167,15 @@ def _schema_of(path: Path, epoch: int) -> pa.Schema:
 
 
 def _open(path: Path, epoch: int) -> Any:
-    """Raises CorruptState: the file is gone or is no Parquet file; path and epoch are named."""
+    """Raises CorruptState: the file is missing or is not a Parquet file; path and epoch are named."""
     try:
         return pq.ParquetFile(path)
     except FileNotFoundError as error:
-        problem = f"epoch {epoch} names it, and it has been moved or deleted: read from a later epoch (`from_epoch`)"
+        problem = f"epoch {epoch} names it, but it was moved or deleted: read from a later epoch (`from_epoch`)"
         raise CorruptState(str(path), problem) from error
     except pa.ArrowInvalid as error:
-        raise CorruptState(str(path), f"epoch {epoch} names it, and it is no Parquet file: {error}") from error
+        raise CorruptState(str(path), f"epoch {epoch} names it, but it is not a Parquet file: {error}") from error
 
 
 def _names_of(sinks: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"job {job} sink {sink}" for job, sink in sinks) or "nothing"
+    return ", ".join(f"job {job} sink {sink}" for job, sink in sinks) or "none"

@@ -1,6 +1,6 @@
-"""Typed settings → SparkSession, the one place where `spark_jobs` starts Spark.
+"""Typed settings → SparkSession. Only this module of `spark_jobs` starts Spark.
 
-It decides where Spark runs and how quiet it is. It does not know what runs in it.
+It decides where Spark runs and how much it logs, independent of the program.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from runtime.hosts.event_log import event_log_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a task must know to tell which files it may read.
+#: Environment variables by which a task determines the files that it may read.
 _TASK_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
-BATCH_TRIES: Final = 4  #: of a task, as Spark's own default on a cluster
+BATCH_TRIES: Final = 4  #: attempts per task, Spark's default on a cluster
 
 
 class SparkUnavailable(EnvironmentFailure):
-    """Spark does not start; trying again may help."""
+    """Spark does not start; a retry may help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """How to start Spark for one stage.
+    """Spark settings of a stage.
 
     Args:
         master: a Spark master URL; `local[N]` runs inside this process's own JVM.
-        scratch_dir: where Spark spills and keeps its warehouse; nothing in it outlives the stage.
-        extra: further Spark settings, which win over ours.
+        scratch_dir: for Spark's spill files and warehouse; its files are not needed after the stage.
+        extra: further Spark settings, which override the settings here.
     """
 
     app_name: str
@@ -50,14 +50,14 @@ class SparkSettings:
 
     @classmethod
     def from_environment(cls, app_name: str, *, cores: int = 2) -> SparkSettings:
-        """Reads `SPARK_MASTER` (empty means `local[cores]`) and `WEIR_VAR`."""
+        """Settings from `SPARK_MASTER` (empty means `local[cores]`) and `WEIR_VAR`."""
         master = os.environ.get("SPARK_MASTER") or f"local[{cores}]"
         root = os.environ.get("WEIR_VAR") or tempfile.gettempdir()
         return cls(app_name=app_name, master=master, scratch_dir=str(Path(root) / "weir-spark"))
 
     @classmethod
     def for_batch(cls, app_name: str, *, cores: int = 2) -> SparkSettings:
-        """As `from_environment`, in a context that tries a failed task again: of `local[N]` that is part of the URL."""
+        """As `from_environment`, with retries of failed tasks; for `local[N]` the retries are part of the URL."""
         settings = cls.from_environment(app_name, cores=cores)
         master = re.sub(r"^local\[(\w+|\*)\]$", rf"local[\1,{BATCH_TRIES}]", settings.master)
         extra = {"spark.task.maxFailures": str(BATCH_TRIES), "spark.speculation": "false"}
@@ -65,7 +65,7 @@ class SparkSettings:
         return replace(settings, master=master, extra={**extra, **passed, **settings.extra})
 
     def as_conf(self) -> dict[str, str]:
-        """The Spark settings, as Spark names them."""
+        """The settings under Spark's names."""
         conf = {
             "spark.driver.memory": self.driver_memory,
             "spark.local.dir": self.scratch_dir,
@@ -77,19 +77,19 @@ class SparkSettings:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
-        if self.master.startswith("local"):  # works without a resolvable host name, and listens to nobody else
+        if self.master.startswith("local"):  # needs no resolvable host name, and is reachable from this host only
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        if self.master == "local" or self.master.startswith("local["):  # Spark makes a secret of its own for each start
+        if self.master == "local" or self.master.startswith("local["):  # Spark generates a secret at each start
             conf["spark.authenticate"] = "true"
         return conf | event_log_settings(os.environ) | dict(self.extra)
 
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session for one stage, stopped at the end. Python workers use this interpreter unless told otherwise.
+    """A session for a single stage, stopped at the end. Python workers use this interpreter by default.
 
     Raises:
-        SparkUnavailable: no JVM starts, or the cluster does not answer.
+        SparkUnavailable: the JVM does not start, or the cluster does not answer.
     """
     from pyspark.sql import SparkSession
 

@@ -1,11 +1,11 @@
 """The process of a standing stage: a PySpark stage that lives as long as a run of its job.
 
-The supervisor's end of this is `console.jobs.stage_supervisor`; the two share a command line, stdin and stdout. What a
-stage does is a verb: a function of a `Standing`, which returns when `stopping` is set, between two of its steps.
+Its supervisor is `console.jobs.stage_supervisor`; they share a command line, stdin and stdout. A verb implements a
+stage: a function of a `Standing` that returns between two steps once `stopping` is set.
 
-- Return: the stage has ended as asked, or has done all that there was to do.
+- Return: the stage has ended as asked, or has completed all its work.
 - `JobRejected`: the stage can never succeed; the run fails with this code.
-- `StageFailure`, or any other exception: the process dies and another one follows, by the job's restart strategy.
+- `StageFailure`, or any other exception: the process exits; the job's restart strategy starts another.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from runtime.dataflow import Dataflow
 from runtime.errors import JobRejected, WeirError
 from runtime.pipelines import Pipeline, PipelineContext
 
-LOCK_S: Final = 30.0  #: for the process before to be gone
+LOCK_S: Final = 30.0  #: for the preceding process to exit
 LOCK_POLL_S: Final = 0.25
 REPORT_S: Final = 1.0
-ORPHANED: Final = 7  #: exit code when the supervisor is gone
+ORPHANED: Final = 7  #: exit code after the death of the supervisor
 
-#: How the console writes a figure.
+#: The format in which the console shows a figure.
 FigureKind = Literal["count", "rate", "bytes", "ms", "text"]
 
 
 class StageFailure(WeirError):
-    """The process cannot go on; another one may. `code` is a stable word for people and programs."""
+    """The process cannot continue; another process may. `code` is a stable identifier."""
 
     def __init__(self, code: str, field: str, detail: str) -> None:
         super().__init__(detail)
@@ -48,7 +48,7 @@ class StageFailure(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number or a text that the job page shows for the stage; None: not known yet."""
+    """A number or text on the job page for the stage; None: not known yet."""
 
     label: str
     value: float | str | None
@@ -57,17 +57,17 @@ class Figure:
 
 @dataclass(kw_only=True)
 class Standing:
-    """What a verb may know and use.
+    """The context of a verb.
 
     Args:
-        pipeline: of the job, with `params`, its raw parameters.
-        operator: uid of the source or sink that the stage belongs to.
+        pipeline: the job's pipeline; `params` are its raw parameters.
+        operator: uid of the source or sink that the stage serves.
         run: id of the run.
-        token: of this process; no other process of any stage has it.
-        inputs: folder of the tables of the run and of those whose checkpoints it continues.
-        columns: folder of the version's columns.
-        streams: folder of the run and of those whose checkpoints it continues.
-        stopping: set when the stage is to end. A verb ends its step and returns.
+        token: fencing token of this process, unique among all stage processes.
+        inputs: folder of the tables of the run's lineage.
+        columns: folder of the version's column schemas.
+        streams: folder of the run's lineage. (A lineage: the runs that continue each other's checkpoints.)
+        stopping: set when the stage shall end. A verb then completes its step and returns.
     """
 
     pipeline: Pipeline[Any]
@@ -86,26 +86,26 @@ class Standing:
 
     @property
     def folder(self) -> Path:
-        """Of this stage alone; it outlives the process and the run."""
+        """The folder of this stage; it outlives the process and the run."""
         return stage_folder(self.streams, self.operator)
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The job as its pipeline builds it, with every folder that it names checked. Raises JobRejected."""
+        """The job as its pipeline builds it; all its folders are checked. Raises JobRejected."""
         roots = DataRoots.of_environment(os.environ)
         context = PipelineContext(str(self.inputs), roots, str(self.columns), str(self.streams))
         return self.pipeline.dataflow(self.params, context)
 
     def report(self, figures: Sequence[Figure], *, steps: int) -> None:
-        """What the job page shows from now on. `steps` counts what this process has completed: each is progress."""
+        """Set the figures on the job page. `steps` counts the completed steps of this process; each is progress."""
         self._figures, self._steps = tuple(figures), steps
 
     def write_reports(self) -> None:
-        """Writes the newest report each second, until the process ends: also a sign of life."""
+        """Write the newest report each second, until the process ends. It also serves as a heartbeat."""
         threading.Thread(target=self._write_reports, name="reports", daemon=True).start()
 
     def write_report(self) -> bool:
-        """Writes the newest report now. False: the supervisor is gone, or the process is ending."""
+        """Write the newest report now. Returns False if the supervisor is gone or the process is ending."""
         figures = [{"label": one.label, "value": _finite(one.value), "kind": one.kind} for one in self._figures]
         line = json.dumps({"report": {"steps": self._steps, "figures": figures}}) + "\n"
         try:
@@ -124,7 +124,7 @@ class Standing:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Holds a lock that ends with the process: of two processes of one stage, the second waits for the first."""
+    """Lock `folder` until the process ends: a second process of the stage waits for the first."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         pause = threading.Event()
@@ -140,15 +140,15 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def stage_folder(streams: Path | str, operator: str) -> Path:
-    """The folder of the stage of `operator`."""
+    """The folder of the stage that serves `operator`."""
     return Path(streams) / safe(operator)
 
 
 def read_params(stdin: TextIO) -> Mapping[str, Any]:
-    """The parameters of the job, from the first line. From then on the end of `stdin` ends this process at once.
+    """The parameters of the job, from the first line. Afterwards the end of `stdin` ends this process at once.
 
     Raises:
-        JobRejected: the line is no JSON object.
+        JobRejected: the line is not a JSON object.
     """
     try:
         params = json.loads(stdin.readline() or "{}")
@@ -161,17 +161,17 @@ def read_params(stdin: TextIO) -> Mapping[str, Any]:
 
 
 def stop_on_sigterm(stopping: threading.Event) -> None:
-    """SIGTERM asks the stage to end between two steps."""
+    """Make SIGTERM ask the stage to end between two steps."""
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 
 def _finite(value: float | str | None) -> float | str | None:
-    """JSON has no other numbers; Spark has NaN for a rate that it does not know."""
+    """None for a NaN or infinity, which JSON lacks; Spark reports NaN for an unknown rate."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _end_with(stdin: TextIO) -> None:
-    """The JVM ends with this process, and Spark's Python workers with the JVM."""
+    """Exit at the end of `stdin`. The JVM ends with this process, and Spark's Python workers with the JVM."""
     while stdin.read(4096):
         pass
     os._exit(ORPHANED)

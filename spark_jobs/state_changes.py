@@ -1,6 +1,6 @@
-"""What has changed in one state between two checkpoints: keys that were added, changed and removed.
+"""Changes of a state between two checkpoints: keys that were added, changed and removed.
 
-Both checkpoints are read by ranges of key groups, so a range of both lies in memory at a time. It knows no Spark.
+Both checkpoints are read by ranges of key groups; memory holds a range of both at a time. This module uses no Spark.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from spark_jobs.state_rows import (
 )
 
 CHANGE: Final = "change"
-BEFORE: Final = "before"  #: the value columns as they were, as a struct
+BEFORE: Final = "before"  #: the older values of the value columns, as a struct
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
 
 @dataclass(frozen=True)
 class Changes:
-    """One state in two checkpoints; None: a checkpoint lacks it, or has no rows of it. Survives pickle."""
+    """A state in two checkpoints; None: a checkpoint lacks the state, or has no rows of it. Can be pickled."""
 
     now: tuple[Opened, State] | None
     before: tuple[Opened, State] | None
-    schema: pa.Schema  #: of the rows: operator, state, key group, change, the key, values, values before
+    schema: pa.Schema  #: of the rows: operator, state, key group, change, keys, values, older values
 
     @property
     def key_groups(self) -> int:
         found = self.now or self.before
-        assert found is not None, "one of them has the state"
+        assert found is not None, "a checkpoint has the state"
         return found[0].manifest.max_parallelism
 
     @property
     def opened(self) -> Opened:
-        """The newer checkpoint with the state."""
+        """The newer checkpoint that has the state."""
         found = self.now or self.before
-        assert found is not None, "one of them has the state"
+        assert found is not None, "a checkpoint has the state"
         return found[0]
 
     @property
     def state(self) -> State:
-        """The newer of the two."""
+        """The state in the newer checkpoint that has it."""
         found = self.now or self.before
-        assert found is not None, "one of them has the state"
+        assert found is not None, "a checkpoint has the state"
         return found[1]
 
     @property
     def nbytes(self) -> int:
-        """Of the files of both."""
+        """Bytes of the state's files in both checkpoints."""
         return sum(found[1].nbytes for found in (self.now, self.before) if found is not None)
 
     @property
@@ -75,14 +75,14 @@ class Changes:
         return any(found is not None and found[1].broadcast for found in (self.now, self.before))
 
     def rows(self, groups: range) -> Iterator[pa.RecordBatch]:
-        """The changes of keys in `groups`.
+        """The changed keys in `groups`.
 
         Raises:
             CorruptState: a file is missing, truncated or altered; it is named.
-            JobRejected: a type in one checkpoint does not go together with that in the other.
+            JobRejected: the types of a column in the two checkpoints are incompatible.
         """
         found = self.now or self.before
-        assert found is not None, "one of them has the state"
+        assert found is not None, "a checkpoint has the state"
         yield from self._objects(groups) if holds_objects(found[1]) else self._columns(groups)
 
     # ------------------------------------------------------------ typed columns
@@ -143,7 +143,7 @@ class Changes:
             yield self._made(change, groups, keys, new and new[2], old and old[2])
 
     def _split(self, entries: Iterable[tuple[Entry, Any]]) -> tuple[pa.Array, list[pa.Array], list[pa.Array]]:
-        """Key groups, keys and values."""
+        """Key groups, key columns and value columns of `entries`."""
         groups, *columns = object_columns(entries, is_broadcast=self.is_broadcast)
         return groups, columns[:OBJECT_KEYS], columns[OBJECT_KEYS:]
 
@@ -155,7 +155,7 @@ class Changes:
     ) -> pa.RecordBatch:  # fmt: skip
         count, fields = len(groups), list(self.schema)
         found = self.now or self.before
-        assert found is not None, "one of them has the state"
+        assert found is not None, "a checkpoint has the state"
         texts = [pa.array([text] * count, pa.string()) for text in (found[1].operator, found[1].name)]
         first = len(OWN_COLUMNS) + 1 + len(keys)
         now = values if values is not None else [pa.nulls(count, field.type) for field in fields[first:-1]]
@@ -171,27 +171,27 @@ class Changes:
 
 
 def find_changes(now: Opened, since: Opened, operator: str, name: str) -> Changes:
-    """Reads the head of a file of each checkpoint.
+    """The changes of a state since an older checkpoint. Reads the head of a file of each checkpoint.
 
     Raises:
-        JobRejected: neither has the state, it has no keys, or keys or key groups are not the same in both.
+        JobRejected: no checkpoint has the state, it has no keys, or its columns or key groups differ.
     """
     if now.manifest.max_parallelism != since.manifest.max_parallelism:
-        detail = f"it has {since.manifest.max_parallelism} key groups, and this one {now.manifest.max_parallelism}"
+        detail = f"it has {since.manifest.max_parallelism} key groups; this one has {now.manifest.max_parallelism}"
         raise JobRejected("other-key-groups", "since", detail)
     found = [(each, find_state(each, operator, name)) if has_rows(each, operator, name) else None
              for each in (now, since)]  # fmt: skip
     if found == [None, None]:
-        found[0] = (now, find_state(now, operator, name))  # without rows; otherwise it names what there is
+        found[0] = (now, find_state(now, operator, name))  # a state without rows; otherwise it raises
     states = [state for each in found if each is not None for state in (each[1],)]
     for state in states:
         if state.broadcast and not holds_objects(state):
-            raise JobRejected("no-keys", name, "broadcast rows have no keys, so no changes of keys")
+            raise JobRejected("no-keys", name, "broadcast rows have no keys, so changes cannot be matched")
     return Changes(found[0], found[1], _schema(states))
 
 
 def _schema(states: list[State]) -> pa.Schema:
-    """Of the newer state; the older one must have the same columns."""
+    """The schema of the changes. Raises JobRejected: the older state has other columns."""
     parts = [_columns_of(state) for state in states]
     now, before = ((keys.names, values.names) for keys, values in (parts[0], parts[-1]))
     if now != before:

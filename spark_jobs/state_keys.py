@@ -1,8 +1,7 @@
-"""The key groups in which rows with given keys can lie: a filter on a key reads one group instead of the whole state.
+"""Key groups of given keys: a filter on a key reads a single key group instead of the whole state.
 
-A value of a filter takes the type of its key column and is hashed as the runtime hashes rows (`runtime.state.hashing`).
-A row that equals the value has the same hash. A value that the type cannot hold equals no row, so any answer is right.
-It knows no Spark.
+A filter value is cast to the type of its key column and hashed as the runtime hashes rows (`runtime.state.hashing`). A
+row that equals the value has the same hash. A value that the type cannot hold equals no row. This module uses no Spark.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from runtime.errors import JobRejected
 from runtime.state.hashing import groups_of, hash_columns
 from spark_jobs.state_rows import OBJECT_COLUMNS, Opened, State, arrow_type, has_keys_of_rows, holds_objects
 
-MAX_KEYS: Final = 64  #: combinations of values; more of them would read most of a state anyway
+MAX_KEYS: Final = 64  #: combinations of values; more would select most of a state
 _OBJECT_KEY: Final = OBJECT_COLUMNS.names[0]
-#: Key columns whose values JSON holds exactly; bytes are base 64 there, and times are numbers.
+#: Types of key columns that JSON represents exactly (bytes are base 64 in JSON, times are numbers).
 _IN_JSON: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
     (pa.types.is_boolean, bool), (pa.types.is_integer, int), (pa.types.is_string, str), (pa.types.is_large_string, str),
 )  # fmt: skip
 
 
 def groups_with_keys(opened: Opened, state: State, given: Mapping[str, Sequence[Any]]) -> frozenset[int] | None:
-    """The key groups of rows whose columns have one of the values that `given` has for each.
+    """The key groups of rows whose columns have one of the `given` values.
 
-    None: it cannot be told. A column that decides the key group is not given, or values have no exact form in its type.
+    None if they cannot be determined: a partition column is not given, or a value has no exact form in its type.
     """
     if state.broadcast:
         return None
@@ -44,7 +43,7 @@ def groups_with_keys(opened: Opened, state: State, given: Mapping[str, Sequence[
 
 
 def _typed_columns(state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
-    """A column for each key column that decides the key group, a row for each combination of values."""
+    """A column per partition column, with a row for each combination of values."""
     fields = state.partition_fields
     if not fields or any(field.name not in given for field in fields):
         return None
@@ -58,13 +57,13 @@ def _typed_columns(state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_integer(kind):  # Spark has no uint64: such a column is a decimal there
+    if pa.types.is_integer(kind):  # Spark has no uint64: it passes such a column as decimal
         values = [int(value) if isinstance(value, Decimal) else value for value in values]
     return pa.array(values, kind)
 
 
 def _object_columns(opened: Opened, state: State, given: Mapping[str, Sequence[Any]]) -> list[pa.Array] | None:
-    """State of Python functions: the column `key` is JSON, of a list where the operator has several key columns."""
+    """For state of Python functions: the column `key` is JSON, a list if the operator has several key columns."""
     texts = given.get(_OBJECT_KEY)
     if not texts or len(texts) > MAX_KEYS or not state.key_types or not has_keys_of_rows(opened, state):
         return None

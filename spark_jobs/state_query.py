@@ -1,7 +1,7 @@
-"""The state of a checkpoint as a table for people: a page of the rows of one state, or SQL that an author has saved.
+"""The state of a checkpoint as a table for people: a page of the rows of a state, or SQL saved by an author.
 
-Rows are bounded, and long cells are cut in Spark, so neither is ever in memory whole. A page is read by ranges of key
-groups: the first range is as wide as the manifest says that a page needs, each further one twice as wide.
+Rows are limited, and long cells are cut within Spark, so the result stays small in memory. A page reads ranges of key
+groups. The first range has the width that the manifest suggests for a page; each further range is twice as wide.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ Position = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a page begins: a key group, and how many of its rows were shown before."""
+    """The start of a page: a key group, and the number of its rows on earlier pages."""
 
     group: Position = 0
     skip: Position = 0
 
 
 class PageOfRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rows"):
-    """A page of the rows of one state, in the order of key group and key; with `key` only those of that key."""
+    """A page of the rows of a state, ordered by key group and key; with `key`, only the rows of that key."""
 
     operator: str
     state: str
@@ -67,14 +67,14 @@ class PageOfRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SavedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sql"):
-    """SQL that an author has saved with a pipeline, over the views of all states."""
+    """SQL that an author has saved with a pipeline; it reads views of all states."""
 
     name: str
     sql: str
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """`type` as Spark spells it."""
+    """A column. `type` in Spark's spelling."""
 
     name: str
     type: str
@@ -82,10 +82,10 @@ class TableColumn(msgspec.Struct, frozen=True):
 
 
 class ResultTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells are JSON numbers, booleans, null or texts.
+    """A table whose cells are JSON numbers, booleans, nulls or text.
 
-    `is_cut`: there are more rows. `cursor`: of the next page. `has_cut_cells`: some text was longer than a cell.
-    `keys`: the columns that rows of the state can be found by, with their Arrow types.
+    `is_cut`: more rows exist. `cursor`: the start of the next page. `has_cut_cells`: some text was longer than a cell.
+    `keys`: the columns by which rows of the state can be looked up, with their Arrow types.
     """
 
     columns: list[TableColumn]
@@ -97,7 +97,7 @@ class ResultTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked_of(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
-    """Raises JobRejected: malformed."""
+    """Decode a request. Raises JobRejected: it is malformed."""
     try:
         return msgspec.convert(params, PageOfRows | SavedQuery)
     except msgspec.ValidationError as error:
@@ -107,14 +107,14 @@ def asked_of(params: Mapping[str, Any]) -> PageOfRows | SavedQuery:
 def result_table(
     spark: Callable[[], SparkSession], path: str, asked: PageOfRows | SavedQuery, on_open: Callable[[Opened], None]
 ) -> ResultTable:
-    """The answer to `asked` from the checkpoint in the folder `path`. Spark is started when the rest is in order.
+    """The result of `asked` for the checkpoint in the folder `path`. Spark is started after all other checks.
 
     Args:
-        on_open: gets the checkpoint as soon as it is open, to keep it while it is read.
+        on_open: called with the checkpoint once it is open, to keep it while it is read.
 
     Raises:
-        JobRejected: the checkpoint cannot be read, it has no such operator or state, a key does not fit, or Spark
-            refuses the SQL; each is named.
+        JobRejected: the checkpoint cannot be read, operator or state is unknown, a key does not fit, or Spark refuses
+            the SQL; each is named.
     """
     name = asked.name if isinstance(asked, SavedQuery) else asked.state
     try:
@@ -169,7 +169,7 @@ def _page(spark: Callable[[], SparkSession], path: str, opened: Opened, asked: P
 
 
 def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor: Cursor) -> ResultTable:
-    """`found`: key group, then cells."""
+    """A page of `found` rows, which consist of a key group and the cells."""
     rows = _bounded([list(row[1:]) for row in found[:PAGE_ROWS]])
     if len(rows) == len(found):
         return _table(columns, rows, is_cut=False)
@@ -179,7 +179,7 @@ def _page_table(columns: list[TableColumn], found: list[tuple[Any, ...]], cursor
 
 
 def _stored(opened: Opened, asked: PageOfRows) -> StoredState:
-    """Raises JobRejected: there is no such operator or state, or it is a list."""
+    """The manifest's entry for the state. Raises JobRejected: operator or state is unknown, or it is a list."""
     states = stored_states(opened.manifest)
     fits = [each for each in states if (each.operator, each.name) == (asked.operator, asked.state)]
     found = next((each for each in fits if each.kind.has_rows), None)
@@ -193,7 +193,7 @@ def _stored(opened: Opened, asked: PageOfRows) -> StoredState:
 
 
 def _ranges(opened: Opened, stored: StoredState, first: int, *, is_one: bool) -> Iterator[range]:
-    """Ranges of key groups from `first` on. `is_one`: of a state without them, or where a key leaves few rows."""
+    """Ranges of key groups from `first` on. `is_one`: a single range, for broadcast state or a given key."""
     groups = opened.manifest.max_parallelism
     width = groups if is_one else math.ceil(2 * PAGE_ROWS * groups / stored.rows)
     while first < groups:
@@ -208,10 +208,10 @@ def _key_columns(state: State) -> tuple[str, ...]:
 
 
 def _typed_key(state: State, stored: StoredState, given: Mapping[str, Any]) -> pa.RecordBatch | None:
-    """The key that is asked for as a batch of one row, in the types of the key columns.
+    """The requested key as a batch of a single row, in the types of the key columns.
 
     Raises:
-        JobRejected: a column is no key column, or its value has another type; both are named.
+        JobRejected: a column is not a key column, or its value has another type; both are named.
     """
     if not given:
         return None
@@ -245,12 +245,12 @@ def _typed(name: str, value: Any, kind: pa.DataType) -> pa.Array:
             return _parsed(pa.array([value], pa.string()), kind)
         return pa.array([value]).cast(kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        detail = f"the key column {name!r} is {kind}; {json.dumps(value, default=str)[:100]} is none"
+        detail = f"the key column {name!r} is {kind}; {json.dumps(value, default=str)[:100]} is not"
         raise JobRejected("bad-key", f"key.{name}", detail) from None
 
 
 def _parsed(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A time without an offset is in UTC, as tables show it."""
+    """Parse a value. A time without an offset is in UTC, as tables show it."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
             return text.cast(pa.timestamp(kind.unit)).cast(kind)
@@ -260,7 +260,7 @@ def _parsed(text: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _condition(frame: DataFrame, state: State, stored: StoredState, given: pa.RecordBatch | None) -> Column | None:
-    """Rows of the key `given`; objects are found by their key as JSON."""
+    """The filter for the key `given`; object state is looked up by its key as JSON."""
     if given is None:
         return None
     from pyspark.sql import functions as f
@@ -298,7 +298,7 @@ def _query_table(spark: Callable[[], SparkSession], path: str, opened: Opened, a
         if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
             raise
         raise _without_view(asked, views, _sentence(error)) from error
-    names = [f"c{place}" for place in range(len(frame.columns))]  # those of the author may be the same twice
+    names = [f"c{place}" for place in range(len(frame.columns))]  # the author's names may be duplicate
     columns, cells = _cells(frame.schema.fields, names)
     found = [list(row) for row in frame.toDF(*names).limit(QUERY_ROWS_MAX + 1).select(*cells).collect()]
     bounded = _bounded(found[:QUERY_ROWS_MAX])
@@ -306,10 +306,10 @@ def _query_table(spark: Callable[[], SparkSession], path: str, opened: Opened, a
 
 
 def _views(opened: Opened, query: str) -> dict[str, StoredState]:
-    """The states by the names of their views.
+    """The states by view name.
 
     Raises:
-        JobRejected: two states would be the same view; both are named.
+        JobRejected: two states have the same view name; both are named.
     """
     views: dict[str, StoredState] = {}
     for state in stored_states(opened.manifest):
@@ -321,7 +321,7 @@ def _views(opened: Opened, query: str) -> dict[str, StoredState]:
 
 
 def _has_columns(opened: Opened, state: StoredState) -> bool:
-    """Whether a view can be made of it: of a state without rows, the manifest has to name the columns."""
+    """Whether the columns of the state are known; without rows, only the manifest can name them."""
     if state.rows:
         return True
     try:
@@ -336,7 +336,7 @@ def _has_columns(opened: Opened, state: StoredState) -> bool:
 def _without_view(asked: SavedQuery, views: Mapping[str, StoredState], sentence: str) -> JobRejected:
     empty = [view for view, state in views.items() if not state.rows and _occurs(view, asked.sql)]
     if empty:
-        detail = f"{empty[0]} has no rows in this checkpoint, and its columns are not known"
+        detail = f"{empty[0]} has no rows in this checkpoint, and its columns are unknown"
         return JobRejected("empty-state", asked.name, detail)
     known = ", ".join([CONTENTS_VIEW, *views])
     return JobRejected("bad-sql", asked.name, f"{sentence} The views of this checkpoint are {known}")
@@ -354,13 +354,13 @@ def _state_frame(spark: SparkSession, path: str, state: StoredState) -> DataFram
 
 
 def _cells(fields: Sequence[StructField], names: Sequence[str]) -> tuple[list[TableColumn], list[Column]]:
-    """The columns of the table, and what Spark computes for each: numbers and booleans as they are, others as text."""
+    """The table's columns, and a Spark expression for each: numbers and booleans unchanged, other types as text."""
     columns = [TableColumn(field.name, field.dataType.simpleString()) for field in fields]
     return columns, [_cell(name, field.dataType) for field, name in zip(fields, names, strict=True)]
 
 
 def _cell(name: str, kind: DataType) -> Column:
-    """A text is one character longer than a cell if it has to be cut."""
+    """The expression of a cell. A text that has to be cut is a character longer than a cell."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType
 
@@ -382,7 +382,7 @@ def _table(columns: list[TableColumn], rows: list[list[Any]], **facts: Any) -> R
 
 
 def _plain(cell: Any) -> Any:
-    """As JSON and Postgres can hold it."""
+    """The cell in a form that JSON and Postgres can hold."""
     if isinstance(cell, float) and not math.isfinite(cell):
         return str(cell)
     if not isinstance(cell, str):
@@ -392,7 +392,7 @@ def _plain(cell: Any) -> Any:
 
 
 def _bounded(rows: list[list[Any]]) -> list[list[Any]]:
-    """As many rows as fit into `TABLE_BYTES_MAX`, and at least one."""
+    """The rows that fit into `TABLE_BYTES_MAX`, at least the first."""
     total = 0
     for count, row in enumerate(rows):
         total += len(json.dumps(row, default=str))
@@ -406,7 +406,7 @@ def _is_of_spark(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """Spark's first line; of an exception in a Python worker the line that names it."""
+    """The first line of Spark's message, or the line that names the exception of a Python worker."""
     lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
     raised = [line for line in lines if _RAISED.match(line)] if any("Traceback" in line for line in lines) else []
     return (raised[-1].removeprefix("runtime.errors.") if raised else lines[0].strip())[:ERROR_LENGTH_MAX]

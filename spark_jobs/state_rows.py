@@ -1,7 +1,7 @@
-"""The state of a checkpoint as Arrow rows: what is in it, and the rows of one state in a range of key groups.
+"""The state of a checkpoint as Arrow rows: its contents, and the rows of a state in a range of key groups.
 
-It reads with the code that restores jobs, so a row is here if and only if a restored job would have it. It knows files
-and Arrow, and no Spark. (Flink's State Processor API.)
+It reads with the code that restores jobs: it returns exactly the rows that a restored job would have. This module uses
+no Spark. (Flink's State Processor API.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN_COLUMNS: Final = ("operator", "state", "key_group")
 OBJECT_COLUMNS: Final = pa.schema(
     [("key", pa.string()), ("place", pa.string()), ("value", pa.string()), ("expires_at", pa.timestamp("us", "UTC"))]
 )
-OBJECT_KEYS: Final = 2  #: of these, how many say which entry it is
+OBJECT_KEYS: Final = 2  #: the first columns of these, which identify an entry
 CONTENTS: Final = pa.schema(
     [
         ("operator", pa.string()),
@@ -52,34 +52,34 @@ _PARAMETRIC: Final = re.compile(
 
 @dataclass(frozen=True)
 class Opened:
-    """A checkpoint that can be read. Survives pickle."""
+    """An opened checkpoint. Can be pickled."""
 
     root: str
     manifest: Manifest
-    pin: PinnedCheckpoint | None = None  #: None: no retention deletes it
+    pin: PinnedCheckpoint | None = None  #: None: retention does not delete it
 
     @property
     def store(self) -> FileStore:
         return FileStore(self.root)
 
     def keep(self) -> None:
-        """Makes sure that its files stay while they are read. To be called now and then."""
+        """Renew the pin, so that retention keeps the files. Call it repeatedly while reading."""
         if self.pin is not None:
             self.pin.renew()
 
 
 def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
-    """Opens the checkpoint in the folder `path`, where a job wrote it, or the savepoint that was copied there.
+    """Open the checkpoint in the folder `path`, where a job wrote it, or a savepoint that was copied there.
 
-    A periodic checkpoint is pinned first: retention leaves it alone while it is read (`io.pins`).
+    A periodic checkpoint is pinned first, so that retention keeps it while it is read (`io.pins`).
 
     Args:
-        keys: the manifest must be signed with one of them; none: signatures are not looked at.
+        keys: the manifest must be signed with one of them; empty: signatures are not checked.
 
     Raises:
-        CorruptState: missing, truncated, altered or not a manifest; the file is named.
+        CorruptState: a file is missing, truncated, altered or not a manifest; it is named.
         JobRejected: its format is newer than this software, its signature is missing or of another key, or it was
-            moved and shares files with others.
+            moved and shares files with other checkpoints.
     """
     folder = Path(path).absolute()
     pin = _pin(folder)
@@ -92,7 +92,7 @@ def open_checkpoint(path: str, keys: Keys = ()) -> Opened:
 
 
 def _pin(folder: Path) -> PinnedCheckpoint | None:
-    """Of a periodic checkpoint. It comes before its manifest is read. Savepoints stay until a person discards them."""
+    """Pin a periodic checkpoint before its manifest is read. Savepoints stay until a user discards them."""
     if not folder.name.startswith("chk-") or not (folder / FILE_NAME).is_file():
         return None
     pin = PinnedCheckpoint(str(folder.parent), folder.name)
@@ -100,14 +100,14 @@ def _pin(folder: Path) -> PinnedCheckpoint | None:
     return pin
 
 
-# ---------------------------------------------------------------- what is in it
+# ---------------------------------------------------------------- contents
 
 
 def contents(opened: Opened) -> pa.RecordBatch:
-    """A row for each state of each subtask, for each element of a list, and for each commit that is pending.
+    """A row for each state of each subtask, for each element of a list, and for each pending commit.
 
-    `kind` is keyed, broadcast, list, union, commit, watermark or finished; `value` is JSON. `bytes` are those of the
-    files that it names, which a checkpoint may share with others.
+    `kind` is keyed, broadcast, list, union, commit, watermark or finished; `value` is JSON. `bytes` is the size of the
+    state's files, which may be shared with other checkpoints.
     """
     found = [row for uid, operator in sorted(opened.manifest.operators.items()) for row in _contents_of(uid, operator)]
     return pa.RecordBatch.from_pylist(found, schema=CONTENTS)
@@ -128,38 +128,38 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
         yield from ({**here, "kind": "commit", "value": json.dumps(each)} for each in snapshot.committables)
 
 
-# ---------------------------------------------------------------- the rows of one state
+# ---------------------------------------------------------------- the rows of a state
 
 
 @dataclass(frozen=True)
 class State:
-    """One named state of one operator, with the files of each subtask, oldest first; none: it is empty.
+    """A named state of an operator, with the files of each subtask, oldest first; empty for a state without rows.
 
-    `stored`: the newest columns of the files. `key_types`: Arrow types of the operator's key columns, where known.
+    `stored`: schema of the newest file. `key_types`: Arrow types of the operator's key columns, where known.
     """
 
     operator: str
     name: str
     stored: pa.Schema
     files: tuple[tuple[Segment, ...], ...]
-    value_columns: frozenset[str] | None  #: None: the manifest is older than this record
+    value_columns: frozenset[str] | None  #: None: the manifest predates this record
     broadcast: bool
     key_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Of all files."""
+        """Bytes of all files."""
         return sum(segment.nbytes for segment in self.segments)
 
     @property
     def partition_fields(self) -> list[pa.Field]:
-        """The key columns of a typed table that decide the key group. Raises as `key_schema`."""
+        """The key columns of a typed table that determine the key group. Raises as `key_schema`."""
         keys = self.key_schema
         return [keys.field(place) for place in TableSchema(self.name, keys, self.value_schema).partition_columns]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The files of all subtasks: no key is in those of two."""
+        """The files of all subtasks; a key has rows in the files of a single subtask only."""
         return tuple(segment for files in self.files for segment in files)
 
     @property
@@ -167,7 +167,7 @@ class State:
         """The key columns of a typed table.
 
         Raises:
-            JobRejected: the manifest does not tell keys from values.
+            JobRejected: the manifest does not separate keys from values.
         """
         return pa.schema([column for column in list(self.stored)[2:] if column.name not in self._values])
 
@@ -179,7 +179,7 @@ class State:
     @property
     def _values(self) -> frozenset[str]:
         if self.value_columns is None:
-            detail = "its manifest is older than the record of value columns: restore it once and take a new savepoint"
+            detail = "its manifest predates the record of value columns: restore it once and take a new savepoint"
             raise JobRejected("old-manifest", self.name, detail)
         return self.value_columns
 
@@ -192,11 +192,11 @@ def has_rows(opened: Opened, operator: str, name: str) -> bool:
 
 
 def find_state(opened: Opened, operator: str, name: str) -> State:
-    """Reads the head of one file.
+    """The state `name` of `operator`. Reads the head of a file.
 
     Raises:
         CorruptState: the file is missing, truncated or altered; it is named.
-        JobRejected: there is no such operator or state; those that there are are named.
+        JobRejected: operator or state is unknown; the known names are listed.
     """
     operators = opened.manifest.operators
     if operator not in operators:
@@ -216,7 +216,7 @@ def find_state(opened: Opened, operator: str, name: str) -> State:
 
 
 def _empty_state(operator: str, name: str, snapshots: list[SubtaskSnapshot], key_types: Mapping[str, str]) -> State:
-    """Raises JobRejected: nothing names its columns, as of broadcast rows and of older manifests."""
+    """Raises JobRejected: the manifest lacks the columns (broadcast rows, or an older manifest)."""
     named = [snapshot.empty_tables[name] for snapshot in snapshots if name in snapshot.empty_tables]
     if not named:
         detail = f"{name!r} of {operator!r} has no rows in this checkpoint, and its columns are not known"
@@ -229,15 +229,15 @@ def _empty_state(operator: str, name: str, snapshots: list[SubtaskSnapshot], key
 
 
 def _typed_columns(columns: TableColumns) -> int:
-    """Of how many columns the type is known: one subtask may have had rows before, and another none."""
+    """The number of columns with a known type: subtasks without rows may not know the types."""
     return sum(kind != "null" for part in (columns.keys, columns.values) for kind in part.values())
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The type that Arrow prints as `name`, of those that columns of keyed tables have.
+    """Parse the type that Arrow prints as `name`; supports the types of keyed tables.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the type is not supported.
     """
     if found := _PARAMETRIC.fullmatch(name):
         kind, first, second = found["kind"], found["first"], found["second"]
@@ -247,8 +247,8 @@ def arrow_type(name: str) -> pa.DataType:
     return pa.type_for_alias(name)
 
 
-def _unknown(what: str, given: str, known: list[str]) -> JobRejected:
-    return JobRejected(f"unknown-{what}", what, f"the checkpoint has no {what} {given!r}, only {', '.join(known)}")
+def _unknown(kind: str, given: str, known: list[str]) -> JobRejected:
+    return JobRejected(f"unknown-{kind}", kind, f"the checkpoint has no {kind} {given!r}, only {', '.join(known)}")
 
 
 def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[str] | None:
@@ -258,7 +258,7 @@ def _value_columns(snapshots: list[SubtaskSnapshot], state: str) -> frozenset[st
 
 
 def row_schema(state: State) -> pa.Schema:
-    """The columns of `rows`: operator, state, key group, then those of the state."""
+    """The columns of `rows`: operator, state, key group, then the columns of the state."""
     columns = pa.schema(list(state.stored)[0 if state.broadcast else 2 :])
     if holds_objects(state):
         columns = OBJECT_COLUMNS
@@ -271,7 +271,7 @@ def row_schema(state: State) -> pa.Schema:
 
 @dataclass(frozen=True)
 class StateRows:
-    """One state of a checkpoint, to be read by ranges of key groups. Survives pickle."""
+    """The rows of a state of a checkpoint, readable by ranges of key groups. Can be pickled."""
 
     opened: Opened
     state: State
@@ -298,11 +298,11 @@ class StateRows:
 
 
 def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch]:
-    """The rows of `groups`, one file chain after another; broadcast state once, with key group null.
+    """The rows of `groups`, subtask by subtask; broadcast state once, with key group null.
 
     Raises:
         CorruptState: a file is missing, truncated or altered; it is named.
-        JobRejected: the manifest does not tell keys from values.
+        JobRejected: the manifest does not separate keys from values.
     """
     schema = row_schema(state)
     for files in state.files:
@@ -317,11 +317,11 @@ def rows(opened: Opened, state: State, groups: range) -> Iterator[pa.RecordBatch
 
 
 def read_table(opened: Opened, state: State, files: tuple[Segment, ...], groups: range) -> KeyedTable:
-    """The typed table that the file chain `files` holds for the key groups `groups`.
+    """The typed table that `files` hold for the key groups `groups`.
 
     Raises:
         CorruptState: a file is missing, truncated or altered; it is named.
-        JobRejected: the manifest does not tell keys from values.
+        JobRejected: the manifest does not separate keys from values.
     """
     opened.keep()
     table = KeyedTable(TableSchema(state.name, state.key_schema, state.value_schema), opened.manifest.max_parallelism)
@@ -332,7 +332,7 @@ def read_table(opened: Opened, state: State, files: tuple[Segment, ...], groups:
 
 
 def read_objects(opened: Opened, state: State, files: tuple[Segment, ...], groups: range) -> ObjectTable:
-    """The entries that the file chain `files` holds for the key groups `groups`; of broadcast state all.
+    """The entries that `files` hold for the key groups `groups`; of broadcast state all entries.
 
     Raises:
         CorruptState: a file is missing, truncated or altered; it is named.
@@ -362,7 +362,7 @@ def _object_rows(
 
 
 def object_columns(entries: Iterable[tuple[Entry, Any]], *, is_broadcast: bool) -> list[pa.Array]:
-    """Key group and key, place, value and expiry of entries of an `ObjectTable`."""
+    """Columns of `ObjectTable` entries: key group, key, place, value and expiry."""
     found = [_object_row(*entry, stored, is_broadcast=is_broadcast) for entry, stored in entries]
     types = [pa.int32(), *OBJECT_COLUMNS.types]
     return [pa.array([row[place] for row in found], kind) for place, kind in enumerate(types)]
@@ -376,7 +376,7 @@ def _object_row(group: int, key: bytes, place: Any, stored: Any, *, is_broadcast
 
 
 def _expiry_and_value(key: Any, stored: Any, *, is_broadcast: bool) -> tuple[int | None, Any]:
-    """Timers have no value: their time is the place. What an operator keeps by key group alone has no time to live."""
+    """Expiry (ms) and value. Timers have no value: their time is `place`. State per key group alone never expires."""
     if not isinstance(stored, bytes) or not stored:
         return None, stored or None if isinstance(stored, bytes) else stored
     if is_broadcast:
@@ -386,17 +386,17 @@ def _expiry_and_value(key: Any, stored: Any, *, is_broadcast: bool) -> tuple[int
         return expires, value
     try:
         return None, _decode(stored)
-    except msgspec.DecodeError:  # held rows, as an Arrow stream
+    except msgspec.DecodeError:  # buffered rows, as an Arrow stream
         return None, stored
 
 
 def _place(place: Any) -> Any:
-    """The key within a map; the number of an element in a list."""
+    """The key within a map, or the index in a list."""
     return _decode(place) if isinstance(place, bytes) else place
 
 
 def _json(value: Any) -> str | None:
-    """Bytes as text in base 64."""
+    """`value` as JSON; bytes become base 64."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
@@ -411,15 +411,15 @@ def _overlap(segment: Segment, groups: range) -> range:
 
 
 def holds_objects(state: State) -> bool:
-    """Whether it is state of Python functions: entries of bytes by key."""
+    """Whether the state is of Python functions, stored as encoded entries by key."""
     stored = state.stored
     return bool(stored.names[2:] == ["key", "value"] and {str(kind) for kind in stored.types[2:]} == {"large_binary"})
 
 
 def has_keys_of_rows(opened: Opened, state: State) -> bool:
-    """Whether entries of a state of objects belong to keys of rows. Operators keep some by key group alone.
+    """Whether the entries of an object state have keys of rows; operators keep some state per key group alone.
 
-    Reads the first block of a file: the entries of one state are alike.
+    Reads the first block of a file, since all entries of a state are of the same form.
 
     Raises:
         CorruptState: the file is missing, truncated or altered; it is named.
@@ -432,7 +432,7 @@ def has_keys_of_rows(opened: Opened, state: State) -> bool:
 
 
 def _stored_schema(opened: Opened, newest: Segment) -> pa.Schema:
-    """Of the newest file: an older one may be narrower. Only the head is read where the file is in blocks."""
+    """The schema of the newest file: older files may have fewer columns. Reads only the head of a file in blocks."""
     end = newest.blocks[0].offset if newest.blocks else newest.nbytes
     head = opened.store.get_range(newest.path, 0, end)
     try:

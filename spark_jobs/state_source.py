@@ -1,15 +1,15 @@
 """Checkpoints as DataFrames: the Spark data source `weir-state`.
 
-    spark.read.format("weir-state").load("/storage/7/savepoint-12-3")                    what is in it
+    spark.read.format("weir-state").load("/storage/7/savepoint-12-3")                    its contents
     spark.read.format("weir-state").option("operator", "counts").option("state", "keys")
-        .load("/storage/7/savepoint-12-3")                                              the rows of one state
+        .load("/storage/7/savepoint-12-3")                                              the rows of a state
 
     spark.read.format("weir-state").option("operator", "counts").option("state", "keys")
-        .option("since", "/storage/7/chk-11-3").load("/storage/7/savepoint-12-3")       what has changed since then
+        .option("since", "/storage/7/chk-11-3").load("/storage/7/savepoint-12-3")       the changes since then
 
-A state is read in parallel, by ranges of key groups: a task for each 64 MB of files. Where the session has
-`spark.sql.python.filterPushdown.enabled`, comparisons of `key_group` with constants choose which groups are read, and a
-key that is given whole, by `=`, `<=>` or `IN`, is read from its own group. Other sessions read all, and Spark filters.
+A state is read in parallel by ranges of key groups, with a task for each 64 MB of files. With
+`spark.sql.python.filterPushdown.enabled`, comparisons of `key_group` with constants select the groups to read. A
+complete key, given by `=`, `<=>` or `IN`, selects its own group. Otherwise all groups are read, and Spark filters.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from spark_jobs.state_changes import Changes, find_changes
 from spark_jobs.state_keys import groups_with_keys
 from spark_jobs.state_rows import CONTENTS, Opened, StateRows, contents, find_state, open_checkpoint
 
-PARTITION_BYTES: Final = 64 << 20  #: of state files, which are compressed; their rows lie in the memory of a task
+PARTITION_BYTES: Final = 64 << 20  #: compressed bytes of state files per task, which holds their rows in memory
 
 
 class StateSource(DataSource):
-    """Options: `path` (by `load`), `operator` and `state` for the rows of one state, `partitions` of the result.
+    """Options: `path` (by `load`), `operator` and `state` for the rows of a state, `partitions` of the result.
 
-    With `since`, the folder of an older checkpoint: the keys of the state that were added, changed and removed, in a
-    column `change`, with the values as they are and, in a column `before`, as they were.
+    `since` names the folder of an older checkpoint and selects the added, changed and removed keys of the state. Column
+    `change` has the kind of change; the values are followed by a struct `before` with the older values.
     """
 
     @classmethod
@@ -79,7 +79,7 @@ class StateSource(DataSource):
             return None
         if operator is None or state is None:
             missing = "operator" if operator is None else "state"
-            raise JobRejected("incomplete", missing, "the rows of a state need both, `operator` and `state`")
+            raise JobRejected("incomplete", missing, "the rows of a state need both `operator` and `state`")
         if since is not None:
             return find_changes(self._opened, open_checkpoint(since), operator, state)
         return StateRows(self._opened, find_state(self._opened, operator, state))
@@ -88,13 +88,13 @@ class StateSource(DataSource):
         by_size = min(opened.manifest.max_parallelism, max(1, math.ceil(nbytes / PARTITION_BYTES)))
         given = self.options.get("partitions", str(by_size))
         if not given.isdigit() or not 0 < int(given) <= opened.manifest.max_parallelism:
-            detail = f"between 1 and the number of key groups, {opened.manifest.max_parallelism}, not {given!r}"
+            detail = f"must be between 1 and the number of key groups, {opened.manifest.max_parallelism}, not {given!r}"
             raise JobRejected("bad-partitions", "partitions", detail)
         return int(given)
 
 
 class ContentsReader(DataSourceReader):
-    """One partition: it is all in the manifest."""
+    """Reads the contents in a single partition: the manifest has them all."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -117,8 +117,8 @@ class Groups(InputPartition):
 class Pushed:
     """A `pushFilters` that a session without filter pushdown accepts, and never calls.
 
-    Spark refuses a reader that overrides the method while the setting is off, which is its default; a reader cannot ask
-    for the setting. It compares `__func__` to see whether the method is overridden.
+    While the setting is off, which is its default, Spark refuses a reader that overrides `pushFilters`. It compares
+    `__func__` to detect an override. A reader cannot read the setting.
     """
 
     take: Callable[[list[Filter]], Iterator[Filter]]
@@ -129,19 +129,19 @@ class Pushed:
 
 
 class StateReader(DataSourceReader):
-    """Reads the rows of one state, or their changes, by ranges of key groups."""
+    """Reads the rows of a state, or their changes, by ranges of key groups."""
 
     def __init__(self, rows: StateRows | Changes, count: int) -> None:
         self._rows, self._count = rows, count
         self._wanted = range(rows.key_groups)
-        self._keys: dict[str, list[Any]] = {}  #: by column, the values that rows can have in it
+        self._keys: dict[str, list[Any]] = {}  #: column -> values that the filters allow
 
     @property
     def pushFilters(self) -> Pushed:  # noqa: N802  (a hook of PySpark)
         return Pushed(self.narrow)
 
     def narrow(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Of key groups and keys; broadcast rows have no key groups. Spark still checks every filter."""
+        """Narrow key groups and keys; broadcast rows have no key groups. Spark still evaluates every filter."""
         for each in filters:
             match each:
                 case _ if self._rows.is_broadcast:
@@ -167,14 +167,14 @@ class StateReader(DataSourceReader):
         return [Groups(each) for each in found if each] or [Groups(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Groups), "partitions are made above"
+        assert isinstance(partition, Groups), "only partitions of this reader"
         for groups in partition.ranges:
             for batch in self._rows.rows(groups):
                 yield in_spark(batch)
 
 
-def _narrowed(groups: range, told: Filter) -> range:
-    match told:
+def _narrowed(groups: range, condition: Filter) -> range:
+    match condition:
         case EqualTo(value=value):
             return range(max(groups.start, value), min(groups.stop, value + 1))
         case GreaterThan(value=value):

@@ -1,9 +1,9 @@
 """The standing stage of `from_spark_stream`: a Structured Streaming query whose batches become epochs of Parquet files.
 
 An epoch has the number of Spark's batch. It is staged, made durable and renamed. If Spark repeats a batch after a
-crash, the existing epoch is kept and the batch is skipped, even if the stream replays other rows. Spark's own checkpoint lies
-beside the epochs. The first batch of each process compares the two. If either is older than a crash can explain, rows
-would be lost or repeated, and the stage refuses to continue.
+crash, the existing epoch is kept and the batch is skipped, even if the stream replays other rows. Spark's own
+checkpoint lies beside the epochs. The first batch of each process compares the two. If either is older
+than a crash can explain, rows would be lost or repeated, and the stage refuses to continue.
 """
 
 from __future__ import annotations
@@ -255,6 +255,6 @@ class EpochWriter:
             return
         detail = (
             f"Spark's checkpoint continues with batch {batch}, and the next epoch is number {self._next}: the epochs "
-            f"or the checkpoint below {self._folder.path} were lost or replaced. Start the job anew, or restore the folder"
+            f"or the checkpoint below {self._folder.path} were lost or replaced. Start the job anew, or restore them"
         )
         raise JobRejected("epochs-out-of-step", self._standing.operator, detail)

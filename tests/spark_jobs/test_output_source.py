@@ -83,7 +83,7 @@ def test_two_sinks_are_read_together_or_chosen(tmp_path: Path) -> None:
     assert sorted(row["n"] for row in read(tmp_path)) == [1, 2]
     assert [row["n"] for row in read(tmp_path, sink="copy-1")] == [2]
     assert [row["n"] for row in read(tmp_path, job="7", sink="out", from_epoch=1)] == [1]
-    with pytest.raises(JobRejected, match=r"choose one by `job` and `sink`, of job 7 sink copy~2D1, job 7 sink out"):
+    with pytest.raises(JobRejected, match=r"select a `job` and `sink` of job 7 sink copy~2D1, job 7 sink out"):
         read(tmp_path, from_epoch=1)
     with pytest.raises(JobRejected, match=r"no such output in .*, only job 7"):
         read(tmp_path, sink="nothing")
@@ -107,7 +107,7 @@ def test_a_column_that_the_newest_epoch_lacks_is_refused_unless_columns_are_name
     both = StructType([StructField("n", LongType()), StructField("old", LongType())])
     assert read(tmp_path, both) == [{"n": 1, "old": 1}, {"n": 2, "old": None}]
     write_epoch(tmp_path, 3, {"n": ["text"]}, token=3)
-    with pytest.raises(DataRejected, match=r"schema-differs: .*column 'n' is string, and int64 is wanted"):
+    with pytest.raises(DataRejected, match=r"schema-differs: .*column 'n' is string; requested is int64"):
         read(tmp_path, StructType([StructField("n", LongType())]))
 
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match="the number of an epoch"):
         read(tmp_path, from_epoch="last")
     (tmp_path / "part-7-1-out-0-1-1.parquet").unlink()
-    with pytest.raises(CorruptState, match=r"part-7-1-out-0-1-1.parquet: epoch 1 names it, and it has been moved"):
+    with pytest.raises(CorruptState, match=r"part-7-1-out-0-1-1.parquet: epoch 1 names it, but it was moved"):
         read(tmp_path)
     assert [row["n"] for row in read(tmp_path, from_epoch=2)] == [2]
     (tmp_path / "part-7-2-out-0-2-1.parquet").write_bytes(b"no Parquet")

@@ -107,7 +107,7 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match="it had the columns user, m, and has user, n"):
         find_changes(one, other, "sums", "totals")
     fewer = Opened(one.root, msgspec.structs.replace(one.manifest, max_parallelism=64))
-    with pytest.raises(JobRejected, match="since: it has 64 key groups, and this one 128"):
+    with pytest.raises(JobRejected, match="since: it has 64 key groups; this one has 128"):
         find_changes(one, fewer, "sums", "totals")
     words = typed(tmp_path, "words", {"a": 1.5}, pa.float64())
     with pytest.raises(JobRejected, match="column 'n' is"):

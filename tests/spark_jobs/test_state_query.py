@@ -87,7 +87,7 @@ def test_states_are_listed_from_the_manifest(savepoint: Path) -> None:
         ({"operator": "dayly"}, "unknown-operator", "no operator 'dayly', only by-day, daily, never, nothing"),
         ({"state": "panes"}, "unknown-state", "no state 'panes', only windows"),
         ({"key": {"airline": "AA"}}, "unknown-column", "no key column 'airline', only carrier, number, window_start"),
-        ({"key": {"number": "twelve"}}, "bad-key", "'number' is int32; \"twelve\" is none"),
+        ({"key": {"number": "twelve"}}, "bad-key", "'number' is int32; \"twelve\" is not"),
         ({"key": {"number": 2**40}}, "bad-key", "'number' is int32"),
         ({"key": {"number": True}}, "bad-key", "'number' is int32"),
         ({"key": {"carrier": 5.5, "number": [1]}}, "bad-key", "'number' is int32"),

@@ -185,12 +185,12 @@ class Execution:
         """Schedule copies of the files of `snapshot`. Returns the snapshot with the target paths."""
         self._opened = opened
 
-        def moved(segment: Segment) -> Segment:
+        def with_new_path(segment: Segment) -> Segment:
             path = f"{uid}/copied/{len(self._copies):06d}-{segment.path.rpartition('/')[2]}"
             self._copies.append((segment, path))
             return msgspec.structs.replace(segment, path=path)
 
-        return snapshot.with_segments(moved)
+        return snapshot.with_segments(with_new_path)
 
     def run(self) -> Made:
         """Run the Spark jobs.

@@ -78,12 +78,12 @@ def answer(checkpoint: str, params: Mapping[str, Any], answers: TextIO) -> dict[
     with ExitStack() as stack:
         attendance = stack.enter_context(_Attendance(answers))
 
-        def started() -> SparkSession:
+        def start_spark() -> SparkSession:
             spark = stack.enter_context(spark_session(SparkSettings.from_environment("weir: state of a checkpoint")))
             stack.callback(attendance.end)
             spark.dataSource.register(StateSource)  # otherwise Spark scans all packages for it at each load
             attendance.on_spark(spark)
             return spark
 
-        table = result_table(started, checkpoint, asked, attendance.on_open)
+        table = result_table(start_spark, checkpoint, asked, attendance.on_open)
         return {"table": msgspec.to_builtins(table)}

@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         read(tmp_path)
     assert [row["n"] for row in read(tmp_path, from_epoch=2)] == [2]
     (tmp_path / "part-7-2-out-0-2-1.parquet").write_bytes(b"no Parquet")
-    with pytest.raises(CorruptState, match="it is no Parquet file"):
+    with pytest.raises(CorruptState, match="it is not a Parquet file"):
         read(tmp_path, from_epoch=2)
 
 

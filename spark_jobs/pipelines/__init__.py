@@ -1,1 +1,1 @@
-"""The pipelines that ship with Weir; each module offers one `PIPELINE` through an entry point."""
+"""The pipelines that ship with Weir; each module registers a `PIPELINE` by an entry point."""

@@ -1,9 +1,9 @@
-"""Connected components of a graph that grows: labels go round a loop until no vertex has a smaller one to tell.
+"""Connected components of a growing graph: labels circulate in a loop until no vertex has a smaller label to send.
 
-Each edge becomes two messages, one to either end. A vertex keeps its neighbours and the smallest label it has heard of,
-its own number at first; when that falls, it tells its neighbours, and the world. So every vertex ends with the smallest
-number of its component. Labels only fall: whatever the order of messages, the loop comes to rest, and what it comes to
-is the same; each fall is written exactly once.
+Each edge becomes two messages, to both of its ends. A vertex stores its neighbours and the smallest label it has
+received, at first its own number. When its label falls, it sends the label to its neighbours and to the output. So every
+vertex ends with the smallest number of its component. Labels only fall: the loop terminates with the same labels for any
+order of messages, and each fall is written exactly once.
 """
 
 from typing import Any
@@ -16,19 +16,19 @@ import weir
 
 EDGES = pa.schema(
     [pa.field("source", pa.int64(), nullable=False), pa.field("target", pa.int64(), nullable=False)]
-)  #: of the files
+)  #: of the input files
 MESSAGES = pa.schema(
     [
-        ("vertex", pa.int64()),  #: to whom
+        ("vertex", pa.int64()),  #: the receiver
         ("value", pa.int64()),
-        ("links", pa.bool_()),  #: whether the value is a new neighbour, rather than a label
+        ("links", pa.bool_()),  #: whether the value is a new neighbour or a label
     ]
 )
-SAID = MESSAGES.append(pa.field("final", pa.bool_()))  #: a new label of the vertex, for the world
+SAID = MESSAGES.append(pa.field("final", pa.bool_()))  #: `final`: a new label of the vertex, for the output
 
 
 class ComponentsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`edges_dir`: CSV files with the columns source and target. `bounded`: read what is there, then end."""
+    """`edges_dir`: CSV files with the columns source and target. `bounded`: read the existing files, then end."""
 
     edges_dir: str
     output_dir: str
@@ -36,7 +36,7 @@ class ComponentsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Labels(weir.KeyedProcessFunction):
-    """One vertex per key."""
+    """The label and the neighbours of a vertex, which is the key."""
 
     def open(self, context: weir.ProcessContext) -> None:
         self._label = context.value_state("label")
@@ -65,7 +65,7 @@ def _tell(vertex: int, label: int, out: weir.RowCollector) -> None:
 
 
 def to_both_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Each edge as a message to either end."""
+    """Each edge as two messages, to both of its ends."""
     source, target = batch["source"], batch["target"]
     links = pa.repeat(True, 2 * batch.num_rows)
     columns = [pa.concat_arrays([source, target]), pa.concat_arrays([target, source]), links]
@@ -73,12 +73,12 @@ def to_both_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What goes round."""
+    """The messages that stay in the loop."""
     return batch.filter(pc.invert(batch["final"])).select(MESSAGES.names)
 
 
 def labels(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What has become known."""
+    """The new labels, for the output."""
     return batch.filter(batch["final"]).select(["vertex", "value"]).rename_columns(["vertex", "component"])
 
 

@@ -5,7 +5,7 @@
     weather (from Spark: 26,112 hours) ────────────────────────────┴ outside ─┐
     history (from Spark: a year, 336,776 rows) ───────────────────────────────┴ arrived ─ daily windows ─ parquet
 
-It decides the graph and its parameters. Event time is the scheduled departure on the airport's own clock.
+Event time is the scheduled departure on the airport's own clock.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _KEPT = ["scheduled", "carrier", "origin", "year", "month", "day", "hour", "time
 
 
 class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person sets.
+    """The parameters of the job.
 
-    The default of `max_disorder_hours` covers what the feeder can cause: 6 hours between rows, and two neighbouring
-    files read in the wrong order (a folder listed while a file appears), which is 66 hours with one file per day.
+    The default of `max_disorder_hours` covers the disorder that the feeder can cause: 6 hours between rows, and two
+    adjacent files read in the wrong order (a file appears while the folder is listed): 66 hours with a file per day.
     """
 
     flights_dir: Annotated[Folder, Meta(title="Folder of flights", description="CSV files, read as they appear.")]
@@ -56,7 +56,7 @@ class FlightsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Keeps the columns that the job needs; a flight that never departed was cancelled."""
+    """Select the job's columns and add `cancelled`: a flight without a departure time was cancelled."""
     kept = batch.select([*_KEPT, "dep_time"])
     return kept.set_column(len(_KEPT), "cancelled", pc.is_null(batch["dep_time"]))
 

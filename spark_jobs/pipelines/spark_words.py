@@ -1,4 +1,4 @@
-"""Word count of lines that Spark reads: `spark.readStream` watches the folder, the job counts exactly once."""
+"""Word count of lines that Spark reads: `spark.readStream` watches the folder; the job counts exactly once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class SparkWordsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`lines_dir`: text files, read as they appear.
 
-    `files_per_epoch`: most that one batch of Spark's takes. `max_backlog`: epochs that may wait for the job.
+    `files_per_epoch`: maximum number of files in a batch of Spark. `max_backlog`: epochs that may wait for the job.
     """
 
     lines_dir: str

@@ -1,4 +1,4 @@
-"""What the flights job reads through Spark: airlines, the weather of each hour, and a year of history."""
+"""The tables that the flights job reads through Spark: airlines, hourly weather, and a year of arrivals."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def airlines(spark: SparkSession, path: str = "") -> DataFrame:
-    """Airlines of the CSV at `path` (empty: those of the demo's data), one row per carrier.
+    """Airlines of the CSV file at `path` (empty: the demo's file), with a row per carrier.
 
     Raises:
-        JobRejected: the file is not there.
+        JobRejected: the file does not exist.
     """
     source = Path(path) if path else nycflights.locate("airlines.csv")
     if not source.is_file():
@@ -26,7 +26,7 @@ def airlines(spark: SparkSession, path: str = "") -> DataFrame:
 
 
 def clean_airlines(rows: DataFrame) -> DataFrame:
-    """Trims, drops rows without a carrier, keeps the alphabetically first name of a carrier, orders by carrier."""
+    """Trim, drop rows without a carrier, keep the alphabetically first name of a carrier, order by carrier."""
     from pyspark.sql import functions as f
 
     trimmed = rows.select(*(f.trim(f.col(name)).alias(name) for name in AIRLINES.names))
@@ -35,7 +35,7 @@ def clean_airlines(rows: DataFrame) -> DataFrame:
 
 
 def weather(spark: SparkSession) -> DataFrame:
-    """One row per airport and hour. When clocks go back, two hours have one number, and the worse one counts."""
+    """A row per airport and hour. When clocks go back, two hours share a number; the worse weather counts."""
     return clean_weather(read_csv(spark, nycflights.locate("weather.csv"), WEATHER_FILE, nycflights.NULL))
 
 
@@ -48,6 +48,6 @@ def clean_weather(rows: DataFrame) -> DataFrame:
 
 
 def history(spark: SparkSession) -> DataFrame:
-    """The archive of the year: when each flight arrived. Its key is the scheduled hour, the carrier and the number."""
+    """The arrival delay of each flight of the year. The key is the scheduled hour, the carrier and the flight number."""
     rows = read_csv(spark, nycflights.flights_csv(), FLIGHTS, nycflights.NULL)
     return rows.select(*HISTORY.names)

@@ -1,4 +1,4 @@
-"""Words per epoch in a table of Postgres and in a Parquet table: a PySpark function gets each committed epoch.
+"""Words per epoch in a Postgres table and in a Parquet table: a PySpark function gets each committed epoch.
 
 CREATE TABLE words (word text, count bigint);
 """

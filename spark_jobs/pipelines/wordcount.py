@@ -1,4 +1,4 @@
-"""Incremental word count: the file position is the source's state, the counts are the counter's."""
+"""Incremental word count: file positions are state of the source, counts are state of the aggregate."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ import weir
 
 
 class WordCountParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`bounded`: read the files that are there, then end."""
+    """`bounded`: read the existing files, then end."""
 
     lines_dir: str
     output_dir: str

@@ -1,1 +1,1 @@
-"""Savepoints written by Spark: bootstrapped from DataFrames, or derived from another savepoint (`weir.SavepointWriter`)."""
+"""Savepoints that Spark writes: from DataFrames, or derived from another savepoint (`weir.SavepointWriter`)."""

@@ -1,9 +1,9 @@
 """Connected components of a growing graph: labels circulate in a loop until no vertex has a smaller label to send.
 
 Each edge becomes two messages, to both of its ends. A vertex stores its neighbours and the smallest label it has
-received, at first its own number. When its label falls, it sends the label to its neighbours and to the output. So every
-vertex ends with the smallest number of its component. Labels only fall: the loop terminates with the same labels for any
-order of messages, and each fall is written exactly once.
+received, at first its own number. When its label falls, it sends the label to its neighbours and to the output. So
+every vertex ends with the smallest number of its component. Labels only fall: the loop terminates with the same labels
+for any order of messages, and each fall is written exactly once.
 """
 
 from typing import Any

@@ -48,6 +48,6 @@ def clean_weather(rows: DataFrame) -> DataFrame:
 
 
 def history(spark: SparkSession) -> DataFrame:
-    """The arrival delay of each flight of the year. The key is the scheduled hour, the carrier and the flight number."""
+    """The arrival delay of each flight of the year, by scheduled hour, carrier and flight number."""
     rows = read_csv(spark, nycflights.flights_csv(), FLIGHTS, nycflights.NULL)
     return rows.select(*HISTORY.names)

@@ -1,4 +1,5 @@
-"""The command line of the pipelines: `python -m spark_jobs pipelines | compile | batch | state | stand`.
+"""The command lines of the pipelines: `weir pipelines | compile | batch` for authors; `python -m spark_jobs` for the
+console has `state | stand` as well.
 
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
 (`{"error": {"code", "field", "detail"}}`), 1 failed (the same form, and a traceback on stderr). `state` writes a
@@ -38,7 +39,16 @@ STANDING_STAGES: Final[Mapping[str, Callable[[Standing], None]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    """Runs one command of the console."""
+    return _run(_parser("python -m spark_jobs", is_console=True).parse_args(argv))
+
+
+def author_main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command of an author: the script `weir`."""
+    return _run(_parser("weir", is_console=False).parse_args(argv))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     answers = arguments.answers = _own_stdout()
     try:
         code, answer = 0, arguments.command(arguments)
@@ -66,8 +76,8 @@ def _own_stdout() -> TextIO:
     return answers
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m spark_jobs", description="Compile pipelines and run their stages.")
+def _parser(program: str, *, is_console: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description="Compile pipelines and run their stages.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("pipelines", help="list the installed pipelines with the schema of their parameters")
     listing.set_defaults(command=_pipelines, pipeline="")
@@ -83,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     batch.add_argument("--parallelism", required=True, type=int)
     batch.add_argument("--storage", required=True, help="folder for the manifest of the run's end, one per job")
     batch.set_defaults(command=_batch)
+    if not is_console:
+        return parser
     reading = commands.add_parser("state", help="a query on stdin → a table of the state of a checkpoint")
     reading.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
     reading.set_defaults(command=_state, pipeline="state")

@@ -134,6 +134,6 @@ def test_a_pipeline_is_written_as_an_author_writes_one(pipeline: Path) -> None:
 
 
 def test_no_other_package_has_a_folder_of_one_of_our_names() -> None:
-    """The wheel has names such as `console`; of two packages with one name, the later one wins."""
+    """Decision 0017: the wheel has names such as `console`; of two packages with one name, the later one wins."""
     others = {name: set(packages_distributions().get(name, ())) - {"weir"} for name in OWN}
     assert {name: packages for name, packages in others.items() if packages} == {}

@@ -59,7 +59,7 @@ fmt: setup ## format the code
 	$(BIN)/ruff format
 
 simulate: setup ## run the simulator (SEEDS=2000: a thorough run)
-	@exec $(BIN)/python -m runtime.testing --seeds $(SEEDS)
+	@exec $(BIN)/python -m runtime.simulation --seeds $(SEEDS)
 
 bench: setup ## measure Weir beside its peers, and what it promises of itself; an hour and a half (QUICK=1: minutes; ONLY=W8,W14; ROUNDS=3)
 	@exec $(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))

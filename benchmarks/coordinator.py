@@ -19,13 +19,14 @@ from typing import Final, NoReturn
 
 from tqdm import tqdm
 
-from runtime.core.checkpoint import Segment, SnapshotTimings, SubtaskSnapshot
-from runtime.core.coordinator import Coordinator, CoordinatorSettings
+from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.effects import StoreManifest
 from runtime.core.events import Acknowledged, CheckpointRequested, IdIssued, JobStarted, ManifestRecorded
-from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
-from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 
 RESULT: Final = Path("var/bench/coordinator.json")
 SUBTASKS: Final = (100, 1_000, 10_000)

@@ -18,10 +18,10 @@ from benchmarks.stop_the_world import StopTheWorld
 from benchmarks.systems.weir import window
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.dataflow import Dataflow
-from runtime.hosts.spark import SparkLauncher
-from runtime.hosts.standing import StandingLauncher
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
+from runtime.launch.slot_pool import StandingLauncher
+from runtime.launch.spark import SparkLauncher
 from runtime.ports import Source
 
 TITLE: Final = "run time against checkpoint interval, aligned and stop-the-world"

@@ -14,16 +14,16 @@ import time
 from typing import Final
 
 from benchmarks.systems.weir import window
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.discard import STATE, DiscardSink, totals
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.graph import Partitioning
-from runtime.core.ids import ChannelId, OperatorId, SubtaskId, Token
-from runtime.core.messages import MAX_WATERMARK, Message, Records, Watermark
-from runtime.dataflow import Dataflow
-from runtime.hosts.outputs import Outputs
+from runtime.core.job.graph import Partitioning
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
+from runtime.core.job.messages import MAX_WATERMARK, Message, Records, Watermark
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
 from runtime.ports import OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
+from runtime.task.output import Outputs
 
 KEYS: Final = 100_003
 READY: Final = "ready"

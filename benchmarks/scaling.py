@@ -16,9 +16,9 @@ from benchmarks import kernels, slots
 from benchmarks.figures import Figure, Plan, Report
 from benchmarks.ratios import Ratio, ratio
 from benchmarks.workloads.windows import totals
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.hosts.spark import SparkLauncher
-from runtime.hosts.standing import StandingLauncher
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.launch.slot_pool import StandingLauncher
+from runtime.launch.spark import SparkLauncher
 
 TITLE: Final = "one slot against two on W2, beside its bare operators"
 TIME_BOX_S: Final = 1_200.0

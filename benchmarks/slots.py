@@ -16,19 +16,19 @@ from typing import Any, Final
 import psutil
 
 from runtime.connectors.sinks.discard import STATE, totals
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import OperatorId
-from runtime.core.lifecycle import RunEvent, RunState
-from runtime.core.restart import NoRestart
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import OperatorId
+from runtime.core.job.lifecycle import RunEvent, RunState
+from runtime.core.job.restart_strategy import NoRestart
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.hosts.driver import JobMaster, MasterConfig
-from runtime.hosts.standing import StandingLauncher
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
-from runtime.records import Completed
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.slot_pool import StandingLauncher
+from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.run_store import Completed
 
 PHASES: Final = ("start_delay", "alignment", "sync", "async")
 

@@ -20,17 +20,17 @@ import pyarrow as pa
 
 from benchmarks.figures import Figure, Plan, Report
 from runtime.connectors.sinks.discard import DiscardSink
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import NoRestart
-from runtime.core.statistics import spread
-from runtime.dataflow import Dataflow, Stream
-from runtime.hosts.local import run_local
+from runtime.core.checkpoint.statistics import spread
+from runtime.core.job.restart_strategy import NoRestart
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow, Stream
+from runtime.launch.local import run_local
 from runtime.operators.aggregates import Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.ports import OperatorContext, SourceReader
-from runtime.records import Completed
-from runtime.state.hashing import mix
+from runtime.run_store import Completed
+from runtime.state.index.hashing import mix
 
 TITLE: Final = "checkpoint time against the size of the state, 1 % of the keys changed between checkpoints"
 TIME_BOX_S: Final = 900.0

@@ -3,7 +3,7 @@
     urls → ui | api → operations → checkpoints → jobs → accounts
 
 The console never imports an engine. It exchanges rows and command lines with `runtime` and `spark_jobs`, and shares
-values only (`runtime.core.lifecycle`, `runtime.core.graph`).
+values only (`runtime.core.job.lifecycle`, `runtime.core.job.graph`).
 """
 
 from console.celery import app as celery_app

@@ -18,7 +18,7 @@ from kombu import Exchange, Queue
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from runtime.core.envelope import keys_of
+from runtime.core.snapshot.manifest_codec import keys_of
 
 # ---------------------------------------------------------------- environment readers
 
@@ -102,7 +102,7 @@ except ValueError as error:
 WEIR_DATA_ROOTS = folders("WEIR_DATA_ROOTS", WEIR_VAR / "data", WEIR_VAR / "demo")
 
 #: Command of a job master; the run id and the attempt token are appended.
-WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.hosts.spark", "run"]
+WEIR_MASTER_COMMAND = [sys.executable, "-m", "runtime.launch.spark", "run"]
 #: Command of the job master of a run in BATCH, with the same arguments.
 WEIR_BATCH_COMMAND = [sys.executable, "-m", "spark_jobs.batch.master", "run"]
 #: Command of the PySpark stages; the verb and its options are appended.

@@ -11,10 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import CommitPermit, SubtaskSnapshot
-from runtime.core.ids import ChannelId, Token
-from runtime.core.keygroups import range_of
-from runtime.core.messages import Message
+from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.key_groups import range_of
+from runtime.core.job.messages import Message
+from runtime.core.snapshot.manifest import CommitPermit, SubtaskSnapshot
 
 # ---------------------------------------------------------------- operators
 

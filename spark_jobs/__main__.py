@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from runtime.connectors.data_roots import DataRoots
-from runtime.core.settings import ExecutionMode
+from runtime.core.job.settings import ExecutionMode
+from runtime.data_roots import DataRoots
+from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.errors import JobRejected
-from runtime.pipelines import PipelineContext, pipeline
 from spark_jobs.batch import run as running
 from spark_jobs.session import SparkSettings, SparkUnavailable, spark_session
 from spark_jobs.stages import compile as compiling

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from runtime.connectors.data_roots import VARIABLE as DATA_ROOTS
+from runtime.data_roots import VARIABLE as DATA_ROOTS
 from runtime.errors import EnvironmentFailure
-from runtime.hosts.event_log import event_log_settings
+from runtime.launch.event_log import event_log_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,11 +23,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
-from runtime.connectors.data_roots import DataRoots
 from runtime.connectors.names import safe
-from runtime.dataflow import Dataflow
+from runtime.data_roots import DataRoots
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.errors import JobRejected, WeirError
-from runtime.pipelines import Pipeline, PipelineContext
 
 LOCK_S: Final = 30.0  #: for the preceding process to exit
 LOCK_POLL_S: Final = 0.25

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.operators.running import differs
-from runtime.state.index import NOWHERE, Slots
-from runtime.state.objects import Entry
-from runtime.state.table import KeyedTable
+from runtime.operators.running_aggregate import differs
+from runtime.state.index.key_index import NOWHERE, Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.object_table import Entry
 from spark_jobs.state_rows import (
     OBJECT_COLUMNS,
     OBJECT_KEYS,

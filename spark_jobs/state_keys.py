@@ -1,6 +1,6 @@
 """Key groups of given keys: a filter on a key reads a single key group instead of the whole state.
 
-A filter value is cast to the type of its key column and hashed as the runtime hashes rows (`runtime.state.hashing`). A
+A filter value is cast to the type of its key column and hashed as the runtime hashes rows (`state.index.hashing`). A
 row that equals the value has the same hash. A value that the type cannot hold equals no row. This module uses no Spark.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.hashing import groups_of, hash_columns
+from runtime.state.index.hashing import groups_of, hash_columns
 from spark_jobs.state_rows import OBJECT_COLUMNS, Opened, State, arrow_type, has_keys_of_rows, holds_objects
 
 MAX_KEYS: Final = 64  #: combinations of values; more would select most of a state

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from runtime.core.contents import CONTENTS_VIEW, StoredState, stored_states
+from runtime.core.snapshot.contents import CONTENTS_VIEW, StoredState, stored_states
 from runtime.errors import CorruptState, JobRejected
 from spark_jobs.batch.wire import quoted
 from spark_jobs.column_types import in_spark

@@ -17,16 +17,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot, TableColumns
-from runtime.core.envelope import FILE_NAME, Keys, home_of, inside, opened
+from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot, TableColumns
+from runtime.core.snapshot.manifest_codec import FILE_NAME, Keys, home_of, inside, opened
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.pins import PinnedCheckpoint
 from runtime.state.broadcast import EVERYWHERE
-from runtime.state.objects import Entry, ObjectTable
+from runtime.state.files.segments import read_segment
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.object_table import Entry, ObjectTable
 from runtime.state.schema import TableSchema
-from runtime.state.segments import read_segment
-from runtime.state.table import KeyedTable
 
 OWN_COLUMNS: Final = ("operator", "state", "key_group")
 OBJECT_COLUMNS: Final = pa.schema(

@@ -36,7 +36,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from runtime.core.keygroups import range_of
+from runtime.core.job.key_groups import range_of
 from runtime.errors import JobRejected
 from spark_jobs.column_types import in_spark, spark_schema
 from spark_jobs.state_changes import Changes, find_changes

@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark import SparkContext
 
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 from tests.waiting import until
 
 EXECUTORS: Final = 2

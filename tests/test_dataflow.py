@@ -8,14 +8,14 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.graph import Guarantee, Partitioning
-from runtime.core.ids import OperatorId
-from runtime.dataflow import Dataflow
+from runtime.core.job.graph import Guarantee, Partitioning
+from runtime.core.job.ids import OperatorId
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
-from runtime.operators.combine import WindowCombiner
-from runtime.operators.sliding import SlidingWindow
-from runtime.operators.window import TumblingWindow
+from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
 from tests.hosts.jobs import Numbers
 
 

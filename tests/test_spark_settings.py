@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.core.settings import JobSettings
-from runtime.hosts.event_log import event_log_settings
+from runtime.core.job.settings import JobSettings
+from runtime.launch.event_log import event_log_settings
 from runtime.spark_settings import check_spark_settings
 
 

@@ -28,43 +28,43 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
     from runtime.connectors.sources.directory import DirectorySource as DirectorySource
     from runtime.connectors.sources.parquet import ParquetSource as ParquetSource
     from runtime.connectors.sources.sequence import SequenceSource as SequenceSource
-    from runtime.core.checkpoint import CheckpointMode as CheckpointMode
-    from runtime.core.coordinator import CoordinatorSettings as CoordinatorSettings
-    from runtime.core.restart import ExponentialDelay as ExponentialDelay
-    from runtime.core.restart import FixedDelay as FixedDelay
-    from runtime.core.restart import NoRestart as NoRestart
-    from runtime.dataflow import Dataflow as Dataflow
-    from runtime.dataflow import IterativeStream as IterativeStream
-    from runtime.dataflow import KeyedStream as KeyedStream
-    from runtime.dataflow import Stream as Stream
+    from runtime.core.job.guarantee import CheckpointMode as CheckpointMode
+    from runtime.core.job.restart_strategy import ExponentialDelay as ExponentialDelay
+    from runtime.core.job.restart_strategy import FixedDelay as FixedDelay
+    from runtime.core.job.restart_strategy import NoRestart as NoRestart
+    from runtime.core.job.settings import CoordinatorSettings as CoordinatorSettings
+    from runtime.dataflow.builder import Dataflow as Dataflow
+    from runtime.dataflow.builder import IterativeStream as IterativeStream
+    from runtime.dataflow.builder import KeyedStream as KeyedStream
+    from runtime.dataflow.builder import Stream as Stream
+    from runtime.dataflow.pipelines import Pipeline as Pipeline
+    from runtime.dataflow.pipelines import PipelineContext as PipelineContext
     from runtime.errors import CorruptState as CorruptState
     from runtime.errors import DataRejected as DataRejected
     from runtime.errors import EnvironmentFailure as EnvironmentFailure
     from runtime.errors import JobRejected as JobRejected
     from runtime.errors import WeirError as WeirError
-    from runtime.hosts.local import run_local as run_local
-    from runtime.io.memory_records import MemoryRecords as MemoryRecords
+    from runtime.io.memory.run_store import MemoryRecords as MemoryRecords
+    from runtime.launch.local import run_local as run_local
     from runtime.operators.aggregates import Count as Count
     from runtime.operators.aggregates import CountIf as CountIf
     from runtime.operators.aggregates import Max as Max
     from runtime.operators.aggregates import Mean as Mean
     from runtime.operators.aggregates import Min as Min
     from runtime.operators.aggregates import Sum as Sum
-    from runtime.operators.functions import BroadcastState as BroadcastState
-    from runtime.operators.functions import RowCollector as RowCollector
-    from runtime.operators.keyed_state import KeyedListState as KeyedListState
-    from runtime.operators.keyed_state import MapState as MapState
-    from runtime.operators.plain_process import BroadcastProcessFunction as BroadcastProcessFunction
-    from runtime.operators.plain_process import ProcessFunction as ProcessFunction
-    from runtime.operators.plain_process import SubtaskContext as SubtaskContext
-    from runtime.operators.process import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
-    from runtime.operators.process import KeyedProcessFunction as KeyedProcessFunction
-    from runtime.operators.process import ProcessContext as ProcessContext
-    from runtime.operators.value_state import AggregatingState as AggregatingState
-    from runtime.operators.value_state import ReducingState as ReducingState
-    from runtime.operators.value_state import ValueState as ValueState
-    from runtime.pipelines import Pipeline as Pipeline
-    from runtime.pipelines import PipelineContext as PipelineContext
+    from runtime.operators.functions.function import BroadcastState as BroadcastState
+    from runtime.operators.functions.function import RowCollector as RowCollector
+    from runtime.operators.functions.keyed_process import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
+    from runtime.operators.functions.keyed_process import KeyedProcessFunction as KeyedProcessFunction
+    from runtime.operators.functions.keyed_process import ProcessContext as ProcessContext
+    from runtime.operators.functions.keyed_state import KeyedListState as KeyedListState
+    from runtime.operators.functions.keyed_state import MapState as MapState
+    from runtime.operators.functions.process import BroadcastProcessFunction as BroadcastProcessFunction
+    from runtime.operators.functions.process import ProcessFunction as ProcessFunction
+    from runtime.operators.functions.process import SubtaskContext as SubtaskContext
+    from runtime.operators.functions.value_state import AggregatingState as AggregatingState
+    from runtime.operators.functions.value_state import ReducingState as ReducingState
+    from runtime.operators.functions.value_state import ValueState as ValueState
     from runtime.ports import ListState as ListState
     from spark_jobs.batch.run import BatchResult as BatchResult
     from spark_jobs.batch.run import run_batch as run_batch
@@ -82,12 +82,12 @@ if TYPE_CHECKING:  # for type checkers and editors: the names of `_HOMES`
 
 _HOMES = {
     # A job and the pipeline that offers it
-    "Dataflow": "runtime.dataflow",
-    "Stream": "runtime.dataflow",
-    "KeyedStream": "runtime.dataflow",
-    "IterativeStream": "runtime.dataflow",
-    "Pipeline": "runtime.pipelines",
-    "PipelineContext": "runtime.pipelines",
+    "Dataflow": "runtime.dataflow.builder",
+    "Stream": "runtime.dataflow.builder",
+    "KeyedStream": "runtime.dataflow.builder",
+    "IterativeStream": "runtime.dataflow.builder",
+    "Pipeline": "runtime.dataflow.pipelines",
+    "PipelineContext": "runtime.dataflow.pipelines",
     # Aggregates of windows and running aggregates
     "Count": "runtime.operators.aggregates",
     "CountIf": "runtime.operators.aggregates",
@@ -96,20 +96,20 @@ _HOMES = {
     "Min": "runtime.operators.aggregates",
     "Max": "runtime.operators.aggregates",
     # Functions with state and timers
-    "ProcessFunction": "runtime.operators.plain_process",
-    "BroadcastProcessFunction": "runtime.operators.plain_process",
-    "SubtaskContext": "runtime.operators.plain_process",
-    "KeyedProcessFunction": "runtime.operators.process",
-    "KeyedBroadcastProcessFunction": "runtime.operators.process",
-    "ProcessContext": "runtime.operators.process",
-    "RowCollector": "runtime.operators.functions",
-    "BroadcastState": "runtime.operators.functions",
+    "ProcessFunction": "runtime.operators.functions.process",
+    "BroadcastProcessFunction": "runtime.operators.functions.process",
+    "SubtaskContext": "runtime.operators.functions.process",
+    "KeyedProcessFunction": "runtime.operators.functions.keyed_process",
+    "KeyedBroadcastProcessFunction": "runtime.operators.functions.keyed_process",
+    "ProcessContext": "runtime.operators.functions.keyed_process",
+    "RowCollector": "runtime.operators.functions.function",
+    "BroadcastState": "runtime.operators.functions.function",
     "ListState": "runtime.ports",
-    "ValueState": "runtime.operators.value_state",
-    "ReducingState": "runtime.operators.value_state",
-    "AggregatingState": "runtime.operators.value_state",
-    "KeyedListState": "runtime.operators.keyed_state",
-    "MapState": "runtime.operators.keyed_state",
+    "ValueState": "runtime.operators.functions.value_state",
+    "ReducingState": "runtime.operators.functions.value_state",
+    "AggregatingState": "runtime.operators.functions.value_state",
+    "KeyedListState": "runtime.operators.functions.keyed_state",
+    "MapState": "runtime.operators.functions.keyed_state",
     # Sources and formats
     "DirectorySource": "runtime.connectors.sources.directory",
     "ParquetSource": "runtime.connectors.sources.parquet",
@@ -130,13 +130,13 @@ _HOMES = {
     "DeliveredEpoch": "spark_jobs.sinks.targets",
     "TargetAway": "spark_jobs.sinks.targets",
     # A run in this process, and as a Spark plan
-    "run_local": "runtime.hosts.local",
-    "MemoryRecords": "runtime.io.memory_records",
-    "CoordinatorSettings": "runtime.core.coordinator",
-    "CheckpointMode": "runtime.core.checkpoint",
-    "NoRestart": "runtime.core.restart",
-    "FixedDelay": "runtime.core.restart",
-    "ExponentialDelay": "runtime.core.restart",
+    "run_local": "runtime.launch.local",
+    "MemoryRecords": "runtime.io.memory.run_store",
+    "CoordinatorSettings": "runtime.core.job.settings",
+    "CheckpointMode": "runtime.core.job.guarantee",
+    "NoRestart": "runtime.core.job.restart_strategy",
+    "FixedDelay": "runtime.core.job.restart_strategy",
+    "ExponentialDelay": "runtime.core.job.restart_strategy",
     "run_batch": "spark_jobs.batch.run",
     "BatchResult": "spark_jobs.batch.run",
     "SparkSettings": "spark_jobs.session",

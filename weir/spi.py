@@ -12,11 +12,11 @@
 All of them are pickled by cloudpickle and carried to the slots.
 """
 
-from runtime.connectors.data_roots import CheckedFolder
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.graph import Guarantee
-from runtime.core.ids import Token
+from runtime.core.job.graph import Guarantee
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.data_roots import CheckedFolder
 from runtime.ports import (
     DescribesColumns,
     KnowsEventTime,
@@ -30,7 +30,7 @@ from runtime.ports import (
     StateStore,
     UsesFolders,
 )
-from runtime.state.hashing import key_groups
+from runtime.state.index.hashing import key_groups
 
 __all__ = [
     "CheckedFolder",

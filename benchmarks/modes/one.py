@@ -22,10 +22,10 @@ from benchmarks.systems import spark as structured
 from benchmarks.systems import weir
 from benchmarks.workloads import WORKLOADS
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.dataflow import Dataflow
-from runtime.hosts.spark import SparkLauncher
-from runtime.pipelines import PipelineContext
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import PipelineContext
+from runtime.launch.spark import SparkLauncher
 from spark_jobs import nycflights, oracle
 from spark_jobs.batch.run import run_batch
 from spark_jobs.pipelines.flights import PIPELINE as FLIGHTS

@@ -24,7 +24,7 @@ def kill_slot(run: Run, params: RecoveryParams) -> float:
 
 def kill_master(run: Run, params: RecoveryParams) -> float:
     """SIGKILL of the job master; its JVM and slots are left to themselves and to its supervisor."""
-    wanted = ["runtime.hosts.spark", "run", str(run.id)]
+    wanted = ["runtime.launch.spark", "run", str(run.id)]
     (victim,) = [process for process in psutil.process_iter(["cmdline"]) if _ends(process, wanted)]
     at = time.time()
     victim.kill()

@@ -14,7 +14,7 @@ from benchmarks import protocol, slots
 from benchmarks.protocol import Task
 from benchmarks.slots import Run
 from runtime.connectors.sources.sequence import SCHEMA
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 
 TOTALS = {"count": weir.Count(), "sum": weir.Sum("id")}
 

@@ -16,7 +16,7 @@ from console.operations.origin import Origin
 from console.operations.params import RestoreParams
 from console.operations.restore import report
 from console.operations.services import into
-from runtime.core.mapping import Fate
+from runtime.core.restore.mapping import Fate
 
 
 class OperatorMappingSerializer(serializers.Serializer[Any]):

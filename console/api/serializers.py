@@ -12,7 +12,7 @@ from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, Standin
 from console.jobs.promises import promise_of
 from console.operations.models import OF_JOB, Operation
 from console.operations.selectors import Act, acts
-from runtime.core.graph import Guarantee
+from runtime.core.job.graph import Guarantee
 from runtime.redaction import masked, redacted_within
 
 

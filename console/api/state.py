@@ -21,7 +21,7 @@ from console.api.serializers import Problem, StrictSerializer
 from console.checkpoints import state_queries
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.checkpoints.tables import csv_response
-from runtime.core.contents import StateKind
+from runtime.core.snapshot.contents import StateKind
 
 
 class StoredStateSerializer(serializers.Serializer[Any]):

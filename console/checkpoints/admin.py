@@ -14,7 +14,7 @@ from django.template.defaultfilters import filesizeformat
 from console.accounts.models import User
 from console.checkpoints import services
 from console.checkpoints.models import Checkpoint, ReviewState
-from runtime.core.checkpoint import FailureReason
+from runtime.core.snapshot.manifest import FailureReason
 
 _REVIEW = ("review_state", "review_note")
 _SHOWN = tuple(field.name for field in Checkpoint._meta.fields if field.name not in _REVIEW)

@@ -8,9 +8,9 @@ from django.db.models import Count, F, Func, JSONField, Max, QuerySet, Value
 
 from console.checkpoints.models import ABORT_REASON, Checkpoint, Kind, Status
 from console.jobs.models import Attempt, Job, JobVersion, Run
-from runtime.core.checkpoint import FailureReason
-from runtime.core.settings import ExecutionMode
-from runtime.core.statistics import REMEMBERED, Measured, Summary, summary
+from runtime.core.checkpoint.statistics import REMEMBERED, Measured, Summary, summary
+from runtime.core.job.settings import ExecutionMode
+from runtime.core.snapshot.manifest import FailureReason
 
 MAX_COUNTED: Final = 100  #: failures that a sentence counts
 

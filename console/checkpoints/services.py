@@ -12,8 +12,8 @@ from django.db.models.functions import Now
 
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, ReviewState, Status
-from runtime.core.checkpoint import FailureReason
-from runtime.core.lifecycle import TERMINAL
+from runtime.core.job.lifecycle import TERMINAL
+from runtime.core.snapshot.manifest import FailureReason
 
 _GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints apart
 

@@ -18,7 +18,7 @@ from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
 from console.jobs import wake
 from console.jobs.models import Pipeline
-from runtime.core.contents import StoredState, stored_states
+from runtime.core.snapshot.contents import StoredState, stored_states
 
 log = structlog.get_logger(__name__)
 

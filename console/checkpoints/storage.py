@@ -19,9 +19,9 @@ from django.conf import settings
 
 from console.accounts.refusals import Refused
 from console.checkpoints.models import Checkpoint, Kind
-from runtime.core.checkpoint import Manifest, Segment, numbers_of
-from runtime.core.envelope import FILE_NAME, home_of, inside, opened
-from runtime.core.pins import PINS_FOLDER, Pin, encode_pin
+from runtime.core.snapshot.manifest import Manifest, Segment, numbers_of
+from runtime.core.snapshot.manifest_codec import FILE_NAME, home_of, inside, opened
+from runtime.core.snapshot.pins import PINS_FOLDER, Pin, encode_pin
 from runtime.errors import CorruptState, JobRejected
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ def recorded(checkpoint: Checkpoint) -> Manifest:
 
 
 def pin(checkpoint: Checkpoint) -> None:
-    """Retention leaves a periodic checkpoint alone for ten minutes; a savepoint stays anyway (`core.pins`).
+    """Retention leaves a periodic checkpoint alone for ten minutes; a savepoint stays anyway (`core.snapshot.pins`).
 
     Call it before the manifest is read. Where the storage cannot be written, it only warns.
     """

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from console.jobs.inputs import parsed
-from runtime.core.settings import JobSettings
+from runtime.core.job.settings import JobSettings
 
 #: The settings as JSON schema with types, bounds, defaults and descriptions, for the form and the OpenAPI document.
 SCHEMA: Final[dict[str, Any]] = msgspec.json.schema(JobSettings)

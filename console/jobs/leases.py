@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from console.jobs import runs, standing, wake
 from console.jobs.models import JobVersion, Run, StandingStage, VersionState
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
 
 #: After a gap of this length between two passes, earlier observations are discarded: a heartbeat may have been missed.
 #: More than two periods of the reconciler and well below a lease, so that a gap alone never makes a lease look lost.

@@ -1,7 +1,7 @@
 """Definitions and runs, as rows.
 
 Table and column names are a contract: `runtime/io/queries.sql` uses them too. Columns have database defaults because
-the job master inserts without Django. States of a run are those of `runtime.core.lifecycle`.
+the job master inserts without Django. States of a run are those of `runtime.core.job.lifecycle`.
 """
 
 from enum import StrEnum
@@ -11,9 +11,9 @@ from django.db.models import F, Q, Value
 from django.db.models.functions import Now
 
 from console.accounts.models import User
-from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM
-from runtime.core.lifecycle import TERMINAL, RunState
-from runtime.core.settings import ExecutionMode
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
+from runtime.core.job.lifecycle import TERMINAL, RunState
+from runtime.core.job.settings import ExecutionMode
 
 
 def choices(enum: type[StrEnum]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from console.jobs import stages
 from console.jobs.models import Pipeline
 
-_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.pipelines.IMPORT_LIMIT_S` of it
+_TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_LIMIT_S` of it
 
 
 class Offered(msgspec.Struct, frozen=True):

@@ -1,9 +1,8 @@
 """End-to-end guarantee of a version, derived from its settings and its compiled graph."""
 
 from console.jobs.models import JobVersion
-from runtime.core.checkpoint import CheckpointMode
-from runtime.core.graph import Guarantee, Role
-from runtime.core.guarantee import End, Promise, promise
+from runtime.core.job.graph import Guarantee, Role
+from runtime.core.job.guarantee import CheckpointMode, End, Promise, promise
 
 
 def promise_of(version: JobVersion) -> Promise | None:

@@ -1,4 +1,4 @@
-"""State transitions of a run along the table of `runtime.core.lifecycle`, each under a lock on its row.
+"""State transitions of a run along the table of `runtime.core.job.lifecycle`, each under a lock on its row.
 
 A lease belongs to the process that claimed the run (`lease_owner`), not to an attempt: a job master takes new tokens
 under the same lease. When the console takes a run from a master it also advances the token. A master that is still
@@ -16,7 +16,7 @@ from console.accounts.refusals import Refused
 from console.jobs import standing, wake
 from console.jobs.attempt_tokens import next_token
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
-from runtime.core.lifecycle import TERMINAL, RunEvent, RunState, after
+from runtime.core.job.lifecycle import TERMINAL, RunEvent, RunState, after
 
 LIVE = (
     RunState.STARTING, RunState.WAITING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING,

@@ -19,8 +19,8 @@ from console.jobs.inputs import check_params
 from console.jobs.masking import unmasked
 from console.jobs.models import Job, JobVersion, Pipeline, Run, VersionState
 from console.jobs.tags import must_match
-from runtime.core import checkpoint
-from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.snapshot import manifest as checkpoint
 from runtime.redaction import redacted
 
 NAME_LENGTH_MAX = 100

@@ -34,7 +34,7 @@ from console.jobs.patience import AWAY, forget_connection, when_back
 from console.jobs.scratch import scratch_folder
 from console.jobs.stages import REJECTED
 from console.jobs.standing import StageReport
-from runtime.core.restart import Failure
+from runtime.core.job.restart_strategy import Failure
 from runtime.redaction import redacted
 
 log = structlog.get_logger(__name__)

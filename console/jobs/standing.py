@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from console.jobs import wake
 from console.jobs.attempt_tokens import next_token
 from console.jobs.models import Run, StageState, StandingStage
-from runtime.core.lifecycle import TERMINAL, RunState
+from runtime.core.job.lifecycle import TERMINAL, RunState
 
 OVER = (StageState.DONE, StageState.ENDED, StageState.FAILED)
 #: States of a run whose stages need a process.

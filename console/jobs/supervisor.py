@@ -27,7 +27,7 @@ from console.jobs.patience import when_back
 from console.jobs.pulse import Pulse
 from console.jobs.scratch import scratch_folder
 from console.jobs.services import schema_of
-from runtime.core.restart import Failure
+from runtime.core.job.restart_strategy import Failure
 from runtime.redaction import redacted
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Job, Run
 from console.operations.models import ACTIVE, Operation, OperationKind, OperationState
-from runtime.core.lifecycle import TERMINAL
+from runtime.core.job.lifecycle import TERMINAL
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,7 @@ from django.db.models.functions import Now
 from console.checkpoints.models import Checkpoint, Status
 from console.jobs.models import Job, Run, StandingStage
 from console.operations import discard
-from runtime.core.lifecycle import TERMINAL
+from runtime.core.job.lifecycle import TERMINAL
 
 GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that do not know of it yet
 _REMOVED: Final = ".removed-"  #: no lineage and no operator is called so

@@ -11,8 +11,8 @@ from console.checkpoints import storage
 from console.checkpoints.models import Checkpoint, Status, noun
 from console.jobs.models import Job
 from console.operations.params import RestoreParams
-from runtime.core.checkpoint import Manifest
-from runtime.core.envelope import home_of
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.manifest_codec import home_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What a restore, or a start from empty state, would mean: what maps to what, what is lost, what is repeated.
 
-The mapping is decided by `runtime.core.mapping`, which the job master obeys too; here it becomes a refusal with the
+The mapping is decided by `core.restore.mapping`, which the job master obeys too; here it becomes a refusal with the
 parameter at fault, or something that must be accepted.
 """
 
@@ -13,11 +13,11 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Job, JobVersion
 from console.operations.origin import Origin
-from runtime.core import mapping
-from runtime.core.graph import Role
-from runtime.core.lifecycle import RunState
-from runtime.core.mapping import Fate, MappingReport, Problem, Target
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.graph import Role
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.restore import mapping
+from runtime.core.restore.mapping import Fate, MappingReport, Problem, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from console.checkpoints.selectors import checkpoints_of, output_of
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run, StandingStage, VersionState
 from console.operations.models import ACTIVE, OF_JOB, Operation, OperationKind
 from console.operations.restore import committed_of
-from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
+from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
 #: Jobs with what `jobs_found` adds to each, which types do not show.
 FoundJobs = QuerySet[Any]

@@ -1,6 +1,6 @@
 """Acting requests. The row is written first; what it sets in motion happens after the commit.
 
-One entrance, `request`, for pages and API alike. Whether an act is legal is read from `runtime.core.lifecycle`, the
+One entrance, `request`, for pages and API alike. Whether an act is legal is read from `runtime.core.job.lifecycle`, the
 table that the job master obeys too. It does not know how an act is carried out: a new run is claimed by a supervisor,
 everything else is taken up by the run's master.
 """
@@ -26,7 +26,7 @@ from console.operations.models import ACTIVE, Operation, OperationKind, Operatio
 from console.operations.origin import Origin
 from console.operations.params import DiscardParams, RestoreParams, StartParams, kind_of, params_of
 from console.operations.restore import must_be_restorable, must_repeat_nothing
-from runtime.core.lifecycle import RunAct, RunState, may_start, refusal
+from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
 KEY_LENGTH_MAX = 200
 REASON_LENGTH_MAX = 1000

@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce, Now
 from console.checkpoints.models import Checkpoint, Kind, Status
 from console.jobs.models import Run
 from console.operations.models import ACTIVE, NEW_RUN, Operation, OperationKind, OperationState
-from runtime.core.lifecycle import TERMINAL, RunState
+from runtime.core.job.lifecycle import TERMINAL, RunState
 
 #: The master records the end of its run and of its operations apart; this is how long it may take.
 _GRACE_S = 5

@@ -15,8 +15,8 @@ from console.checkpoints.selectors import MAX_COUNTED, failures_after, newest_co
 from console.jobs.models import Attempt, Run, StageState, StandingStage
 from console.operations.selectors import last_failed_attempt
 from console.ui import formats
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE, SLOT_OUT_OF_MEMORY
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE, SLOT_OUT_OF_MEMORY
 
 OVERDUE_INTERVALS: Final = 3
 MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms

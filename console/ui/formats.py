@@ -6,7 +6,7 @@ It knows nothing of HTML: a `Quantity` keeps number and unit apart; template tag
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
 
 NARROW_SPACE = "\u202f"
 NOTHING = "\u2013"

@@ -10,7 +10,7 @@ from console.jobs.models import JobVersion
 from console.jobs.services import DESCRIPTION_LENGTH_MAX, NAME_LENGTH_MAX
 from console.ui import schema_fields
 from console.ui.schema_fields import Schema
-from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
 from runtime.redaction import masked
 
 

@@ -13,7 +13,7 @@ from console.ui.attention import overdue
 from console.ui.formats import Quantity
 from console.ui.jobpage import numbers_of, wanted
 from console.ui.live import Live
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
 
 _GROUPS = {
     RunState.RUNNING: "running",

@@ -25,9 +25,9 @@ from console.ui.remedies import Suggestion, suggestion_for
 from console.ui.schema_fields import written
 from console.ui.stages import StageView, stage_views
 from console.ui.strip import DRAWN, Strip, strip
-from runtime.core.guarantee import Promise
-from runtime.core.lifecycle import RunState
-from runtime.core.mapping import Target
+from runtime.core.job.guarantee import Promise
+from runtime.core.job.lifecycle import RunState
+from runtime.core.restore.mapping import Target
 from runtime.redaction import Schema, masked, redacted_within
 
 STRIP_COLUMNS = 96

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from console.checkpoints.models import QueryState
 from console.jobs.models import StageState
-from runtime.core.graph import Guarantee
-from runtime.core.lifecycle import RunState
+from runtime.core.job.graph import Guarantee
+from runtime.core.job.lifecycle import RunState
 
 
 class Meaning(StrEnum):

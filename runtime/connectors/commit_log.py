@@ -23,8 +23,8 @@ from uuid import uuid4
 
 import msgspec
 
-from runtime.connectors.data_roots import CheckedFolder, DataRoots
-from runtime.connectors.durable import make_folder, rename_without_replacing, sync_folder, writing
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import make_folder, rename_without_replacing, sync_folder, writing
 from runtime.errors import CorruptState, JobRejected
 
 FOLDER: Final = ".commit-log"

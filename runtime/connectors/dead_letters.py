@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from runtime.connectors.data_roots import CheckedFolder
-from runtime.connectors.durable import make_folder, sync_folder, writing
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import safe
+from runtime.data_roots import CheckedFolder
+from runtime.durable import make_folder, sync_folder, writing
 from runtime.ports import OperatorContext
 
 

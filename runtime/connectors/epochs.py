@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from runtime.connectors.durable import make_folder, rename_without_replacing, sync_folder, writing
+from runtime.durable import make_folder, rename_without_replacing, sync_folder, writing
 
 CONTENTS: Final = "_weir.json"  #: hidden from readers of Parquet folders
 _DIGITS: Final = 12

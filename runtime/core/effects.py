@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from runtime.core.checkpoint import CommitPermit, FailureReason, Fate, Manifest, SnapshotTimings, SubtaskSnapshot
-from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
-from runtime.core.messages import Barrier, CheckpointKind, Control, Records
+from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId
+from runtime.core.job.messages import Barrier, CheckpointKind, Control, Records
+from runtime.core.snapshot.manifest import CommitPermit, FailureReason, Fate, Manifest, SnapshotTimings, SubtaskSnapshot
 
 # ---------------------------------------------------------------- of a subtask
 

@@ -25,8 +25,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from runtime.core.ids import ChannelId, Token
-from runtime.core.messages import EndOfPartition, Message, Records
+from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.errors import ProtocolViolation
 from runtime.io.clock import Deadline
 from runtime.io.sockets import sever, socket_address

@@ -3,8 +3,8 @@
 A checkpoint with an unreadable manifest is not a checkpoint: the error names the file and the defect.
 """
 
-from runtime.core.checkpoint import Manifest
-from runtime.core.envelope import FILE_NAME, Keys, home_of, opened, sealed
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.manifest_codec import FILE_NAME, Keys, home_of, opened, sealed
 from runtime.ports import SnapshotStore
 
 

@@ -1,4 +1,4 @@
-"""Pins as files in the storage of a job; see `core.pins`.
+"""Pins as files in the storage of a job; see `core.snapshot.pins`.
 
 A reader pins a checkpoint before it opens the manifest. Retention deletes the manifest, checks the pins again, and only
 then deletes the other files. So either the reader finds no manifest, or retention finds the pin.
@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from runtime.core.pins import PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
+from runtime.core.snapshot.pins import PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore

@@ -7,9 +7,9 @@ read. Checksums are verified when state is read.
 
 from pathlib import PurePosixPath
 
-from runtime.core.checkpoint import Manifest
-from runtime.core.commit import without_committed
-from runtime.core.envelope import at_home, home_of, inside
+from runtime.core.snapshot.commit import without_committed
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.manifest_codec import at_home, home_of, inside
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_foreign_manifest, read_manifest, write_manifest

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from runtime.core.messages import Message, Records
+from runtime.core.job.messages import Message, Records
 
 MEMORY_BYTES: Final = 16 * 1024 * 1024  #: well above a channel's credit window: only feedback channels spill regularly
 FILE_BYTES: Final = 64 * 1024 * 1024

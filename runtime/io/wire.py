@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from runtime.core.ids import ChannelId, Token
-from runtime.core.messages import (
+from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.messages import (
     Barrier,
     CancelBarrier,
     EndOfData,

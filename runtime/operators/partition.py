@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.core.keygroups import owner_of
+from runtime.core.job.key_groups import owner_of
 from runtime.errors import DataRejected, JobRejected, WeirError
-from runtime.state.hashing import key_groups
+from runtime.state.index.hashing import key_groups
 
 _FEW: Final = 8  #: targets for which marking costs less than sorting
 

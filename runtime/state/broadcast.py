@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.errors import JobRejected
-from runtime.state.objects import ObjectTable, place_of
+from runtime.state.object_table import ObjectTable, place_of
 from runtime.state.values import check_storable, not_storable
 
 _GROUP: Final = 0  #: broadcast entries have no key group of their own

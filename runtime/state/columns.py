@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.state.growing import GrowingArray
-from runtime.state.index import Slots
+from runtime.state.index.growing import GrowingArray
+from runtime.state.index.key_index import Slots
 
 Mask = npt.NDArray[np.bool_]
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.core.keygroups import MAX_KEY_GROUPS
+from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.state.columns import ColumnRows
-from runtime.state.index import CodeRows, Slots
-from runtime.state.keycodes import KeyCodec
+from runtime.state.index.key_codec import KeyCodec
+from runtime.state.index.key_index import CodeRows, Slots
 from runtime.state.schema import TableSchema
 
 CHUNK_ROWS: Final = 16_384  #: whole key groups of so many rows are encoded at a time

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import TableColumns
+from runtime.core.snapshot.manifest import TableColumns
 from runtime.errors import JobRejected
 from runtime.state.columns import storage_dtype
-from runtime.state.keycodes import check_key_type, common_key_type, common_value_type, plain_type
+from runtime.state.index.key_codec import check_key_type, common_key_type, common_value_type, plain_type
 
 UNSETTLED: Final = pa.null()
 _NAMESPACE: Final = {b"weir": b"namespace"}
@@ -46,7 +46,7 @@ class TableSchema:
         return tuple(i for i, field in enumerate(self.keys) if (field.metadata or {}).get(b"weir") != b"namespace")
 
     def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
-        """The schema in which the rows there are and rows of these types go on (`core.column_types`).
+        """The schema in which the rows there are and rows of these types go on (`core.job.column_types`).
 
         Raises:
             JobRejected: a type cannot be a key, or is refused beside the type in the state; the column is named.

@@ -14,18 +14,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.core.graph import Role
-from runtime.core.ids import OperatorId, Token
+from runtime.core.job.graph import Role
+from runtime.core.job.ids import OperatorId, Token
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
-from runtime.operators.batch import MapBatches
-from runtime.operators.join import BUILD, BroadcastJoin
-from runtime.operators.running import RunningAggregate
-from runtime.operators.sliding import SlidingWindow
-from runtime.operators.window import TumblingWindow
+from runtime.operators.broadcast_join import BUILD, BroadcastJoin
+from runtime.operators.functions.batch import MapBatches
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import DescribesColumns, Operator, Source
-from runtime.state.hashing import hash_columns
+from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch.subtask import Job, Subtask, context_of, wall_clock_ms
 from spark_jobs.sources.frames import OpenedFrame
 

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from runtime.core.ids import OperatorId
+from runtime.core.job.ids import OperatorId
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError
 from spark_jobs.batch.plan import Emit, Read, Rows, Stage, Write
 from spark_jobs.batch.progress import Progress

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from runtime.blueprint import CompiledJob
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunEvent
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunEvent
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.hosts import logs
-from runtime.hosts.driver import Exit
-from runtime.hosts.master_process import job_of, records_of, serve, settings_of, show_life
-from runtime.hosts.scribe import RETRY_S
-from runtime.hosts.spark import LOOPBACK, UI_SETTINGS
+from runtime.io import logs
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres import RunRow
+from runtime.io.postgres.store import RunRow
+from runtime.launch.spark import LOOPBACK, UI_SETTINGS
+from runtime.master.job_master import Exit
+from runtime.master.master_process import job_of, records_of, serve, settings_of, show_life
+from runtime.master.metadata_thread import RETRY_S
 from runtime.ports import SnapshotStore
-from runtime.records import RunRecords
+from runtime.run_store import RunRecords
 from spark_jobs.batch.execute import TaskFailure
 from spark_jobs.batch.progress import Progress
 from spark_jobs.batch.run import BatchRun, Superseded, planned

@@ -13,12 +13,12 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from runtime.blueprint import CompiledJob, Folding
-from runtime.core.graph import EdgeSpec, JobGraph, Partitioning, Role
-from runtime.core.ids import OperatorId
+from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning, Role
+from runtime.core.job.ids import OperatorId
+from runtime.dataflow.plan import CompiledJob, Folding
+from runtime.operators.functions.keyed_process import KeyedProcess
+from runtime.operators.functions.process import Process
 from runtime.operators.partition import Partitioner
-from runtime.operators.plain_process import Process
-from runtime.operators.process import KeyedProcess
 from runtime.ports import Operator, Sink, Source
 from spark_jobs.batch.columns import Columns
 from spark_jobs.batch.wire import Wire

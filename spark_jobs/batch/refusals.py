@@ -9,13 +9,13 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.graph import Role
+from runtime.core.job.graph import Role
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
-from runtime.operators.async_map import AsyncMap
-from runtime.operators.batches import Batches
-from runtime.operators.functions import Function, FunctionOperator
+from runtime.operators.functions.async_map import AsyncMap
+from runtime.operators.functions.function import Function, FunctionOperator
+from runtime.operators.functions.micro_batches import Batches
 from runtime.ports import DeliversEpochs, Operator
 
 PROCESSING_TIME: Final = "processing-time-in-batch"

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from runtime.blueprint import CompiledJob
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.commit import owed, permit_for_recorded, retained_committables
-from runtime.core.ids import OperatorId, Token
-from runtime.core.messages import CheckpointKind
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.commit import owed, permit_for_recorded, retained_committables
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
-from runtime.hosts.completion import complete
-from runtime.hosts.local import newest_in
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
 from runtime.io.savepoints import note_committed
+from runtime.launch.local import newest_in
+from runtime.master.finalize import complete
 from runtime.ports import SnapshotStore
-from runtime.records import RunRecords
+from runtime.run_store import RunRecords
 from spark_jobs.batch.columns import Columns
 from spark_jobs.batch.execute import Prepared, execute
 from spark_jobs.batch.plan import Stage, stages_of

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.core.ids import Token
-from runtime.core.keygroups import range_of
-from runtime.core.messages import MAX_WATERMARK
+from runtime.core.job.ids import Token
+from runtime.core.job.key_groups import range_of
+from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 from spark_jobs.batch.counts import Tally
 from spark_jobs.batch.refusals import PROCESSING_TIME
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from runtime.errors import DataRejected, JobRejected, OperatorFailure
-from runtime.hosts.programming_errors import described
 from runtime.operators.event_time import event_times_ms
 from runtime.operators.partition import by_function
 from runtime.ports import Collector
-from runtime.state.hashing import groups_of, hash_columns
+from runtime.slot.programming_errors import described
+from runtime.state.index.hashing import groups_of, hash_columns
 from spark_jobs.batch.counts import Tally, TaskReport
 from spark_jobs.batch.plan import Deal, Emit, Read, Rows, Stage, Step, Write
 from spark_jobs.batch.subtask import Chain, Job, Subtask, check_columns, context_of, wall_clock_ms

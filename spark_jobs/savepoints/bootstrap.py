@@ -14,19 +14,19 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from runtime.blueprint import CompiledJob, Folding
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.graph import EdgeSpec, Partitioning, Role
-from runtime.core.ids import OperatorId, Token
-from runtime.core.keygroups import range_of
+from runtime.core.job.graph import EdgeSpec, Partitioning, Role
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.key_groups import range_of
+from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.dataflow.plan import CompiledJob, Folding
 from runtime.errors import JobRejected, OperatorFailure, WeirError
-from runtime.operators.process import KeyedProcess, KeyedProcessFunction
-from runtime.operators.running import RunningAggregate
-from runtime.operators.sliding import SlidingWindow
-from runtime.operators.window import TumblingWindow
+from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator, OperatorContext, SnapshotStore
-from runtime.state.key_types import KeyTypes
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
+from runtime.state.index.key_types import KeyTypes
 
 _FIRST_CHECKPOINT: Final = 1
 _SUPPORTED: Final = (RunningAggregate, KeyedProcess, TumblingWindow, SlidingWindow)

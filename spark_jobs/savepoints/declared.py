@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from runtime.blueprint import CompiledJob
-from runtime.core.graph import Role
-from runtime.core.ids import OperatorId, Token
-from runtime.core.keygroups import range_of
+from runtime.core.job.graph import Role
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.key_groups import range_of
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected, OperatorFailure, WeirError
 from runtime.ports import OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 
 
 def declared_state(job: CompiledJob, uid: str) -> SubtaskState:

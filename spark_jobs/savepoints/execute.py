@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from runtime.core.checkpoint import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.snapshot.manifest import Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.errors import JobRejected, WeirError
 from runtime.io.filesystem import FileStore
 from spark_jobs.batch.execute import failure_of

@@ -19,17 +19,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.keygroups import range_of
-from runtime.core.messages import MIN_WATERMARK
+from runtime.core.job.key_groups import range_of
+from runtime.core.job.messages import MIN_WATERMARK
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.hashing import groups_of, hash_columns
-from runtime.state.index import Slots
-from runtime.state.keycodes import check_key_type
-from runtime.state.objects import ObjectTable
+from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.index.key_codec import check_key_type
+from runtime.state.index.key_index import Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
-from runtime.state.table import KeyedTable
 from spark_jobs.savepoints.tables import (
     add_rows,
     decode_key,

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from runtime.blueprint import CompiledJob
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.graph import Partitioning
-from runtime.core.keygroups import range_of
+from runtime.core.job.graph import Partitioning
+from runtime.core.job.key_groups import range_of
+from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
+from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema, columns_of
-from runtime.state.table import KeyedTable
 from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.tables import add_rows, value_types, write_table
 

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from runtime.core.checkpoint import Segment
+from runtime.core.snapshot.manifest import Segment
 from runtime.errors import JobRejected
 from runtime.ports import SnapshotStore
-from runtime.state.chain import Chain
-from runtime.state.factorise import factorise
-from runtime.state.hashing import groups_of, hash_columns
-from runtime.state.index import NOWHERE
-from runtime.state.objects import ObjectTable
+from runtime.state.files.segment_log import Chain
+from runtime.state.index.factorise import factorise
+from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.index.key_index import NOWHERE
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.object_table import ObjectTable
 from runtime.state.rows import segment_batches
-from runtime.state.table import KeyedTable
 
 MAX_SHOWN: Final = 3  #: keys named in an error
 encode_key: Final = msgspec.msgpack.Encoder().encode

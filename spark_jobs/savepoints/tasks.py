@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.checkpoint import Segment, SubtaskSnapshot
-from runtime.core.keygroups import range_of
+from runtime.core.job.key_groups import range_of
+from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.ports import SnapshotStore
-from runtime.state.chain import COPY_CHUNK_BYTES
-from runtime.state.hashing import key_groups
+from runtime.state.files.segment_log import COPY_CHUNK_BYTES
+from runtime.state.index.hashing import key_groups
 from spark_jobs.batch.subtask import wall_clock_ms
 from spark_jobs.batch.tasks import TaskRefused
 from spark_jobs.savepoints.redeal import Assembly, Kind, Part, Redeal

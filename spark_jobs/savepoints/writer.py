@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 import pyarrow as pa
 
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.envelope import FILE_NAME, Keys, home_of, keys_of, sealed
-from runtime.core.graph import check_uid
-from runtime.core.keygroups import MAX_KEY_GROUPS
-from runtime.core.mapping import MappingReport, Target, report
-from runtime.core.messages import CheckpointKind
-from runtime.dataflow import Dataflow
+from runtime.core.job.graph import check_uid
+from runtime.core.job.key_groups import MAX_KEY_GROUPS
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.restore.mapping import MappingReport, Target, report
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest_codec import FILE_NAME, Keys, home_of, keys_of, sealed
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.state.lists import OperatorList
-from runtime.state.store import LIST, UNION_LIST
+from runtime.state.backend import LIST, UNION_LIST
+from runtime.state.list_state import OperatorList
 from spark_jobs.savepoints.bootstrap import Bootstrap, Function
 from spark_jobs.savepoints.declared import check_state, declared_state
 from spark_jobs.savepoints.execute import BootstrapRows, Execution, rows_for_operator, rows_for_table
@@ -49,7 +49,7 @@ from spark_jobs.state_rows import Opened, open_checkpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from runtime.blueprint import CompiledJob
+    from runtime.dataflow.plan import CompiledJob
 
 MANIFEST_KEY: Final = "WEIR_MANIFEST_KEY"
 SUBTASKS: Final = 16  #: default split of bootstrapped state; a Spark task holds a subtask's state in memory

@@ -23,8 +23,8 @@ import msgspec
 import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
-from runtime.connectors.data_roots import CheckedFolder
-from runtime.connectors.durable import make_folder, sync_folder, writing
+from runtime.data_roots import CheckedFolder
+from runtime.durable import make_folder, sync_folder, writing
 from runtime.errors import JobRejected
 from spark_jobs.sinks.targets import DeliveredEpoch
 

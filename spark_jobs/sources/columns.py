@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from runtime.connectors.durable import make_folder, sync_folder
 from runtime.connectors.sources.epochs import EpochSource, schema_file
+from runtime.durable import make_folder, sync_folder
 from runtime.errors import JobRejected
 from runtime.ports import Source
 from spark_jobs.session import SparkSettings, spark_session

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.state.hashing import Hashes, hash_column, mix
+from runtime.state.index.hashing import Hashes, hash_column, mix
 
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 

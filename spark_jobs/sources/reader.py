@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from runtime.connectors.data_roots import CheckedFolder, path_of
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.sources.open_file import OpenFile
+from runtime.data_roots import CheckedFolder, path_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.hashing import groups_of, hash_columns
-from runtime.state.table import KeyedTable
+from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.keyed_table import KeyedTable
 from spark_jobs.sources.event_clock import EventClock
 from spark_jobs.sources.splits import InputFolder, name_of
 

@@ -25,7 +25,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.connectors.durable import make_folder, rename_without_replacing, sync_folder
+from runtime.durable import make_folder, rename_without_replacing, sync_folder
 from runtime.errors import EnvironmentFailure, JobRejected
 from spark_jobs.sources.digest import digest_of
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.core.settings import ExecutionMode
-from runtime.dataflow import Dataflow
-from runtime.pipelines import PipelineContext, parameter_schema, pipeline, registry
+from runtime.core.job.settings import ExecutionMode
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import PipelineContext, parameter_schema, pipeline, registry
 from runtime.ports import HasStandingStage
 from spark_jobs.batch.refusals import check_batch
 from spark_jobs.sources import table as tables

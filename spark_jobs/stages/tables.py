@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from runtime.connectors.durable import make_folder
-from runtime.dataflow import Dataflow
+from runtime.dataflow.builder import Dataflow
+from runtime.durable import make_folder
 from runtime.errors import JobRejected
 from spark_jobs.batch.progress import tasks_of
 from spark_jobs.session import SparkSettings, spark_session

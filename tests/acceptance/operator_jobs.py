@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import weir
-from runtime.blueprint import CompiledJob
+from runtime.dataflow.plan import CompiledJob
 from tests.hosts.jobs import SCHEMA, Numbers, NumbersReader
 
 Row = dict[str, Any]

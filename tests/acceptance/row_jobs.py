@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 import weir
-from runtime.blueprint import CompiledJob
-from runtime.core.ids import OperatorId
+from runtime.core.job.ids import OperatorId
+from runtime.dataflow.plan import CompiledJob
 from runtime.operators.sink import SinkOperator
 from runtime.ports import Collector, Operator
 from tests.hosts.jobs import Numbers, committed

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import OUTAGE, FixedDelay
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import OUTAGE, FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed, counts, expected_counts, final_counts
 from tests.hosts.live import running

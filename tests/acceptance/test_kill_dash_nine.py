@@ -104,7 +104,7 @@ def test_then_stop_restore_at_3_and_drain(words: WordCount) -> None:
 
 def master_pid(words: WordCount) -> int:
     """The job master: the process of this stack that was started for the run."""
-    wanted = f"runtime.hosts.spark\0run\0{words.run['id']}\0".encode()
+    wanted = f"runtime.launch.spark\0run\0{words.run['id']}\0".encode()
     found = [process.pid for process in marked(words.checkout.var) if wanted in command_of(process.pid)]
     assert len(found) == 1, found
     return found[0]

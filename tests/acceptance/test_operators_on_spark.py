@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import FailureReason, FinishedState
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import SLOT_OUT_OF_MEMORY, FixedDelay
-from runtime.hosts.spark import SparkLauncher
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY, FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import FailureReason, FinishedState
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.spark import SparkLauncher
 from tests.acceptance.operator_jobs import FULL, HeldOpen, Service, lookups, rated, rated_answer, told
 from tests.acceptance.row_jobs import rows_in, rows_of
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts

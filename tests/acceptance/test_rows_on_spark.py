@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from runtime.blueprint import CompiledJob
-from runtime.core.checkpoint import FinishedState
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.messages import CheckpointKind
-from runtime.core.restart import FixedDelay
-from runtime.hosts.spark import SparkLauncher
-from runtime.io.memory_records import MemoryRecords
-from runtime.records import OperationRequest
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import FinishedState
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.spark import SparkLauncher
+from runtime.run_store import OperationRequest
 from tests.acceptance.row_jobs import TARGETS, Version, cascade, rows_in, rows_of, steered_counts, visits
 from tests.hosts.jobs import Numbers, expected_counts, final_counts
 from tests.hosts.live import Run, running

@@ -81,7 +81,7 @@ def test_start_savepoint_and_drain_on_a_cluster(tmp_path: Path, cluster: tuple[s
 #: A job master's Spark, which asks for `slots` and prints its view of the cluster until its stdin ends.
 STAND = """
 import sys, threading
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 
 name, address, slots = *sys.argv[1:3], int(sys.argv[3])
 launcher = SparkLauncher(name, address)

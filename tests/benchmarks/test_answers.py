@@ -17,8 +17,8 @@ from benchmarks.workload import Workload, key_sql
 from benchmarks.workloads import WORKLOADS
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
+from runtime.dataflow.builder import Dataflow
+from runtime.launch.local import run_local
 
 ROWS = 4_200_000
 

@@ -19,12 +19,12 @@ from benchmarks.systems.weir import TOTALS
 from benchmarks.workloads.windows import totals
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceReader, SequenceSource
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import LocalLauncher, run_local
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import LocalLauncher, run_local
 from runtime.ports import Source
-from runtime.records import Completed
+from runtime.run_store import Completed
 
 OFTEN = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
 

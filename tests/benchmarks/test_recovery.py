@@ -14,12 +14,12 @@ from benchmarks.recovery.job import HURRY, PIPELINE, RAISE, RAISED, RecoveryPara
 from benchmarks.recovery.measure import report, wrong
 from benchmarks.recovery.place import own_environment
 from benchmarks.recovery.watch import Recovery, is_in_pace, logged, records
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.hosts.local import local_master
-from runtime.io.memory_records import MemoryRecords
-from runtime.pipelines import PipelineContext
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.pipelines import PipelineContext
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import local_master
 from tests.waiting import until
 
 

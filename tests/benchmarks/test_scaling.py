@@ -8,7 +8,7 @@ from benchmarks.figures import Plan
 from benchmarks.kernels import KEYS, Driven, job
 from benchmarks.scaling import Round, Slots, Took, bare, measured, report, steps
 from benchmarks.workloads.windows import totals
-from runtime.hosts.local import LocalLauncher
+from runtime.launch.local import LocalLauncher
 
 ROWS = 1_300_000
 

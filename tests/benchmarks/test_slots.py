@@ -8,10 +8,10 @@ import pytest
 from benchmarks import slots
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.dataflow import Dataflow
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.hosts.local import LocalLauncher
+from runtime.launch.local import LocalLauncher
 
 ROWS = 3_000_000
 

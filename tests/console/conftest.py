@@ -16,9 +16,9 @@ from console.accounts import tokens
 from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Job, JobVersion, Pipeline, Run
-from runtime.core.checkpoint import folder_of
-from runtime.core.lifecycle import RunState
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import folder_of
 from tests.console.stored import store
 from tests.console.world import World, world
 

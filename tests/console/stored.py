@@ -4,9 +4,9 @@ from typing import Any
 
 from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import root_of
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
-from runtime.core.envelope import FILE_NAME, sealed
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.snapshot.manifest_codec import FILE_NAME, sealed
 
 
 def store(row: Checkpoint, **changes: Any) -> None:

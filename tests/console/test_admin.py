@@ -11,7 +11,7 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint
 from console.jobs.models import Run, StandingStage
 from console.operations.models import Operation
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
 LIST = "/admin/checkpoints/checkpoint/"

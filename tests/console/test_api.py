@@ -17,8 +17,8 @@ from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Pipeline, Run
 from console.operations import settlement
 from console.operations.models import Operation
-from runtime.core.lifecycle import RunState
-from runtime.core.settings import JobSettings
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.settings import JobSettings
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun, api_as
 
 

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from console.jobs.models import Job, JobVersion, Pipeline
 from console.operations.models import Operation
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 from tests.console.test_api import check_problem
 

@@ -11,8 +11,8 @@ from console.checkpoints.storage import root_of
 from console.jobs.models import Run
 from console.operations import discard, reconciler
 from console.operations.models import Operation
-from runtime.core.checkpoint import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, Segment, SubtaskSnapshot
 from tests.console.stored import store
 from tests.console.ui import rows
 

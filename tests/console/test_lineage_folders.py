@@ -16,7 +16,7 @@ from console.jobs.models import Job, JobVersion, Run, StandingStage
 from console.operations import lineage_folders
 from runtime.connectors.names import safe
 from runtime.connectors.sources.epochs import EpochSource
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory.exchange import MemorySnapshotStore
 from tests.console.ui import rows
 from tests.contracts.files import Reading
 from tests.contracts.test_epochs import COLUMNS, ids, write

@@ -12,9 +12,9 @@ from rest_framework.test import APIClient
 
 from console.jobs.models import Run
 from console.operations import reconciler
-from runtime.core.lifecycle import RunState
-from runtime.core.statistics import REMEMBERED
-from runtime.io.queries import statement
+from runtime.core.checkpoint.statistics import REMEMBERED
+from runtime.core.job.lifecycle import RunState
+from runtime.io.postgres.queries import statement
 from tests.console.conftest import MakeRun
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -14,7 +14,7 @@ from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
 from console.operations.selectors import acts
 from console.operations.services import Accepted, Asked, request
-from runtime.core.lifecycle import RunAct, RunState, refusal
+from runtime.core.job.lifecycle import RunAct, RunState, refusal
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 
 RUN_ACTS = [act.value for act in RunAct]

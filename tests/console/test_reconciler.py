@@ -13,7 +13,7 @@ from console.jobs import leases, runs
 from console.jobs.models import Job, JobVersion, Run
 from console.operations import reconciler, settlement
 from console.operations.models import Operation
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db

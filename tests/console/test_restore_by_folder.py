@@ -8,13 +8,13 @@ from rest_framework.test import APIClient
 
 from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.local import LocalLauncher
+from runtime.core.job.ids import Token
+from runtime.core.job.settings import CoordinatorSettings
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres import PostgresRecords, load_run
+from runtime.io.postgres.store import PostgresRecords, load_run
+from runtime.launch.local import LocalLauncher
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
 from tests.contracts.test_records import url
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import running

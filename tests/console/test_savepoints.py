@@ -15,9 +15,9 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest
-from runtime.core.envelope import FILE_NAME, opened, sealed
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest
+from runtime.core.snapshot.manifest_codec import FILE_NAME, opened, sealed
 from tests.console.conftest import GRAPH, MakeCheckpoint, MakeRun
 from tests.console.stored import store
 from tests.console.test_api import check_problem

@@ -18,8 +18,8 @@ from console.checkpoints.storage import remove, root_of
 from console.jobs import pipelines, stages
 from console.jobs.models import JobVersion, Pipeline, Run
 from console.operations import reconciler
-from runtime.core.lifecycle import RunState
-from runtime.core.pins import decode_pin, pinned_folders
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.pins import decode_pin, pinned_folders
 from tests.console.conftest import MakeCheckpoint, MakeRun, api_as
 from tests.console.test_api import check_problem
 

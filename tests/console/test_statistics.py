@@ -12,8 +12,8 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.selectors import statistics
 from console.jobs.models import Attempt, Job, Run
 from console.operations import reconciler
-from runtime.core.lifecycle import RunState
-from runtime.core.statistics import REMEMBERED, spread
+from runtime.core.checkpoint.statistics import REMEMBERED, spread
+from runtime.core.job.lifecycle import RunState
 from tests.console.conftest import MakeCheckpoint, MakeRun
 
 pytestmark = pytest.mark.django_db

@@ -6,8 +6,8 @@ Usage: python channel_process.py send ADDRESS | listen. Prints its own address o
 import sys
 import threading
 
-from runtime.core.ids import ChannelId, Token
-from runtime.core.messages import Message, Watermark
+from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.messages import Message, Watermark
 from runtime.io.flight import FlightExchange
 
 

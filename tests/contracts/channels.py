@@ -9,9 +9,9 @@ from typing import Any, Protocol, cast
 import msgspec
 import pyarrow as pa
 
-from runtime.core.ids import ChannelId, Token
-from runtime.core.messages import EndOfPartition, Message, Records
-from runtime.io.memory import MemoryExchange, MemoryHub
+from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.messages import EndOfPartition, Message, Records
+from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.wire import Opening, encode
 from runtime.ports import Exchange
 

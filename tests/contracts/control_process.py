@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from runtime.io.control import ControlClient, Hello
+from runtime.io.control.endpoints import ControlClient, Hello
 from tests.contracts.wiring import Note, ToSlot
 
 

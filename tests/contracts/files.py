@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import FinishedState, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.ids import OperatorId, SubtaskId, Token
-from runtime.core.keygroups import range_of
-from runtime.core.recovery import Restored, _lists
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.key_groups import range_of
+from runtime.core.restore.state_assignment import Restored, _lists
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import OperatorContext, Source
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 
 GROUPS = 128
 INTERVAL_MS = 200

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from runtime.core.flow import Credits
-from runtime.core.ids import ChannelId, CheckpointId, Token
-from runtime.core.messages import (
+from runtime.core.job.ids import ChannelId, CheckpointId, Token
+from runtime.core.job.messages import (
     Barrier,
     CancelBarrier,
     CheckpointKind,
@@ -21,6 +20,7 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
+from runtime.core.subtask.credits import Credits
 from runtime.errors import ProtocolViolation
 from tests.contracts.channels import (
     CHANNEL,

@@ -3,9 +3,9 @@
 import pytest
 
 from runtime.core.effects import ReportCheckpoint
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.messages import CheckpointKind
-from runtime.io.postgres import PostgresRecords
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.io.postgres.store import PostgresRecords
 from tests.contracts.test_records import make_run, url
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -4,7 +4,7 @@ import pytest
 
 from runtime.errors import CorruptState, ProtocolViolation
 from runtime.io.clock import Deadline, SystemClock
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import Clock
 
 

@@ -12,8 +12,8 @@ from runtime.connectors import commit_log
 from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
 from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.manifest import CommitPermit
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from tests.contracts.test_sinks import batch, clean, commit, names, visible, writer
 

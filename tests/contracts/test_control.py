@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import EnvironmentFailure
-from runtime.io.control import Hello
+from runtime.io.control.endpoints import Hello
 from tests.contracts.wiring import (
     PATIENCE_S,
     SECRET,

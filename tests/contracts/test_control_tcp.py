@@ -18,8 +18,9 @@ import msgspec
 import pytest
 
 from runtime.errors import ProtocolViolation
-from runtime.io import control, link
-from runtime.io.control import ControlClient, Hello
+from runtime.io.control import connection as link
+from runtime.io.control import endpoints as control
+from runtime.io.control.endpoints import ControlClient, Hello
 from tests.contracts.wiring import (
     PATIENCE_S,
     SECRET,

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from runtime.connectors.sinks.discard import STATE, DiscardSink, DiscardWriter, totals
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import OperatorId, SubtaskId, Token
-from runtime.core.recovery import Restored
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
-from runtime.io.memory import MemorySnapshotStore
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.restore.state_assignment import Restored
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.launch.local import run_local
 from runtime.ports import OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 
 
 def state_of(context: OperatorContext) -> Any:

@@ -11,9 +11,9 @@ import pytest
 
 from runtime.connectors.epochs import EpochFolder
 from runtime.connectors.sources.epochs import LANES, EpochSource, schema_file
-from runtime.dataflow import STAGE_FOLDERS, Dataflow
+from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.ports import HasStandingStage, ReleasesInput, StageFolders
 from tests.contracts.files import Reading
 

@@ -12,16 +12,16 @@ from django.db import connection
 from console.jobs.models import Run
 from console.operations.models import Operation
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import CommitPermit, FailureReason
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.lifecycle import RunEvent
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.lifecycle import RunEvent
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import CommitPermit, FailureReason
 from runtime.errors import EnvironmentFailure
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.local import LocalLauncher
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.postgres import PostgresRecords
+from runtime.io.postgres.store import PostgresRecords
+from runtime.launch.local import LocalLauncher
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
 from tests.contracts.test_records import completed, make_run, report, url
 from tests.contracts.test_sinks import batch, clean, names, visible, writer
 from tests.hosts.jobs import Numbers, committed, counts

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.ids import ChannelId
-from runtime.core.messages import EndOfPartition, Message, Records, Watermark
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import EndOfPartition, Message, Records, Watermark
 from tests.contracts.channels import (
     CHANNEL,
     NEIGHBOUR,

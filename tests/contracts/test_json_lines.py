@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.connectors.blocks import BLOCK_BYTES, blocks
-from runtime.connectors.formats import Chunk, JsonLinesFormat, salvage
+from runtime.connectors.formats import Chunk, JsonLinesFormat
+from runtime.connectors.formats import bisect_malformed as salvage
 from runtime.connectors.sources.directory import MALFORMED_RECORDS, DirectorySource, OnMalformed
 from runtime.errors import DataRejected, JobRejected
 from tests.contracts.files import Reading, drop

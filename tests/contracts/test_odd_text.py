@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from runtime.connectors import blocks as module_of_blocks
 from runtime.connectors.blocks import blocks
-from runtime.connectors.formats import Chunk, CsvFormat, JsonLinesFormat, LineFormat, MalformedFile, salvage
+from runtime.connectors.formats import (
+    Chunk,
+    CsvFormat,
+    JsonLinesFormat,
+    LineFormat,
+    MalformedFile,
+)
+from runtime.connectors.formats import (
+    bisect_malformed as salvage,
+)
 from runtime.errors import JobRejected
 
 TEXTS = CsvFormat(pa.schema([("a", pa.string()), ("b", pa.string())]), has_header=False)

@@ -15,17 +15,17 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.services import give_up_orphans
 from console.jobs.models import Job, JobVersion, Run
 from console.operations.models import Operation
-from runtime.core.checkpoint import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.effects import ReportCheckpoint
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.lifecycle import RunEvent, RunState
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.lifecycle import RunEvent, RunState
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FailureReason, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.memory_records import MemoryRecords
-from runtime.io.postgres import PostgresRecords, connect, load_run
-from runtime.io.queries import load
-from runtime.records import Completed, OperationRequest, RunRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.postgres.queries import load
+from runtime.io.postgres.store import PostgresRecords, connect, load_run
 from runtime.redaction import redacted_within
+from runtime.run_store import Completed, OperationRequest, RunRecords
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

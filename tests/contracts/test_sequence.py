@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.connectors.sources.sequence import MULTIPLIER, SCHEMA, SequenceSource
 from runtime.errors import JobRejected
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from tests.contracts.files import Reading
 
 

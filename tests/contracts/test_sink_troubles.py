@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runtime.connectors import durable
+from runtime import durable
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Malformed
 from runtime.errors import EnvironmentFailure

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.connectors import durable
+from runtime import durable
 from runtime.connectors.names import safe
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.manifest import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 
 
 def writer(folder: Path, *, job: str = "7", token: int = 1, uid: str = "out", index: int = 0) -> SinkWriter:

@@ -5,7 +5,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from runtime.core.messages import EndOfData, Message, Records, Watermark
+from runtime.core.job.messages import EndOfData, Message, Records, Watermark
 from runtime.io import spool as module
 from runtime.io.spool import Spool
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from runtime.core.ids import Token
-from runtime.io.control import ControlClient, ControlServer, Hello
-from runtime.io.memory_control import MemoryControlClient, MemoryControlServer
+from runtime.core.job.ids import Token
+from runtime.io.control.endpoints import ControlClient, ControlServer, Hello
+from runtime.io.memory.control import MemoryControlClient, MemoryControlServer
 
 TOKEN = Token(7)
 SECRET = "between slots"

@@ -1,10 +1,17 @@
 """Small graphs, snapshots and manifests that the tests of the core share."""
 
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, Segment, SnapshotTimings, SubtaskSnapshot
-from runtime.core.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.messages import CheckpointKind
-from runtime.core.plan import finished_state
+from runtime.core.checkpoint.plan import finished_state
+from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import (
+    FinishedState,
+    Manifest,
+    OperatorSnapshot,
+    Segment,
+    SnapshotTimings,
+    SubtaskSnapshot,
+)
 
 TIMINGS = SnapshotTimings()
 SNAPSHOT = SubtaskSnapshot()

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from runtime.core.ids import ChannelId
-from runtime.core.watermarks import Watermarks
+from runtime.core.job.ids import ChannelId
+from runtime.core.subtask.watermark_valve import Watermarks
 
 
 @dataclass

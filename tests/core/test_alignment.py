@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from runtime.core import alignment as align
-from runtime.core.alignment import Aligned, Alignment, GivenUp
-from runtime.core.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
-from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.job.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.subtask import alignment as align
+from runtime.core.subtask.alignment import Aligned, Alignment, GivenUp
 
 ONE, TWO, THREE = (ChannelId(0, n, 0) for n in range(3))
 

@@ -1,10 +1,10 @@
 """The two ways with barriers, through one entrance: the same story told to both."""
 
-from runtime.core import barriers
-from runtime.core.alignment import Aligned, GivenUp
-from runtime.core.checkpoint import CheckpointMode
-from runtime.core.ids import ChannelId, CheckpointId
-from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.subtask import barrier_handler as barriers
+from runtime.core.subtask.alignment import Aligned, GivenUp
 
 ONE, TWO = (ChannelId(0, n, 0) for n in range(2))
 EXACTLY, AT_LEAST = CheckpointMode.EXACTLY_ONCE, CheckpointMode.AT_LEAST_ONCE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.batching import FIRST_ROWS, GROWTH, LEAST_ROWS, LONG_MS, MOST_ROWS, BatchSize
+from runtime.core.subtask.batch_size import FIRST_ROWS, GROWTH, LEAST_ROWS, LONG_MS, MOST_ROWS, BatchSize
 
 
 def after(*took_ms: float, rows: int | None = None) -> int:

@@ -1,8 +1,8 @@
 """When what leads to the probe side of a join may begin."""
 
-from runtime.core.build_sides import BuildSides, joins_ahead
-from runtime.core.graph import JobGraph
-from runtime.core.ids import OperatorId
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import OperatorId
+from runtime.core.subtask.build_sides import BuildSides, joins_ahead
 from tests.core.builders import back, edge, operator, sink, source, subtask
 
 J, K = OperatorId("j"), OperatorId("k")

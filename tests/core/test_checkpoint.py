@@ -2,9 +2,9 @@
 
 import msgspec
 
-from runtime.core.checkpoint import FailureReason, Manifest, SubtaskSnapshot, folder_of
-from runtime.core.ids import CheckpointId
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.ids import CheckpointId
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FailureReason, Manifest, SubtaskSnapshot, folder_of
 from tests.core.builders import DONE, SNAPSHOT, manifest, segment
 
 

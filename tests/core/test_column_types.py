@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.column_types import Compatibility, is_key_type, key_rule, value_rule
+from runtime.core.job.column_types import Compatibility, is_key_type, key_rule, value_rule
 
 SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 UNSIGNED = [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from runtime.core.checkpoint import CommitPermit, SubtaskSnapshot
-from runtime.core.commit import owed, permit_for_recorded, permit_from_master, without_committed
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.commit import owed, permit_for_recorded, permit_from_master, without_committed
+from runtime.core.snapshot.manifest import CommitPermit, SubtaskSnapshot
 from tests.core.builders import SNAPSHOT, manifest
 
 

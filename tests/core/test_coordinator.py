@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import FailureReason as Why
-from runtime.core.checkpoint import Fate, FinishedState, Manifest, SubtaskSnapshot
-from runtime.core.coordinator import FINAL_RETRY_MS, Coordinator, CoordinatorSettings
+from runtime.core.checkpoint.coordinator import FINAL_RETRY_MS, Coordinator
+from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY
+from runtime.core.checkpoint.trigger_schedule import SOON_MS
 from runtime.core.effects import (
     CoordinatorEffect,
     EndJob,
@@ -37,12 +37,13 @@ from runtime.core.events import (
     Ticked,
     TriggerFailed,
 )
-from runtime.core.graph import JobGraph
-from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
-from runtime.core.messages import Barrier
-from runtime.core.messages import CheckpointKind as Kind
-from runtime.core.pacing import SOON_MS
-from runtime.core.requests import QUEUE_CAPACITY
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.job.messages import Barrier
+from runtime.core.job.messages import CheckpointKind as Kind
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.snapshot.manifest import Fate, FinishedState, Manifest, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, segment
 
 GRAPH = chain()

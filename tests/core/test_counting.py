@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from runtime.core import counting
-from runtime.core.alignment import Aligned, GivenUp, Verdict
-from runtime.core.counting import AWAITED_MAX, Counting
-from runtime.core.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
-from runtime.core.messages import Barrier, CheckpointKind
+from runtime.core.job.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.subtask import barrier_tracker as counting
+from runtime.core.subtask.alignment import Aligned, GivenUp, Verdict
+from runtime.core.subtask.barrier_tracker import AWAITED_MAX, Counting
 
 ONE, TWO, THREE = (ChannelId(0, n, 0) for n in range(3))
 

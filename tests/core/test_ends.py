@@ -1,9 +1,9 @@
 """What became of the latest checkpoints."""
 
-from runtime.core.checkpoint import FailureReason, Fate
+from runtime.core.checkpoint.recent_checkpoints import REMEMBERED, RecentEnds
 from runtime.core.effects import LateAnswer
-from runtime.core.ends import REMEMBERED, RecentEnds
-from runtime.core.ids import CheckpointId
+from runtime.core.job.ids import CheckpointId
+from runtime.core.snapshot.manifest import FailureReason, Fate
 from tests.core.builders import subtask
 
 A = subtask("a/0")

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot, folder_of, numbers_of
-from runtime.core.envelope import at_home, home_of, inside, keys_of, opened, sealed
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot, folder_of, numbers_of
+from runtime.core.snapshot.manifest_codec import at_home, home_of, inside, keys_of, opened, sealed
 from runtime.errors import CorruptState, JobRejected
 from tests.core.builders import SNAPSHOT, manifest, segment
 

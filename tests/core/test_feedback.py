@@ -1,7 +1,7 @@
 """The back-edges of a head: what belongs to which checkpoint."""
 
-from runtime.core.feedback import BackEdges
-from runtime.core.ids import ChannelId, CheckpointId
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.subtask.feedback_alignment import BackEdges
 
 ONE, TWO = ChannelId(2, 0, 0), ChannelId(2, 1, 0)
 FIRST, SECOND, THIRD = CheckpointId(1), CheckpointId(2), CheckpointId(3)

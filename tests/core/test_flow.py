@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.flow import Credits, Grants
-from runtime.core.ids import ChannelId
+from runtime.core.job.ids import ChannelId
+from runtime.core.subtask.credits import Credits, Grants
 
 ONE, OTHER = ChannelId(0, 0, 0), ChannelId(0, 0, 1)
 

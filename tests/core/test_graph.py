@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.core.graph import EdgeSpec, JobGraph, Partitioning
-from runtime.core.ids import ChannelId, OperatorId
+from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId, OperatorId
 from runtime.errors import JobRejected
 from tests.core.builders import back, chain, edge, looped, operator, sink, source, subtask
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from runtime.core.checkpoint import CheckpointMode as Mode
-from runtime.core.graph import Guarantee, Role
-from runtime.core.guarantee import End, Promise, promise
+from runtime.core.job.graph import Guarantee, Role
+from runtime.core.job.guarantee import CheckpointMode as Mode
+from runtime.core.job.guarantee import End, Promise, promise
 
 EXACTLY, AT_LEAST, NONE = Guarantee
 LINES, WORDS = End("lines", Role.SOURCE, EXACTLY), End("words", Role.SINK, EXACTLY)

@@ -1,6 +1,6 @@
 """Names as people read them in journals and errors."""
 
-from runtime.core.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 
 
 def test_a_subtask_reads_as_operator_and_index() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.keygroups import MAX_KEY_GROUPS, key_group_of, owner_of, range_of
+from runtime.core.job.key_groups import MAX_KEY_GROUPS, key_group_of, owner_of, range_of
 
 SMALL = [(most, parallelism) for most in range(1, 17) for parallelism in range(1, most + 1)]
 

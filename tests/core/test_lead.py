@@ -2,11 +2,11 @@
 
 import pytest
 
-from runtime.core.graph import JobGraph, Partitioning
-from runtime.core.ids import ChannelId, OperatorId, SubtaskId
-from runtime.core.lead import BATCHES, Hearing, Lead, hearings, ways_to_windows
-from runtime.core.messages import MAX_WATERMARK
-from runtime.core.watermarks import Watermarks
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.job.messages import MAX_WATERMARK
+from runtime.core.subtask.watermark_alignment import BATCHES, Hearing, Lead, hearings, ways_to_windows
+from runtime.core.subtask.watermark_valve import Watermarks
 from tests.core.builders import edge, operator, sink, source
 from tests.core.hearing import Heard
 

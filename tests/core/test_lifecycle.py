@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from runtime.core.lifecycle import TERMINAL, TRANSITIONS, RunAct, RunEvent, RunState, after, may_start, refusal
+from runtime.core.job.lifecycle import TERMINAL, TRANSITIONS, RunAct, RunEvent, RunState, after, may_start, refusal
 
 S, E = RunState, RunEvent
 PRODUCT = list(itertools.product(RunState, RunEvent))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.core.loops import Edge, back_edges, components
+from runtime.core.job.loops import Edge, back_edges, components
 
 VERTICES = [f"v{number}" for number in range(8)]
 EDGES = st.lists(st.tuples(st.sampled_from(VERTICES), st.sampled_from(VERTICES)), max_size=24)

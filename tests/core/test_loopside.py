@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import CheckpointMode, CommitPermit
-from runtime.core.checkpoint import FailureReason as Why
 from runtime.core.effects import (
     AdvanceWatermark,
     Broadcast,
@@ -33,8 +31,9 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.ids import ChannelId, CheckpointId, Token
-from runtime.core.messages import (
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId, Token
+from runtime.core.job.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
     Barrier,
@@ -47,10 +46,12 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
-from runtime.core.messages import CheckpointKind as Kind
-from runtime.core.probing import LoopPlace
-from runtime.core.spec import SubtaskSpec
-from runtime.core.subtask import Subtask
+from runtime.core.job.messages import CheckpointKind as Kind
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.subtask.spec import SubtaskSpec
+from runtime.core.subtask.subtask import Subtask
+from runtime.core.subtask.termination import LoopPlace
 from runtime.errors import WeirError
 from tests.core.builders import subtask
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.graph import JobGraph, Partitioning, Role
-from runtime.core.mapping import Fate, OperatorMapping, Target, TargetOperator, check_restorable, report
+from runtime.core.job.graph import JobGraph, Partitioning, Role
+from runtime.core.restore.mapping import Fate, OperatorMapping, Target, TargetOperator, check_restorable, report
+from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
 from runtime.errors import JobRejected
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
 

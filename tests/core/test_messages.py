@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.messages import CheckpointKind
 
 
 @pytest.mark.parametrize(

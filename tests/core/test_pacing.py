@@ -1,6 +1,6 @@
 """When the clock asks."""
 
-from runtime.core.pacing import SOON_MS, Pacing
+from runtime.core.checkpoint.trigger_schedule import SOON_MS, Pacing
 
 
 def started(min_pause_ms: int = 0, interval_ms: int | None = 50) -> Pacing:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from runtime.core.checkpoint import FinishedState, SubtaskSnapshot
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.messages import Barrier, CheckpointKind
-from runtime.core.pending import AckResult, PendingCheckpoint
-from runtime.core.plan import plan
+from runtime.core.checkpoint.pending import AckResult, PendingCheckpoint
+from runtime.core.checkpoint.plan import plan
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.snapshot.manifest import FinishedState, SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, chain, subtask
 
 GRAPH = chain()

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runtime.core.ids import ChannelId, CheckpointId
-from runtime.core.lead import Hearing
-from runtime.core.messages import Barrier, CheckpointKind
-from runtime.core.placement import NEAR_MS, PARTS, PATIENCE_MS, Placement
-from runtime.core.watermarks import Watermarks
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.subtask.barrier_delay import NEAR_MS, PARTS, PATIENCE_MS, Placement
+from runtime.core.subtask.watermark_alignment import Hearing
+from runtime.core.subtask.watermark_valve import Watermarks
 from tests.core.hearing import Heard
 
 OWN, OTHER = ChannelId(0, 0, 0), ChannelId(0, 1, 0)

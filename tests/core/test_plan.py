@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from runtime.core.checkpoint import FinishedState
-from runtime.core.graph import JobGraph
-from runtime.core.plan import finished_state, plan
+from runtime.core.checkpoint.plan import finished_state, plan
+from runtime.core.job.graph import JobGraph
+from runtime.core.snapshot.manifest import FinishedState
 from tests.core.builders import chain, edge, looped, operator, sink, source, subtask
 
 GRAPH = chain()

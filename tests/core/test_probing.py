@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from runtime.core.ids import ChannelId
-from runtime.core.messages import Probe
-from runtime.core.probing import SILENT, LoopPlace, Probing
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import Probe
+from runtime.core.subtask.termination import SILENT, LoopPlace, Probing
 
 OUT, IN, ROUND, ELSEWHERE = ChannelId(0, 0, 0), ChannelId(1, 0, 0), ChannelId(2, 0, 0), ChannelId(3, 0, 0)
 ENTRY = LoopPlace(back=frozenset({ROUND}), heads=1)

@@ -1,6 +1,6 @@
 """How long a source waits for a slower one: as long as that one moves."""
 
-from runtime.core.reading import STANDSTILL_MS, Reading
+from runtime.core.subtask.poll_policy import STANDSTILL_MS, Reading
 from tests.core.test_lead import OTHER, THIRD, heard
 
 

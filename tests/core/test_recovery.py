@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.graph import JobGraph, Partitioning
-from runtime.core.ids import OperatorId
-from runtime.core.recovery import assign
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.ids import OperatorId
+from runtime.core.restore.state_assignment import assign
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source, subtask
 
 HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})

@@ -1,7 +1,7 @@
 """Which request goes next."""
 
-from runtime.core.messages import CheckpointKind
-from runtime.core.requests import QUEUE_CAPACITY, Request, RequestQueue
+from runtime.core.checkpoint.request_queue import QUEUE_CAPACITY, Request, RequestQueue
+from runtime.core.job.messages import CheckpointKind
 
 PERIODIC = Request(0, CheckpointKind.CHECKPOINT)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.core.restart import (
+from runtime.core.job.restart_strategy import (
     ExponentialDelay,
     Failure,
     FixedDelay,

@@ -5,10 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.core.checkpoint import CheckpointMode
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
-from runtime.core.settings import JobSettings
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+from runtime.core.job.settings import CoordinatorSettings, JobSettings
 
 
 def test_an_untuned_job_has_the_defaults() -> None:

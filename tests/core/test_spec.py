@@ -1,10 +1,10 @@
 """The place of a subtask in the graph, as it is told."""
 
-from runtime.core.checkpoint import CheckpointMode
-from runtime.core.graph import JobGraph
-from runtime.core.ids import ChannelId, OperatorId
-from runtime.core.probing import LoopPlace
-from runtime.core.spec import SubtaskSpec, feeds_build_side, spec_of
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, OperatorId
+from runtime.core.subtask.spec import SubtaskSpec, feeds_build_side, spec_of
+from runtime.core.subtask.termination import LoopPlace
 from tests.core.builders import back, edge, looped, operator, sink, source, subtask
 
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from runtime.core.statistics import Measured, Spread, spread, summary
+from runtime.core.checkpoint.statistics import Measured, Spread, spread, summary
 
 
 def test_one_value_is_all_of_its_spread() -> None:

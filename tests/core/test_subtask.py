@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import CheckpointMode, CommitPermit, SnapshotTimings, SubtaskSnapshot
-from runtime.core.checkpoint import FailureReason as Why
 from runtime.core.effects import (
     Acknowledge,
     AdvanceWatermark,
@@ -40,8 +38,9 @@ from runtime.core.events import (
     SubtaskStarted,
     Triggered,
 )
-from runtime.core.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.messages import (
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.job.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
     Barrier,
@@ -53,11 +52,11 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
-from runtime.core.messages import (
-    CheckpointKind as Kind,
-)
-from runtime.core.spec import SubtaskSpec
-from runtime.core.subtask import Subtask
+from runtime.core.job.messages import CheckpointKind as Kind
+from runtime.core.snapshot.manifest import CommitPermit, SnapshotTimings, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.subtask.spec import SubtaskSpec
+from runtime.core.subtask.subtask import Subtask
 from tests.core.builders import SNAPSHOT, TIMINGS, subtask
 
 LEFT, RIGHT = ChannelId(0, 0, 0), ChannelId(1, 0, 0)

@@ -1,8 +1,8 @@
 """Failures in a row."""
 
-from runtime.core.checkpoint import FailureReason as Why
-from runtime.core.ids import CheckpointId
-from runtime.core.tolerance import Tolerance
+from runtime.core.checkpoint.failure_manager import Tolerance
+from runtime.core.job.ids import CheckpointId
+from runtime.core.snapshot.manifest import FailureReason as Why
 
 
 def test_any_number_is_borne_when_none_is_set() -> None:

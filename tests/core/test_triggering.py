@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.checkpoint import FailureReason as Why
-from runtime.core.coordinator import Coordinator, CoordinatorSettings
+from runtime.core.checkpoint.coordinator import Coordinator
+from runtime.core.checkpoint.pending import PendingCheckpoint
 from runtime.core.effects import (
     CoordinatorEffect,
     IssueId,
@@ -34,11 +34,11 @@ from runtime.core.events import (
     SubtaskEnded,
     Ticked,
 )
-from runtime.core.graph import JobGraph
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.messages import CheckpointKind as Kind
-from runtime.core.pending import PendingCheckpoint
-from runtime.core.settings import JobSettings
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.messages import CheckpointKind as Kind
+from runtime.core.job.settings import CoordinatorSettings, JobSettings
+from runtime.core.snapshot.manifest import FailureReason as Why
 from tests.core.builders import DONE, SNAPSHOT, TIMINGS, edge, sink, source
 from tests.core.test_coordinator import ALL, GRAPH, A, B, C, Job, of
 

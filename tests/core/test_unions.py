@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.unions import partly_finished_union
+from runtime.core.checkpoint.union_lists import partly_finished_union
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from tests.core.builders import manifest
 
 UNION = SubtaskSnapshot(unions={"parts": ("a",)})

@@ -4,9 +4,9 @@ from itertools import permutations
 
 import pytest
 
-from runtime.core.ids import ChannelId
-from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
-from runtime.core.watermarks import Watermarks
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.subtask.watermark_valve import Watermarks
 
 LEFT, RIGHT, THIRD = ChannelId(0, 0, 0), ChannelId(1, 0, 0), ChannelId(2, 0, 0)
 

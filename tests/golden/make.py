@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.checkpoint import FORMAT_VERSION
-from runtime.core.coordinator import CoordinatorSettings
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import FORMAT_VERSION
 from tests.golden.job import HALF, SPLITS, Steps, Tally, job
 from tests.hosts.live import running
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FORMAT_VERSION, FinishedState
-from runtime.core.envelope import FILE_NAME, opened
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState
+from runtime.core.snapshot.manifest_codec import FILE_NAME, opened
+from runtime.io.memory.run_store import MemoryRecords
 from tests.golden.job import HALF, KEYS, RULES, SPLITS, WHOLE, Steps, Tally, job, row
 from tests.golden.make import make
 from tests.hosts.jobs import committed

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from runtime.blueprint import CompiledJob
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.hosts.spark import SparkLauncher
-from runtime.hosts.terms import Launcher
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.spark import SparkLauncher
+from runtime.master.launcher import Launcher
 from tests.hosts import live
 from tests.spark import spark_cluster
 

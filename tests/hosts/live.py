@@ -10,23 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.blueprint import CompiledJob
-from runtime.core.checkpoint import Manifest
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import OperatorId, SubtaskId, Token
-from runtime.core.recovery import Restored
-from runtime.core.restart import FixedDelay, RestartStrategy
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.local import LocalLauncher
-from runtime.hosts.terms import Launcher
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import Manifest
+from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import LocalLauncher
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.launcher import Launcher
 from runtime.operators.aggregates import Count, Sum
-from runtime.operators.running import RunningAggregate
+from runtime.operators.running_aggregate import RunningAggregate
 from runtime.ports import Operator, OperatorContext
-from runtime.records import OperationRequest
-from runtime.state.store import SubtaskState
+from runtime.run_store import OperationRequest
+from runtime.state.backend import SubtaskState
 from tests.waiting import until
 
 FAST = CoordinatorSettings(interval_ms=30, min_pause_ms=0)

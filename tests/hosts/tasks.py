@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from runtime.core.graph import JobGraph
-from runtime.core.ids import ChannelId, SubtaskId, Token
-from runtime.core.messages import Message
-from runtime.core.spec import spec_of
-from runtime.core.subtask import Subtask
-from runtime.hosts.outputs import Outputs
-from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import ChannelId, SubtaskId, Token
+from runtime.core.job.messages import Message
+from runtime.core.subtask.spec import spec_of
+from runtime.core.subtask.subtask import Subtask
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
+from runtime.task.output import Outputs
+from runtime.task.task import Task
 
 
 def opened(

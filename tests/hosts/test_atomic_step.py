@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.checkpoint import CommitPermit
 from runtime.core.events import CheckpointAborted, CheckpointCompleted, MessageArrived, SubtaskEvent
-from runtime.core.ids import ChannelId, CheckpointId, Token
-from runtime.core.messages import (
+from runtime.core.job.ids import ChannelId, CheckpointId, Token
+from runtime.core.job.messages import (
     MAX_WATERMARK,
     Barrier,
     CheckpointKind,
@@ -22,16 +21,17 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
-from runtime.core.recovery import Restored
-from runtime.core.spec import spec_of
-from runtime.core.subtask import Subtask
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.subtask.spec import spec_of
+from runtime.core.subtask.subtask import Subtask
 from runtime.errors import OperatorFailure
-from runtime.hosts.outputs import Outputs
-from runtime.hosts.protocol import Ack
-from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.io.control.messages import Ack
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import Collector, Operator, OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
+from runtime.task.output import Outputs
+from runtime.task.task import Task
 from tests.core.builders import chain, subtask
 
 GRAPH, ME = chain(parallelism=2), subtask("b/0")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import CheckpointMode, FailureReason
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.snapshot.manifest import FailureReason
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRecords
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated, GatedReader
 from tests.hosts.jobs import committed

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from runtime.core.flow import FIRST_WINDOW_BYTES, LEAST_WINDOW_BYTES
-from runtime.core.ids import ChannelId
-from runtime.core.messages import Records
-from runtime.io.memory import ManualClock
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import Records
+from runtime.core.subtask.credits import FIRST_WINDOW_BYTES, LEAST_WINDOW_BYTES
+from runtime.io.memory.exchange import ManualClock
 from runtime.ports import Collector, Operator
 from tests.core.builders import chain, subtask
 from tests.hosts.tasks import opened

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.lifecycle import RunState
-from runtime.dataflow import Dataflow
-from runtime.hosts.driver import Exit
+from runtime.core.job.lifecycle import RunState
+from runtime.dataflow.builder import Dataflow
+from runtime.master.job_master import Exit
 from runtime.ports import Collector, Operator, OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers

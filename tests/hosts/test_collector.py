@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.hosts import collector
+from runtime.slot import gc_tuning as collector
 
 
 class Node:
@@ -71,7 +71,7 @@ def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
 #: A function that leaves a cycle behind per batch, with the batch in it: a hundred times a megabyte between two looks.
 HEAVY = """
 import numpy, psutil
-from runtime.hosts import collector
+from runtime.slot import gc_tuning as collector
 
 def function(batch):
     def again():

@@ -1,9 +1,9 @@
 """What is recorded of a completed checkpoint for people to see."""
 
-from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot
-from runtime.hosts.completion import complete
-from runtime.io.memory import MemorySnapshotStore
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.master.finalize import complete
 from tests.core.builders import manifest, segment, subtask
 
 KEPT = SubtaskSnapshot(keyed={"counts": (segment("one"), segment("two"))})

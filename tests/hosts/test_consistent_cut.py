@@ -8,12 +8,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import Manifest
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import Manifest
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import counts_in, positions_in

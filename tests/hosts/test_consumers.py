@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from runtime.core.commit import owed
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.hosts.driver import Exit
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.commit import owed
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest
-from runtime.io.memory_records import MemoryRecords
-from runtime.records import OperationRequest
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.master.job_master import Exit
+from runtime.run_store import OperationRequest
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import FAST, running

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from runtime.core.checkpoint import Manifest
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.messages import CheckpointKind
-from runtime.core.restart import NoRestart
-from runtime.hosts.damage import Damage, number_of
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.local import LocalLauncher
-from runtime.hosts.retention import files_of
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import NoRestart
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import Manifest
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
-from runtime.records import OperationRequest
-from runtime.state.table import KeyedTable
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import LocalLauncher
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.restore_fallback import Damage, number_of
+from runtime.master.retention import files_of
+from runtime.run_store import OperationRequest
+from runtime.state.keyed_table import KeyedTable
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts
 from tests.waiting import until
 

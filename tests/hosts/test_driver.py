@@ -9,27 +9,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FORMAT_VERSION
-from runtime.core.commit import owed
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.envelope import sealed
-from runtime.core.ids import OperatorId, Token
-from runtime.core.lifecycle import RunState
-from runtime.core.messages import CheckpointKind
-from runtime.core.restart import FixedDelay, NoRestart
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.restart_strategy import FixedDelay, NoRestart
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.commit import owed
+from runtime.core.snapshot.manifest import FORMAT_VERSION
+from runtime.core.snapshot.manifest_codec import sealed
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure
-from runtime.hosts import driver
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.local import LocalLauncher, local_master, run_local
-from runtime.hosts.scribe import Scribe
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
-from runtime.io.memory_records import MemoryRecords
-from runtime.records import OperationRequest
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import LocalLauncher, local_master, run_local
+from runtime.master import job_master as driver
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.metadata_thread import Scribe
+from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.hosts.live import running
 from tests.waiting import until

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from runtime.connectors import commit_log, durable
+from runtime import durable
+from runtime.connectors import commit_log
 from runtime.connectors.commit_log import CommitLog
-from runtime.core.restart import ExponentialDelay, FixedDelay
-from runtime.hosts import driver
+from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay
+from runtime.master import job_master as driver
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import committed, counts, expected_counts, final_counts
 from tests.hosts.live import running

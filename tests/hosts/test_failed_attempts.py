@@ -8,20 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.checkpoint import CommitPermit, Manifest
-from runtime.core.commit import owed
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.commit import owed
+from runtime.core.snapshot.manifest import CommitPermit, Manifest
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import Collector, Operator, OperatorContext, Sink
-from runtime.records import OperationRequest
+from runtime.run_store import OperationRequest
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import Numbers, committed, expected_counts, final_counts
@@ -223,7 +223,7 @@ class FailsInSnapshot(Operator):
 
 
 def listing(folder: Path) -> set[str]:
-    """Output, in all its states. While slots start, the marker of `hosts/shared_folders` may lie beside it."""
+    """Output, in all its states. While slots start, the marker of `master/shared_folders` may lie beside it."""
     return {path.name for path in folder.iterdir() if "-marker-" not in path.name} if folder.is_dir() else set()
 
 

@@ -3,13 +3,13 @@
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import SnapshotTimings, SubtaskSnapshot
-from runtime.core.ids import CheckpointId
-from runtime.core.messages import Barrier, CheckpointKind, Records
-from runtime.hosts import feedback
-from runtime.hosts.feedback import Copied, FeedbackLogs, replayed
-from runtime.io.memory import MemorySnapshotStore
-from runtime.state.store import StateCapture
+from runtime.core.job.ids import CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind, Records
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.state.backend import StateCapture
+from runtime.task import feedback_log as feedback
+from runtime.task.feedback_log import Copied, FeedbackLogs, replayed
 
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
 

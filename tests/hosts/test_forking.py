@@ -8,7 +8,7 @@ import sys
 LOOK = """
 import sys, threading
 from pathlib import Path
-import runtime.hosts.forking
+import runtime.launch.spark_daemon
 print(threading.active_count(), "pyarrow.flight" in sys.modules, "grpc" in Path("/proc/self/maps").read_text())
 print("numpy.random" in sys.modules)
 print(*(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))

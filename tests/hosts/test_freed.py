@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from runtime.hosts import freed
+from runtime.slot import malloc as freed
 
 PAGES = """
 import resource, numpy as np
-from runtime.hosts import freed
+from runtime.slot import malloc as freed
 {first}
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.ports import Collector, Operator
 from tests.hosts.conftest import Jobs

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import Token
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
 from runtime.operators.aggregates import Count
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
-from runtime.io.memory_records import MemoryRecords
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.ports import OperatorContext, SourceReader
 

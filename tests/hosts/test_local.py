@@ -7,15 +7,16 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.lifecycle import RunState
-from runtime.dataflow import Dataflow
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.hosts import attempt, worker
-from runtime.hosts.local import run_local
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
+from runtime.master import attempt
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
+from runtime.slot import slot as worker
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 
 FAST = CoordinatorSettings(interval_ms=200, min_pause_ms=10)
@@ -48,7 +49,7 @@ def test_restoring_the_last_checkpoint_of_an_ended_job_ends_at_once_without_outp
 
 
 def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_up(tmp_path: Path) -> None:
-    from runtime.core.restart import FixedDelay
+    from runtime.core.job.restart_strategy import FixedDelay
 
     flow = counts(Numbers(total=100), tmp_path / "out")
     broken = flow.source("more", Numbers(total=10)).map_batches("broken", lambda batch: batch.column("nope"))

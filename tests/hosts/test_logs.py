@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from runtime.hosts import logs
+from runtime.io import logs
 from runtime.redaction import redacted_within
 
 

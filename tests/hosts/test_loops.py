@@ -12,16 +12,16 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.checkpoint import Manifest
-from runtime.core.graph import Partitioning
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.graph import Partitioning
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.snapshot.manifest import Manifest
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected, WeirError
-from runtime.hosts.local import run_local
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.plain_process import ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedProcessFunction
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
+from runtime.operators.functions.keyed_process import KeyedProcessFunction
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed

@@ -16,19 +16,19 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from runtime.blueprint import CompiledJob
-from runtime.core.checkpoint import FailureReason as Why
-from runtime.core.checkpoint import Segment, SnapshotTimings, SubtaskSnapshot
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import CheckpointId, OperatorId, SubtaskId, Token
-from runtime.core.lifecycle import RunState
-from runtime.core.messages import Barrier, CheckpointKind
-from runtime.core.pacing import Pacing
-from runtime.core.recovery import Restored
-from runtime.core.restart import FixedDelay
-from runtime.hosts import worker
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.protocol import (
+from runtime.core.checkpoint.trigger_schedule import Pacing
+from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import FailureReason as Why
+from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.clock import SystemClock
+from runtime.io.control.endpoints import ControlClient, Hello
+from runtime.io.control.messages import (
     Aborted,
     Ack,
     Completed,
@@ -46,13 +46,13 @@ from runtime.hosts.protocol import (
     ToSlot,
     Trigger,
 )
-from runtime.hosts.terms import SlotPhase, SlotStatus
-from runtime.io.clock import SystemClock
-from runtime.io.control import ControlClient, Hello
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.launcher import SlotPhase, SlotStatus
 from runtime.ports import OperatorContext, SourceReader
-from runtime.records import OperationRequest
+from runtime.run_store import OperationRequest
+from runtime.slot import slot as worker
 from tests.core.builders import segment
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.test_worker import Failing, FailingReader, Master

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from runtime.core.settings import JobSettings
+from runtime.core.job.settings import JobSettings
 from runtime.errors import JobRejected
-from runtime.hosts.master_process import job_of, settings_of
-from runtime.io.postgres import RunRow
+from runtime.io.postgres.store import RunRow
+from runtime.master.master_process import job_of, settings_of
 
 
 def row(params: dict[str, object] | None = None, **settings: Any) -> RunRow:

@@ -13,11 +13,12 @@ import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.checkpoint import CheckpointMode, CommitPermit
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.dataflow.builder import Dataflow
+from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.ports import OperatorContext, SourceReader
 from tests.hosts.jobs import committed

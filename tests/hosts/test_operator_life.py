@@ -6,14 +6,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.lifecycle import RunState
-from runtime.core.messages import MAX_WATERMARK
-from runtime.dataflow import Dataflow
-from runtime.hosts.driver import Exit
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.messages import MAX_WATERMARK
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
+from runtime.master.job_master import Exit
 from runtime.ports import Collector, Operator, OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts

@@ -11,12 +11,12 @@ import pyarrow as pa
 from runtime.connectors.formats import CsvFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.core.ids import Token
-from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, owner_of
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
-from runtime.state.hashing import key_groups
+from runtime.core.job.ids import Token
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, owner_of
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.state.index.hashing import key_groups
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb
 from tests.hosts.jobs import SCHEMA, Numbers, committed

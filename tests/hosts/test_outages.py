@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetSink, ParquetWriter
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import OUTAGE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
-from runtime.dataflow import Dataflow
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import OUTAGE, ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure
-from runtime.hosts import driver
-from runtime.hosts.outages import is_outage
+from runtime.master import job_master as driver
+from runtime.master.outages import is_outage
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import Numbers, committed, counts
 from tests.hosts.live import running

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from runtime.blueprint import Folding
-from runtime.core.graph import JobGraph, Partitioning
-from runtime.core.ids import ChannelId, CheckpointId
-from runtime.core.messages import (
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import (
     MAX_WATERMARK,
     MIN_WATERMARK,
     Barrier,
@@ -23,10 +22,11 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
+from runtime.dataflow.plan import Folding
 from runtime.errors import DataRejected, JobRejected, WeirError
-from runtime.hosts.outputs import Outputs
 from runtime.operators.aggregates import Count
-from runtime.operators.combine import WindowCombiner
+from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.task.output import Outputs
 from tests.core.builders import chain, edge, operator, sink, source, subtask
 
 FIRST = pa.record_batch({"key": [1], "value": [2]})

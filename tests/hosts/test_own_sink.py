@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.dataflow.builder import Dataflow
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 from tests.hosts.gated import Bomb, Gated

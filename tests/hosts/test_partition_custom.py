@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FailureReason, FinishedState
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.snapshot.manifest import FailureReason, FinishedState
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.hosts.local import run_local
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import ProcessFunction, SubtaskContext
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed

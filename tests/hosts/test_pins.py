@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.core.envelope import FILE_NAME
-from runtime.core.pins import PINS_FOLDER
-from runtime.hosts.retention import files_of
+from runtime.core.snapshot.manifest_codec import FILE_NAME
+from runtime.core.snapshot.pins import PINS_FOLDER
 from runtime.io.pins import PinnedCheckpoint
+from runtime.master.retention import files_of
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import counts, expected_counts
 from tests.hosts.live import counts_in, running

@@ -11,18 +11,18 @@ from typing import Any
 import pyarrow as pa
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.hosts.driver import JobMaster
-from runtime.hosts.local import local_master, run_local
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import local_master, run_local
+from runtime.master.job_master import JobMaster
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from runtime.ports import OperatorContext, SourceReader
-from runtime.records import OperationRequest
-from runtime.state.hashing import hash_columns
+from runtime.run_store import OperationRequest
+from runtime.state.index.hashing import hash_columns
 from tests.hosts.jobs import committed
 from tests.waiting import until
 

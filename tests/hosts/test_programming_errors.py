@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from tests.hosts.jobs import SCHEMA, Numbers
 from tests.hosts.live import running
 

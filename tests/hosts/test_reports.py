@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.restart import NoRestart
+from runtime.core.job.restart_strategy import NoRestart
 from runtime.errors import WeirError
-from runtime.hosts.local import run_local
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import FAST
 

@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.ids import ChannelId, CheckpointId
-from runtime.core.messages import (
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import (
     MAX_WATERMARK,
     Barrier,
     CheckpointKind,
@@ -18,8 +18,8 @@ from runtime.core.messages import (
     Records,
     Watermark,
 )
-from runtime.hosts.restraint import Restraint
 from runtime.ports import Collector, Operator
+from runtime.task.watermark_hold import Restraint
 
 ONE, TWO = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
 BATCH = Records(None, 1, 1)

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.core.checkpoint import FORMAT_VERSION, Manifest, SubtaskSnapshot
-from runtime.core.envelope import FILE_NAME
-from runtime.core.ids import Token
-from runtime.hosts.retention import discard, files_of, readable, sweep
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
+from runtime.core.snapshot.manifest_codec import FILE_NAME
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest, write_manifest
 from runtime.io.pins import KEPT_MS, PIN_MS, PinnedCheckpoint, pinned
+from runtime.master.retention import discard, files_of, readable, sweep
 from tests.core.builders import manifest, segment
 from tests.waiting import until
 

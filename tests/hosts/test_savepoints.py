@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import Manifest
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.envelope import Keys, home_of, opened, sealed
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.manifest_codec import Keys, home_of, opened, sealed
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.hosts.driver import Exit
 from runtime.io.manifests import sign_with
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.master.job_master import Exit
 from runtime.operators.aggregates import Count, Sum
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated

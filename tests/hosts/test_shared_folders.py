@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.formats.lines import LineFormat
 from runtime.connectors.sinks.parquet import ParquetSink, ParquetWriter
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.hosts import shared_folders
-from runtime.hosts.driver import Exit
-from runtime.hosts.local import LocalLauncher
-from runtime.hosts.shared_folders import folders_of, leave_markers, remove_markers, unshared
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import LocalLauncher
+from runtime.master import shared_folders
+from runtime.master.job_master import Exit
+from runtime.master.shared_folders import folders_of, leave_markers, remove_markers, unshared
 from runtime.ports import Exchange, ExchangeListener
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 from tests.hosts.live import running

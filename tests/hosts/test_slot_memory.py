@@ -11,11 +11,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import SLOT_OUT_OF_MEMORY, FixedDelay
-from runtime.core.settings import JobSettings
-from runtime.hosts.collector import resident_bytes
-from runtime.hosts.slot_memory import MEGABYTE, MemoryWatch
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY, FixedDelay
+from runtime.core.job.settings import JobSettings
+from runtime.slot.gc_tuning import resident_bytes
+from runtime.slot.memory_limit import MEGABYTE, MemoryWatch
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import running
 
@@ -43,7 +43,7 @@ def test_the_watch_reports_once_and_only_what_remains_after_freed_memory_is_give
 #: The fence of a process of its own: what fits is allocated, Arrow's reservation too; a jump raises, and is not lost.
 JUMP = """
 import pyarrow as pa
-from runtime.hosts.slot_memory import limit_allocations
+from runtime.slot.memory_limit import limit_allocations
 
 limit_allocations(256 << 20)
 held = pa.array(range(1000)).cast("float64"), bytearray(200 << 20)

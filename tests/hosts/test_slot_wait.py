@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from pyspark import SparkConf
 
-from runtime.blueprint import CompiledJob
-from runtime.core.lifecycle import RunState
-from runtime.core.settings import JobSettings, SlotTimeouts
-from runtime.hosts import slot_wait, standing
-from runtime.hosts.driver import Exit
-from runtime.hosts.local import LocalLauncher
-from runtime.hosts.spark import cores_for
-from runtime.hosts.standalone import Holder, describe
-from runtime.hosts.standing import Stage
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.settings import JobSettings, SlotTimeouts
+from runtime.dataflow.plan import CompiledJob
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch import slot_pool as standing
+from runtime.launch.local import LocalLauncher
+from runtime.launch.slot_pool import Stage
+from runtime.launch.spark import cores_for
+from runtime.launch.standalone_cluster import Holder, describe
+from runtime.master import slot_wait
+from runtime.master.job_master import Exit
 from tests.hosts.jobs import Numbers, counts
 from tests.hosts.live import running
 

@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.spark import SparkLauncher
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
-from runtime.records import OperationRequest
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.spark import SparkLauncher
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.hosts.spark import is_local
+from runtime.launch.spark import is_local
 
 #: As a master begins: the options that its JVM was started with.
 LOOK = """
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 
 launcher = SparkLauncher("settings", "")
 context = launcher._open(1)
@@ -36,7 +36,7 @@ def test_java_options_of_an_operator_are_kept(tmp_path: Path) -> None:
 
 #: The secret is made in the JVM: settings of PySpark go over a command line, which everybody on the machine can read.
 AUTHENTICATED = """
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 
 launcher = SparkLauncher("authenticated", "")
 context = launcher._open(2)
@@ -65,7 +65,7 @@ def test_a_cluster_has_one_secret_that_its_administrator_sets(master: str) -> No
 
 #: What a run asks of a standalone cluster; none is there, and none is needed for it.
 ASK = """
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 
 conf = SparkLauncher("settings", "spark://127.0.0.1:1")._conf(3)
 names = "cores.max", "executor.heartbeatInterval", "network.timeoutInterval", "driver.host", "driver.bindAddress"
@@ -87,7 +87,7 @@ def test_a_run_takes_the_cores_that_it_needs_and_keeps_what_an_operator_has_set(
 #: A version's settings reach Spark; its UI is on, on this machine only, and its event log is where it was asked for.
 SEEN = """
 import urllib.request
-from runtime.hosts.spark import SparkLauncher
+from runtime.launch.spark import SparkLauncher
 
 launcher = SparkLauncher("seen, run 7", "local[2]", {"spark.sql.shuffle.partitions": "3"})
 assert launcher.ui_address == ""

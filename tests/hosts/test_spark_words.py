@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.hosts.spark import LOOPBACK, SparkLauncher, gist
+from runtime.launch.spark import LOOPBACK, SparkLauncher, gist
 
 #: As Spark 4.1 says it, with the folders shortened.
 NO_NUMPY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.

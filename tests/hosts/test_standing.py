@@ -10,20 +10,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from runtime.blueprint import CompiledJob
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay, NoRestart
-from runtime.hosts import local, standing
-from runtime.hosts.driver import Exit, JobMaster, MasterConfig
-from runtime.hosts.local import LocalLauncher
-from runtime.hosts.standing import Assignment, Stage, stand_ready
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay, NoRestart
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch import local
+from runtime.launch import slot_pool as standing
+from runtime.launch.local import LocalLauncher
+from runtime.launch.slot_pool import Assignment, Stage, stand_ready
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
 from runtime.ports import Exchange, ExchangeListener
-from runtime.records import OperationRequest
+from runtime.run_store import OperationRequest
 from tests.hosts.jobs import Numbers, counts, expected_counts, final_counts
 from tests.waiting import until
 

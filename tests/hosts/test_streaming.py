@@ -12,11 +12,11 @@ from pyspark.sql.functions import count
 from pyspark.sql.functions import sum as sum_
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FinishedState, Manifest
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.lifecycle import RunState
-from runtime.dataflow import Dataflow
-from runtime.hosts.spark import SparkLauncher
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import FinishedState, Manifest
+from runtime.dataflow.builder import Dataflow
+from runtime.launch.spark import SparkLauncher
 from runtime.operators.aggregates import Count, Sum
 from tests.hosts.conftest import Jobs
 from tests.hosts.jobs import Numbers, NumbersReader, committed, counts, expected_counts, final_counts

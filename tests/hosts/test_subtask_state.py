@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FailureReason, FinishedState, Manifest
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import BroadcastProcessFunction, ProcessFunction, SubtaskContext
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.snapshot.manifest import FailureReason, FinishedState, Manifest
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.process import BroadcastProcessFunction, ProcessFunction, SubtaskContext
 from runtime.ports import OperatorContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Gated

@@ -7,10 +7,10 @@ import pytest
 from runtime.connectors.formats.lines import LineFormat
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sources.directory import DirectorySource
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
-from runtime.hosts.shared_folders import check_roots
+from runtime.master.shared_folders import check_roots
 from tests.contracts.files import drop
 from tests.hosts.live import running
 

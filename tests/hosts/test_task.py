@@ -6,19 +6,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import CommitPermit
 from runtime.core.events import CheckpointAborted, Triggered
-from runtime.core.ids import ChannelId, CheckpointId
-from runtime.core.lead import BATCHES, Hearing
-from runtime.core.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
-from runtime.core.placement import PATIENCE_MS
-from runtime.core.reading import Reading
-from runtime.core.watermarks import Watermarks
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import MIN_WATERMARK, Barrier, CheckpointKind, Idle, Message, Records, Watermark
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.core.subtask.barrier_delay import PATIENCE_MS
+from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.watermark_alignment import BATCHES, Hearing
+from runtime.core.subtask.watermark_valve import Watermarks
 from runtime.errors import DataRejected, OperatorFailure
-from runtime.hosts.sources import SourceOperator
-from runtime.hosts.task import WAITED, Task
-from runtime.io.memory import ManualClock
+from runtime.io.memory.exchange import ManualClock
 from runtime.ports import OperatorContext, SourceReader
+from runtime.task.source_operator import SourceOperator
+from runtime.task.task import WAITED, Task
 from tests.core.builders import chain, subtask
 from tests.core.hearing import Heard
 from tests.hosts.tasks import opened

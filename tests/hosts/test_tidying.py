@@ -7,17 +7,17 @@ import pytest
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.checkpoint import Manifest
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.recovery import Restored
-from runtime.dataflow import Dataflow
-from runtime.hosts.local import run_local
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import Manifest
+from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
+from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
-from runtime.state import chain
-from runtime.state.store import SubtaskState
-from runtime.state.table import KeyedTable
+from runtime.state.backend import SubtaskState
+from runtime.state.files import segment_log as chain
+from runtime.state.keyed_table import KeyedTable
 
 ROWS, KEYS = 90_000_000, 10_000
 MOST_FILES = 12  #: without merging there is one more with each checkpoint

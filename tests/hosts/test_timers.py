@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.events import MessageArrived
-from runtime.core.flow import CHANNEL_WINDOW_BYTES
-from runtime.core.messages import EndOfData, Message, Records
+from runtime.core.job.messages import EndOfData, Message, Records
+from runtime.core.subtask.credits import CHANNEL_WINDOW_BYTES
 from runtime.errors import OperatorFailure
-from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock
+from runtime.io.memory.exchange import ManualClock
 from runtime.ports import Collector, Operator
+from runtime.task.task import Task
 from tests.core.builders import chain, subtask
 from tests.hosts.tasks import opened
 

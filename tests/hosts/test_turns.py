@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from runtime.core.graph import JobGraph, Partitioning
-from runtime.core.ids import ChannelId
-from runtime.core.messages import Records, Watermark
-from runtime.hosts.task import Task
-from runtime.io.memory import ManualClock
-from runtime.operators.batch import MapBatches
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import Records, Watermark
+from runtime.io.memory.exchange import ManualClock
+from runtime.operators.functions.batch import MapBatches
+from runtime.task.task import Task
 from tests.core.builders import edge, operator, sink, source, subtask
 from tests.hosts.tasks import opened
 

@@ -8,9 +8,9 @@ from runtime.connectors.commit_log import CommitLog, Epoch, LoggedFile
 from runtime.connectors.names import original, safe
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import OperatorId
+from runtime.core.job.ids import OperatorId
 from runtime.errors import JobRejected
-from runtime.hosts.undelivered import check_delivered
+from runtime.master.undelivered import check_delivered
 from runtime.ports import Sink
 
 UID = OperatorId("tables-1")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import Token
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
 from runtime.operators.aggregates import Count, Max
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed

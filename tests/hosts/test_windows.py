@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.io.memory_records import MemoryRecords
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.dataflow.builder import Dataflow
+from runtime.io.memory.run_store import MemoryRecords
 from runtime.operators.aggregates import Count, Max, Sum
 from runtime.ports import OperatorContext
 from tests.hosts.gated import Bomb, Gated, GatedReader

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.print import PrintSink
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import CheckpointId, SubtaskId, Token
-from runtime.core.messages import Barrier, CheckpointKind
-from runtime.core.recovery import Restored
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import CheckpointId, SubtaskId, Token
+from runtime.core.job.messages import Barrier, CheckpointKind
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.hosts import worker
-from runtime.hosts.protocol import Aborted, Completed, Deploy, Failed, Go, Heartbeat, Shutdown, ToMaster, Trigger
-from runtime.hosts.worker import Slot, SlotConfig
-from runtime.io.control import ControlClient, ControlServer
+from runtime.io.control.endpoints import ControlClient, ControlServer
+from runtime.io.control.messages import Aborted, Completed, Deploy, Failed, Go, Heartbeat, Shutdown, ToMaster, Trigger
 from runtime.io.filesystem import FileStore
-from runtime.io.memory import MemoryExchange, MemoryHub
+from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.ports import OperatorContext, SourceReader
+from runtime.slot import slot as worker
+from runtime.slot.slot import Slot, SlotConfig
 from tests.waiting import until
 
 TOKEN: Final = Token(1)

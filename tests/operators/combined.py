@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.operators.combine import Combiner
+from runtime.operators.windows.pre_aggregation import Combiner
 from runtime.ports import Collector, Operator, OperatorContext
 
 

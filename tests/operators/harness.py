@@ -5,13 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.ids import OperatorId, SubtaskId, Token
-from runtime.core.keygroups import range_of
-from runtime.core.recovery import Restored
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.core.job.ids import OperatorId, SubtaskId, Token
+from runtime.core.job.key_groups import range_of
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 
 UID = "op"
 

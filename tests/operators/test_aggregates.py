@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, AggregateSet, Count, CountIf, Max, Mean, Min, Sum
-from runtime.operators.cells import Cells
-from runtime.operators.running import RunningAggregate
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.cells import Cells
 from tests.operators.harness import Harness
 
 ALL: dict[str, Aggregate] = {
@@ -261,7 +261,7 @@ def test_running_aggregates_go_on_after_a_rescale() -> None:
 
 
 def _owns(harness: Harness, key: str) -> bool:
-    from runtime.state.hashing import key_groups
+    from runtime.state.index.hashing import key_groups
 
     group = key_groups(pa.RecordBatch.from_pydict({"k": [key]}), ["k"], 16)[0]
     return int(group) in harness.context.key_groups

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.messages import MIN_WATERMARK
+from runtime.core.job.messages import MIN_WATERMARK
 from runtime.errors import JobRejected
-from runtime.io.memory import ManualClock, MemorySnapshotStore
-from runtime.operators import async_map
-from runtime.operators.async_map import AsyncMap, RequestLimits
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.operators.functions import async_map
+from runtime.operators.functions.async_map import AsyncMap, RequestLimits
 from tests.operators.harness import Harness
 from tests.waiting import until
 

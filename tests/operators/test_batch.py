@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from runtime.operators.batch import ROWS_PER_BATCH, FlatMapRows, MapBatches
+from runtime.operators.functions.batch import ROWS_PER_BATCH, FlatMapRows, MapBatches
 from tests.operators.harness import Harness
 
 LINES = pa.RecordBatch.from_pydict({"line": ["a barrier across", "", "a stream"]})

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.messages import MIN_WATERMARK
+from runtime.core.job.messages import MIN_WATERMARK
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Count
-from runtime.operators.batches import BY_SIZE, BY_TIME, Batches, BatchLimits
-from runtime.operators.combine import WindowCombiner
+from runtime.operators.functions.micro_batches import BY_SIZE, BY_TIME, Batches, BatchLimits
 from runtime.operators.partition import by_key_group
-from runtime.operators.window import TumblingWindow
+from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.tumbling import TumblingWindow
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Min, Sum
 from runtime.operators.partition import by_key_group
-from runtime.operators.running import RunningAggregate
+from runtime.operators.running_aggregate import RunningAggregate
 from tests.operators.harness import Harness
 
 ALL: dict[str, Aggregate] = {"rows": Count(), "total": Sum("v"), "low": Min("v"), "high": Max("v"), "mean": Mean("v")}

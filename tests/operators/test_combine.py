@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.messages import MAX_WATERMARK
+from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators import combine, dense
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
-from runtime.operators.combine import WindowCombiner, rows_of
-from runtime.operators.fired import LATE_RECORDS
-from runtime.operators.window import TumblingWindow
+from runtime.operators.windows import dense
+from runtime.operators.windows import pre_aggregation as combine
+from runtime.operators.windows.fired import LATE_RECORDS
+from runtime.operators.windows.pre_aggregation import WindowCombiner, rows_of
+from runtime.operators.windows.tumbling import TumblingWindow
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 

@@ -6,18 +6,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.messages import MAX_WATERMARK
-from runtime.io.memory import MemorySnapshotStore
+from runtime.core.job.messages import MAX_WATERMARK
+from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Count, Max, Mean, Min, Sum
-from runtime.operators.batch import FlatMapRows, MapBatches
-from runtime.operators.batches import Batches, BatchLimits
-from runtime.operators.combine import WindowCombiner
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import Process, ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedProcess, KeyedProcessFunction, ProcessContext
-from runtime.operators.running import RunningAggregate
-from runtime.operators.sliding import SlidingWindow
-from runtime.operators.window import TumblingWindow
+from runtime.operators.functions.batch import FlatMapRows, MapBatches
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.micro_batches import Batches, BatchLimits
+from runtime.operators.functions.process import Process, ProcessFunction, SubtaskContext
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness

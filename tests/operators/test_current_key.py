@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from runtime.errors import WeirError
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from tests.operators.harness import Harness
 from tests.operators.test_process import Alarms, batch, operator
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import DataRejected, JobRejected
-from runtime.operators.join import BUILD, PROBE, BroadcastJoin
+from runtime.operators.broadcast_join import BUILD, PROBE, BroadcastJoin
 from tests.operators.harness import Harness
 
 AIRLINES = pa.RecordBatch.from_pydict(

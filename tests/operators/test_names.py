@@ -5,19 +5,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.messages import MAX_WATERMARK
+from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import JobRejected
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Sum
-from runtime.operators.combine import WindowCombiner, rows_of
-from runtime.operators.fired import LATE_RECORDS
 from runtime.operators.partition import by_key_group
-from runtime.operators.running import RunningAggregate
-from runtime.operators.sliding import SlidingWindow
-from runtime.operators.window import TumblingWindow
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.windows.fired import LATE_RECORDS
+from runtime.operators.windows.pre_aggregation import WindowCombiner, rows_of
+from runtime.operators.windows.sliding import SlidingWindow
+from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
+from runtime.state.files.segments import read_segment
 from runtime.state.rows import column_names
-from runtime.state.segments import read_segment
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.keygroups import key_group_of, owner_of
+from runtime.core.job.key_groups import key_group_of, owner_of
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.operators.partition import by_function, by_key_group
-from runtime.state.hashing import hash_columns
+from runtime.state.index.hashing import hash_columns
 
 KEYS = st.lists(st.tuples(st.none() | st.text(max_size=4), st.integers(-5, 5)), max_size=60)
 

@@ -6,15 +6,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.commit import permit_from_master
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory import ManualClock, MemorySnapshotStore
-from runtime.operators import plain_process
-from runtime.operators.functions import RowCollector
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.operators.functions import process as plain_process
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import (
+    KeyedBroadcastProcessFunction,
+    KeyedProcess,
+    KeyedProcessFunction,
+    ProcessContext,
+)
+from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction, SubtaskContext
 from runtime.operators.partition import by_key_group
-from runtime.operators.plain_process import BroadcastProcessFunction, Process, ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction, ProcessContext
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("v", pa.int64()), ("text", pa.string())])

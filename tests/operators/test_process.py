@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.messages import MAX_WATERMARK
+from runtime.core.job.messages import MAX_WATERMARK
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected, WeirError
-from runtime.io.memory import ManualClock, MemorySnapshotStore
-from runtime.operators.batch import ROWS_PER_BATCH
-from runtime.operators.functions import RowCollector
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
+from runtime.operators.functions.batch import ROWS_PER_BATCH
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from runtime.operators.partition import by_key_group
-from runtime.operators.process import KeyedProcess, KeyedProcessFunction, ProcessContext
 from tests.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("text", pa.string())])

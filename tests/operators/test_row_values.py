@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import JobRejected
-from runtime.operators.row_values import batch_of, rows_of
+from runtime.operators.functions.row_values import batch_of, rows_of
 
 COLUMNS: dict[str, Any] = {
     "integer": (st.integers(-(2**63), 2**63 - 1), pa.int64()),

@@ -8,8 +8,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.manifest import CommitPermit
 from runtime.errors import EnvironmentFailure
 from runtime.operators.sink import SinkOperator
 from tests.operators.harness import Harness

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.checkpoint import SubtaskSnapshot
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory import ManualClock, MemorySnapshotStore
+from runtime.io.memory.exchange import ManualClock, MemorySnapshotStore
 from tests.operators.harness import Harness
 from tests.operators.test_process import Kept, batch, operator, texts
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import DataRejected, JobRejected
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.operators.aggregates import Aggregate, Count, Max, Mean, Sum
-from runtime.operators.combine import WindowCombiner
 from runtime.operators.event_time import event_times_ms
-from runtime.operators.fired import LATE_RECORDS
 from runtime.operators.partition import by_key_group
-from runtime.operators.window import TumblingWindow
+from runtime.operators.windows.fired import LATE_RECORDS
+from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.tumbling import TumblingWindow
 from runtime.ports import Operator
 from tests.operators.combined import Combined
 from tests.operators.harness import Harness

@@ -29,11 +29,11 @@ from hypothesis.stateful import (
 from runtime.connectors.commit_log import CommitLog, Epoch
 from runtime.connectors.sinks import parquet
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.commit import permit_from_master
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.commit import permit_from_master
 from runtime.errors import EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter
-from runtime.state.store import SubtaskState
+from runtime.state.backend import SubtaskState
 
 JOB, SUBTASKS = "7", 2
 CUTS = {"mark": "sync_folder", "rename": "rename_without_replacing"}

@@ -25,13 +25,13 @@ from hypothesis.stateful import (
 
 from console.accounts.models import User
 from console.jobs.models import Job, JobVersion, Run
-from runtime.core.checkpoint import FailureReason, Manifest, folder_of
 from runtime.core.effects import ReportCheckpoint
-from runtime.core.ids import CheckpointId, Token
-from runtime.core.messages import CheckpointKind
-from runtime.io.memory_records import MemoryRecords
-from runtime.io.postgres import PostgresRecords
-from runtime.records import Completed, RunRecords
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FailureReason, Manifest, folder_of
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.postgres.store import PostgresRecords
+from runtime.run_store import Completed, RunRecords
 
 ENDING = (CheckpointKind.STOP, CheckpointKind.DRAIN)
 chances = st.integers(0, 100)

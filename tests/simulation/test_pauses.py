@@ -2,10 +2,10 @@
 
 import pytest
 
-from runtime.core.graph import Partitioning
-from runtime.testing.jobs import Job, steadied
-from runtime.testing.model import Split
-from runtime.testing.simulation import BrokenSeed, Plan, simulate
+from runtime.core.job.graph import Partitioning
+from runtime.simulation.jobs import Job, steadied
+from runtime.simulation.model import Split
+from runtime.simulation.simulation import BrokenSeed, Plan, simulate
 
 SEEDS = range(25, 41)  #: in the first, one way is slower than the other
 

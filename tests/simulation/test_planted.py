@@ -7,28 +7,32 @@ from typing import Any
 
 import pytest
 
-from runtime.core import alignment, commit, coordinator, recovery
-from runtime.core.alignment import Alignment, Verdict
-from runtime.core.checkpoint import Manifest
+from runtime.core.checkpoint import coordinator
 from runtime.core.effects import CaptureState, ForgetCheckpoint, LogFeedback, SubtaskEffect
 from runtime.core.events import ManifestRecorded
-from runtime.core.feedback import BackEdges
-from runtime.core.graph import JobGraph
-from runtime.core.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.loopside import LoopSide
-from runtime.core.messages import Records
-from runtime.core.spec import SubtaskSpec, spec_of
-from runtime.core.subtask import Subtask
-from runtime.core.watermarks import Watermarks
-from runtime.hosts import monitor, retention
-from runtime.state.chain import Link
-from runtime.testing import cluster, master
-from runtime.testing.__main__ import main
-from runtime.testing.cluster import Host
-from runtime.testing.driver import Driver
-from runtime.testing.model import HoldingOperator, PoolingOperator, SinkOperator
-from runtime.testing.simulation import BrokenSeed, simulate
-from runtime.testing.world import CheckpointRecords, TargetTwin, token_in
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
+from runtime.core.job.messages import Records
+from runtime.core.restore import state_assignment as recovery
+from runtime.core.snapshot import commit
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.subtask import alignment
+from runtime.core.subtask.alignment import Alignment, Verdict
+from runtime.core.subtask.feedback_alignment import BackEdges
+from runtime.core.subtask.iteration import LoopSide
+from runtime.core.subtask.spec import SubtaskSpec, spec_of
+from runtime.core.subtask.subtask import Subtask
+from runtime.core.subtask.watermark_valve import Watermarks
+from runtime.master import retention
+from runtime.master import slot_monitor as monitor
+from runtime.simulation import cluster, master
+from runtime.simulation.__main__ import main
+from runtime.simulation.cluster import Host
+from runtime.simulation.driver import Driver
+from runtime.simulation.model import HoldingOperator, PoolingOperator, SinkOperator
+from runtime.simulation.simulation import BrokenSeed, simulate
+from runtime.simulation.world import CheckpointRecords, TargetTwin, token_in
+from runtime.state.files.segment_log import Link
 
 SEEDS_MAX = 250
 Plant = Callable[[pytest.MonkeyPatch], None]

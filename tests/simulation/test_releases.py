@@ -4,14 +4,14 @@ from collections import defaultdict
 
 import pytest
 
-from runtime.core.checkpoint import FinishedState
 from runtime.core.events import CheckpointCompleted
-from runtime.core.ids import ChannelId, CheckpointId, SubtaskId
-from runtime.core.messages import Barrier, EndOfPartition, Message
-from runtime.testing.invariants import ChannelWatch, Violation
-from runtime.testing.jobs import Job
-from runtime.testing.model import BatchingOperator, Rows
-from runtime.testing.simulation import Incident, Simulation
+from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId
+from runtime.core.job.messages import Barrier, EndOfPartition, Message
+from runtime.core.snapshot.manifest import FinishedState
+from runtime.simulation.invariants import ChannelWatch, Violation
+from runtime.simulation.jobs import Job
+from runtime.simulation.model import BatchingOperator, Rows
+from runtime.simulation.simulation import Incident, Simulation
 from tests.simulation.test_planted import emit_behind_the_barrier
 from tests.simulation.test_scenarios import FORWARD, HASH, PERIODIC, REBALANCE, counting, plan, splits
 

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from runtime.core import reading
-from runtime.core.checkpoint import CheckpointMode, Manifest
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.graph import Partitioning
-from runtime.core.messages import CheckpointKind
-from runtime.testing.invariants import Violation
-from runtime.testing.jobs import Job
-from runtime.testing.master import Ending
-from runtime.testing.model import JoinOperator, Row, Split
-from runtime.testing.simulation import Incident, Plan, Simulation
-from runtime.testing.snapshots import read_table
+from runtime.core.job.graph import Partitioning
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.subtask import poll_policy as reading
+from runtime.simulation.invariants import Violation
+from runtime.simulation.jobs import Job
+from runtime.simulation.master import Ending
+from runtime.simulation.model import JoinOperator, Row, Split
+from runtime.simulation.simulation import Incident, Plan, Simulation
+from runtime.simulation.snapshots import read_table
 
 SEEDS = range(12)
 PERIODIC = CoordinatorSettings(interval_ms=20, timeout_ms=500, min_pause_ms=0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.testing.__main__ import main
-from runtime.testing.simulation import simulate
+from runtime.simulation.__main__ import main
+from runtime.simulation.simulation import simulate
 
 SEEDS, BLOCK = 20, 10  # `make simulate` tries more
 

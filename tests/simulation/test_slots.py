@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.testing.faults import Faults
-from runtime.testing.slots import Slot, SlotLost, Started
-from runtime.testing.world import World
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.simulation.faults import Faults
+from runtime.simulation.slots import Slot, SlotLost, Started
+from runtime.simulation.world import World
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.core.messages import CheckpointKind
-from runtime.testing.simulation import Incident, Plan, Simulation
+from runtime.core.job.messages import CheckpointKind
+from runtime.simulation.simulation import Incident, Plan, Simulation
 from tests.simulation.test_scenarios import NONE, PERIODIC, ask, counting, live, plan, running
 
 SEED = 6

@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from runtime.pipelines import registry
+from runtime.dataflow.pipelines import registry
 from spark_jobs.__main__ import main
 
 

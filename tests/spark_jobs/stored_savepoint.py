@@ -9,14 +9,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot, folder_of
-from runtime.core.envelope import FILE_NAME, sealed
-from runtime.core.keygroups import range_of
-from runtime.core.messages import CheckpointKind
+from runtime.core.job.key_groups import range_of
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot, folder_of
+from runtime.core.snapshot.manifest_codec import FILE_NAME, sealed
 from runtime.io.filesystem import FileStore
-from runtime.state.hashing import key_groups
+from runtime.state.index.hashing import key_groups
+from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema, columns_of, namespace_field
-from runtime.state.table import KeyedTable
 from spark_jobs.savepoints.tables import add_rows, value_types, write_table
 
 MAX_PARALLELISM: Final = 128

@@ -12,19 +12,19 @@ import networkx as nx
 import pyarrow as pa
 import pytest
 
-from runtime.blueprint import CompiledJob
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.core.restart import FixedDelay
-from runtime.hosts.driver import JobMaster, MasterConfig
-from runtime.hosts.local import run_local
-from runtime.hosts.spark import SparkLauncher
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.pipelines import PipelineContext
+from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.batch import MapBatches
-from runtime.pipelines import PipelineContext
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
+from runtime.launch.spark import SparkLauncher
+from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.operators.functions.batch import MapBatches
 from spark_jobs.pipelines import components
 from tests.hosts.gated import Bomb
 from tests.hosts.jobs import committed

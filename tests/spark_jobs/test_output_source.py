@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import CheckpointId, Token
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.snapshot.manifest import CommitPermit
 from runtime.errors import CorruptState, DataRejected, JobRejected
 from spark_jobs.output_source import OutputSource
 from tests.contracts.test_commit_log import epoch, prepared

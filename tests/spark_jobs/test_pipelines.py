@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.ids import Token
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
-from runtime.hosts.driver import JobMaster
-from runtime.hosts.local import local_master
-from runtime.io.memory_records import MemoryRecords
-from runtime.pipelines import PipelineContext
-from runtime.records import OperationRequest
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import PipelineContext
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import local_master
+from runtime.master.job_master import JobMaster
+from runtime.run_store import OperationRequest
 from spark_jobs import nycflights
 from spark_jobs.feeder import Plan, feed
 from spark_jobs.pipelines import flights, wordcount

@@ -13,7 +13,7 @@ from tests.spark_jobs.conftest import ROOT, Command
 
 MODULE = """
 import msgspec
-from runtime.pipelines import Pipeline
+from runtime.dataflow.pipelines import Pipeline
 
 class Params(msgspec.Struct): pass
 

@@ -11,20 +11,20 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
-from runtime.core.ids import Token
-from runtime.core.keygroups import range_of
-from runtime.core.messages import CheckpointKind
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.core.job.key_groups import range_of
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected, OperatorFailure
-from runtime.hosts.local import run_local
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import ProcessFunction, SubtaskContext
-from runtime.state.hashing import key_groups
-from runtime.state.objects import ObjectTable
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import run_local
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
+from runtime.state.index.hashing import key_groups
+from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints import tasks
 from spark_jobs.savepoints.bootstrap import Bootstrap
 from spark_jobs.savepoints.redeal import Assembly, Redeal, Rekey

@@ -14,17 +14,17 @@ import pytest
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.envelope import FILE_NAME, opened
-from runtime.core.ids import Token
-from runtime.core.mapping import Fate
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.core.restore.mapping import Fate
+from runtime.core.snapshot.manifest_codec import FILE_NAME, opened
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.hosts.local import newest_in, run_local
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import ProcessContext
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.launch.local import newest_in, run_local
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import ProcessContext
 from spark_jobs.savepoints import writer as writer_module
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.state_rows import find_state, open_checkpoint, rows

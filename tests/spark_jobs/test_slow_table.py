@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.blueprint import CompiledJob
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.checkpoint import FailureReason
-from runtime.core.coordinator import CoordinatorSettings
-from runtime.core.restart import FixedDelay
-from runtime.dataflow import Dataflow
+from runtime.core.job.restart_strategy import FixedDelay
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import FailureReason
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
 from spark_jobs.sources.splits import InputFolder, name_of
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import committed

@@ -16,9 +16,9 @@ import pytest
 
 from runtime.connectors.epochs import EpochFolder
 from runtime.connectors.sources.epochs import EpochSource, read_columns, schema_file
-from runtime.dataflow import STAGE_FOLDERS, Dataflow
+from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
+from runtime.dataflow.pipelines import Pipeline
 from runtime.errors import JobRejected
-from runtime.pipelines import Pipeline
 from runtime.ports import StageFolders
 from spark_jobs.pipelines import spark_words
 from spark_jobs.sources import columns

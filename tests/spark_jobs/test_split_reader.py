@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 
-from runtime.dataflow import Dataflow
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import Pipeline, PipelineContext
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.io.memory import ManualClock
-from runtime.pipelines import Pipeline, PipelineContext
+from runtime.io.memory.exchange import ManualClock
 from spark_jobs.sources.digest import digest_of
 from spark_jobs.sources.splits import InputFolder, name_of
 from spark_jobs.sources.table import SparkTable, from_spark

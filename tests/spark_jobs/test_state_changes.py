@@ -9,14 +9,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import SubtaskSnapshot, TableColumns
-from runtime.core.ids import OperatorId
+from runtime.core.job.ids import OperatorId
+from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import JobRejected
 from runtime.io.filesystem import FileStore
-from runtime.state.hashing import key_groups
-from runtime.state.objects import ObjectTable
+from runtime.state.index.hashing import key_groups
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.object_table import ObjectTable
 from runtime.state.schema import TableSchema
-from runtime.state.table import KeyedTable
 from spark_jobs.savepoints.tables import encode_key, value_types, write_table
 from spark_jobs.state_changes import find_changes
 from spark_jobs.state_rows import Opened, find_state

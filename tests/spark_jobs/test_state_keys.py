@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, In
 
-from runtime.core.checkpoint import FinishedState, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest import FinishedState, OperatorSnapshot, SubtaskSnapshot
 from runtime.io.filesystem import FileStore
-from runtime.state.hashing import key_groups
-from runtime.state.objects import ObjectTable
+from runtime.state.index.hashing import key_groups
+from runtime.state.object_table import ObjectTable
 from spark_jobs.savepoints.tables import write_table
 from spark_jobs.state_keys import MAX_KEYS
 from spark_jobs.state_rows import Opened, StateRows, arrow_type, find_state, open_checkpoint

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from runtime.core.contents import StateKind, stored_states
+from runtime.core.snapshot.contents import StateKind, stored_states
+from runtime.dataflow.pipelines import PipelineContext
 from runtime.errors import JobRejected
-from runtime.pipelines import PipelineContext
 from spark_jobs import state_query
 from spark_jobs.pipelines.flights import PIPELINE
 from spark_jobs.savepoints.declared import declared_state

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import Dataflow
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import CorruptState, JobRejected
 from runtime.operators.aggregates import Count, Sum
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.state_rows import contents, find_state, open_checkpoint, rows
 from tests.hosts.gated import Gated

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.io.memory import MemorySnapshotStore
+from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.io.memory.exchange import MemorySnapshotStore
 
 KEPT = 3
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.recovery import Restored
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import JobRejected
-from runtime.io.memory import MemorySnapshotStore
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.state.backend import SubtaskState
 from runtime.state.broadcast import BroadcastMap
-from runtime.state.store import SubtaskState
 
 ME = SubtaskId(OperatorId("op"), 0)
 NAMES = st.text(max_size=3) | st.integers(-3, 3) | st.binary(max_size=2)

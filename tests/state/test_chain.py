@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.recovery import Restored
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
-from runtime.io.memory import MemorySnapshotStore
-from runtime.state import chain, merge
-from runtime.state.chain import MOST_DELTAS
-from runtime.state.hashing import key_groups
-from runtime.state.merge import UNIT_BYTES, run_to_merge
-from runtime.state.objects import ObjectTable
-from runtime.state.store import StateCapture, SubtaskState
-from runtime.state.table import KeyedTable
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.state.backend import StateCapture, SubtaskState
+from runtime.state.files import compaction as merge
+from runtime.state.files import segment_log as chain
+from runtime.state.files.compaction import UNIT_BYTES, run_to_merge
+from runtime.state.files.segment_log import MOST_DELTAS
+from runtime.state.index.hashing import key_groups
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.object_table import ObjectTable
 from tests.state.failing_store import FailingStore
 
 GROUPS = 16

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.state.factorise import factorise
+from runtime.state.index.factorise import factorise
 
 COLUMNS = {
     "small": (st.integers(-3, 3), pa.int32()),

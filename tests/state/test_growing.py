@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runtime.state import growing
-from runtime.state.growing import GrowingArray
+from runtime.state.index import growing
+from runtime.state.index.growing import GrowingArray
+from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema
-from runtime.state.table import KeyedTable
 
 LARGE = 1 << 18  #: int64: enough to lie in pages of its own
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.core.keygroups import key_group_of
-from runtime.state.hashing import NULL_HASH, groups_of, hash_column, hash_columns, key_groups, mix
+from runtime.core.job.key_groups import key_group_of
+from runtime.state.index.hashing import NULL_HASH, groups_of, hash_column, hash_columns, key_groups, mix
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]

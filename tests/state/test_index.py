@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.state import blocks, index
-from runtime.state.blocks import Blocks
-from runtime.state.buckets import Buckets
-from runtime.state.index import NOWHERE, KeyIndex
+from runtime.state.index import blocks
+from runtime.state.index import key_index as index
+from runtime.state.index.blocks import Blocks
+from runtime.state.index.buckets import Buckets
+from runtime.state.index.key_index import NOWHERE, KeyIndex
 
 
 def rows(keys: list[tuple[int, int]]) -> np.ndarray:
@@ -31,8 +32,8 @@ def formed(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setattr(index, "_STEP", 1)
             patch.setattr(index, "_PER_KEY", 1)
             patch.setattr(index, "_PREPARING", 0)
-            patch.setattr("runtime.state.buckets._FEWEST", 8)
-            patch.setattr("runtime.state.growing._MAPPED_BYTES", 1024)
+            patch.setattr("runtime.state.index.buckets._FEWEST", 8)
+            patch.setattr("runtime.state.index.growing._MAPPED_BYTES", 1024)
         if request.param == "buckets only":
             patch.setattr(blocks, "_MOST_BLOCKS", 0)
         yield

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.state import interned
-from runtime.state.interned import UNKNOWN, InternedCodec
+from runtime.state.index import interned
+from runtime.state.index.interned import UNKNOWN, InternedCodec
 
 VALUES = st.sampled_from(
     [b"", b"a", b"b", b"ab", b"ba", b"\x00", b"a" * 8, b"a" * 9, b"a" * 64, b"b" * 64, b"a" * 65, b"b" * 65]

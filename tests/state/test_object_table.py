@@ -9,15 +9,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from runtime.core.checkpoint import SubtaskSnapshot
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.keygroups import owner_of, range_of
-from runtime.core.recovery import Restored
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.key_groups import owner_of, range_of
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.memory import MemorySnapshotStore
-from runtime.state import chain
-from runtime.state.objects import Entry, ObjectTable, Place
-from runtime.state.store import StateCapture, SubtaskState
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.state.backend import StateCapture, SubtaskState
+from runtime.state.files import segment_log as chain
+from runtime.state.object_table import Entry, ObjectTable, Place
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 

@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runtime.core.checkpoint import Segment
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.keygroups import range_of
-from runtime.core.recovery import Restored
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.key_groups import range_of
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import Segment
 from runtime.errors import CorruptState
-from runtime.io.memory import MemorySnapshotStore
-from runtime.state import segments
-from runtime.state.segments import BLOCK_BYTES, MOST_BLOCKS, read_segment, write_segment
-from runtime.state.store import SubtaskState
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.state.backend import SubtaskState
+from runtime.state.files import segments
+from runtime.state.files.segments import BLOCK_BYTES, MOST_BLOCKS, read_segment, write_segment
 
 GROUPS = 128
 KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64(), nullable=False)])

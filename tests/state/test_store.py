@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from runtime.core.checkpoint import SubtaskSnapshot, TableColumns
-from runtime.core.ids import OperatorId, SubtaskId
-from runtime.core.keygroups import range_of
-from runtime.core.recovery import Restored
+from runtime.core.job.ids import OperatorId, SubtaskId
+from runtime.core.job.key_groups import range_of
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
-from runtime.io.memory import MemorySnapshotStore
-from runtime.state import chain
-from runtime.state.chain import MOST_DELTAS
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.state.backend import StateCapture, SubtaskState
+from runtime.state.files import segment_log as chain
+from runtime.state.files.segment_log import MOST_DELTAS
 from runtime.state.schema import UNSETTLED, namespace_field
-from runtime.state.store import StateCapture, SubtaskState
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from runtime.errors import JobRejected
-from runtime.state.interned import InternedCodec
+from runtime.state.index.interned import InternedCodec
+from runtime.state.keyed_table import KeyedTable
 from runtime.state.rows import TableRows
 from runtime.state.schema import UNSETTLED, TableSchema, namespace_field
-from runtime.state.table import KeyedTable
 
 
 def table(keys: dict[str, Any], values: dict[str, Any]) -> KeyedTable:

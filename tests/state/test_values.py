@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import JobRejected
-from runtime.state.lists import OperatorList
+from runtime.state.list_state import OperatorList
 from runtime.state.values import check_storable
 
 

@@ -17,7 +17,7 @@ from console.ui.graph.layers import Edge
 from console.ui.graph.layout import Box, Layout, Point, Route, layout
 from console.ui.graph.line import WeirLine, weir_line
 from console.ui.live import NOTHING_LIVE, Live, OperatorLive, StageLive
-from runtime.core.settings import ExecutionMode
+from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
 _LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: of a name that fits in large letters, and at all

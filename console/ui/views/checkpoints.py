@@ -25,7 +25,7 @@ from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.acts import requested
 from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in
-from runtime.core.statistics import Spread, Summary
+from runtime.core.checkpoint.statistics import Spread, Summary
 
 _PHASES = ("start_delay", "alignment", "sync", "async")
 _WIDTH = 160.0

@@ -15,7 +15,7 @@ from console.checkpoints.tables import csv_response
 from console.ui.paging import whole_number
 from console.ui.revision import revision
 from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in, user_of
-from runtime.core.contents import StoredState
+from runtime.core.snapshot.contents import StoredState
 
 _RECENT = 10
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 
 from runtime.connectors.blocks import BLOCK_BYTES, Block, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, check_schema, require_columns
-from runtime.connectors.formats.salvage import text_chunks, whole
+from runtime.connectors.formats.bisect_malformed import text_chunks, whole
 from runtime.errors import JobRejected
 
 _CONVERSION: Final = re.compile(

@@ -18,7 +18,7 @@ import pyarrow.json as pa_json
 
 from runtime.connectors.blocks import Block, skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed, check_schema
-from runtime.connectors.formats.salvage import text_chunks, whole
+from runtime.connectors.formats.bisect_malformed import text_chunks, whole
 from runtime.errors import JobRejected
 
 _NO_OBJECT: Final = "the line is not a JSON object"

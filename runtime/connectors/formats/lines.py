@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from runtime.connectors.blocks import skip_byte_order_mark
 from runtime.connectors.formats.base import Chunk, Malformed
-from runtime.connectors.formats.salvage import text_chunks
+from runtime.connectors.formats.bisect_malformed import text_chunks
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from runtime.connectors.commit_log import CommitLog
-from runtime.connectors.data_roots import DataRoots
 from runtime.connectors.names import safe
 from runtime.connectors.sinks.parquet import ParquetCommitter, ParquetWriter
+from runtime.data_roots import DataRoots
 from runtime.errors import JobRejected
 from runtime.ports import StageFolders, UsesFolders
 

@@ -35,11 +35,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.connectors.commit_log import CommitLog, LoggedFile
-from runtime.connectors.data_roots import CheckedFolder, DataRoots
-from runtime.connectors.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
 from runtime.connectors.names import safe
-from runtime.core.checkpoint import CommitPermit
-from runtime.core.ids import Token
+from runtime.core.job.ids import Token
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.data_roots import CheckedFolder, DataRoots
+from runtime.durable import copy_file, make_folder, rename_without_replacing, sync_folder, writing
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 

@@ -16,15 +16,15 @@ from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
-from runtime.connectors.data_roots import CheckedFolder, path_of
 from runtime.connectors.dead_letters import DeadLetters
 from runtime.connectors.formats import Format, Malformed, MalformedFile
 from runtime.connectors.sources.open_file import OpenFile
+from runtime.data_roots import CheckedFolder, path_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.hashing import groups_of, hash_columns
-from runtime.state.table import KeyedTable
+from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.keyed_table import KeyedTable
 
 MALFORMED_RECORDS: Final = "malformed_records"
 _CHUNKS_PER_POLL: Final = 16  #: after so many without a good row the loop gets its turn

@@ -18,7 +18,7 @@ import pyarrow as pa
 from runtime.connectors.epochs import Epoch, EpochFolder
 from runtime.connectors.formats import MalformedFile, ParquetFormat
 from runtime.connectors.names import safe
-from runtime.core.keygroups import range_of
+from runtime.core.job.key_groups import range_of
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader, StageFolders

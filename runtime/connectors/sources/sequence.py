@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SourceReader
-from runtime.state.hashing import groups_of, hash_columns
-from runtime.state.table import KeyedTable
+from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.keyed_table import KeyedTable
 
 MULTIPLIER: Final = 2_654_435_761  #: Knuth's: neighbours get keys that lie far apart
 SCHEMA: Final = pa.schema(

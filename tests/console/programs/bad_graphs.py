@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 import weir
-from runtime.core.ids import OperatorId
+from runtime.core.job.ids import OperatorId
 
 
 class Params(msgspec.Struct):

@@ -10,9 +10,9 @@ from console.accounts.models import User
 from console.checkpoints.models import Checkpoint, StateQuery
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run
 from console.operations.models import Operation
-from runtime.core.checkpoint import folder_of
-from runtime.core.messages import CheckpointKind
-from runtime.core.settings import JobSettings
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import JobSettings
+from runtime.core.snapshot.manifest import folder_of
 from tests.console.stored import store
 
 SCHEMA: dict[str, Any] = {

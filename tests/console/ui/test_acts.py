@@ -9,7 +9,7 @@ from django.test import Client
 from console.accounts.models import User
 from console.jobs.models import Run
 from console.operations.models import Operation
-from runtime.core.lifecycle import RunAct, RunState, refusal
+from runtime.core.job.lifecycle import RunAct, RunState, refusal
 from tests.console.ui import blocks, rows
 
 ENDS = ["stop", "drain", "cancel"]

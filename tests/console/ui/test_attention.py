@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from console.jobs.models import Attempt, Run
-from runtime.core.lifecycle import RunState
+from runtime.core.job.lifecycle import RunState
 from tests.console.ui import rows
 
 pytestmark = pytest.mark.django_db

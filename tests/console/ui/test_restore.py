@@ -11,7 +11,7 @@ from console.checkpoints.models import Checkpoint
 from console.checkpoints.storage import root_of
 from console.jobs.models import JobVersion, Run
 from console.operations.models import Operation
-from runtime.core.envelope import FILE_NAME
+from runtime.core.snapshot.manifest_codec import FILE_NAME
 from tests.console.stored import store
 from tests.console.ui import blocks, rows
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import Token
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
 from runtime.operators.aggregates import Count, Sum
 from spark_jobs.batch import run as running
 from spark_jobs.batch.execute import TaskFailure, execute

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import STAGE_FOLDERS, Dataflow, Stream
+from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow, Stream
 from runtime.errors import DataRejected, JobRejected
-from runtime.hosts.local import run_local
+from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count, Max
 from runtime.ports import StageFolders
 from spark_jobs.batch.run import plan_batch, run_batch

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.ids import Token
-from runtime.core.lifecycle import RunState
-from runtime.dataflow import Dataflow
-from runtime.hosts.driver import Exit
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunState
+from runtime.dataflow.builder import Dataflow
 from runtime.io.filesystem import FileStore
-from runtime.io.memory_records import MemoryRecords
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.master.job_master import Exit
 from runtime.operators.aggregates import Count
-from runtime.records import OperationRequest
+from runtime.run_store import OperationRequest
 from spark_jobs.batch.master import BatchMaster
 from tests.spark_jobs.batch.flows import FILES, KEYS, ROWS_PER_FILE, events, rows_in
 from tests.waiting import until

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.dataflow import Dataflow
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.pipelines import PipelineContext, pipeline, registry
 from runtime.errors import JobRejected
-from runtime.hosts.local import run_local
-from runtime.pipelines import PipelineContext, pipeline, registry
+from runtime.launch.local import run_local
 from spark_jobs import nycflights
 from spark_jobs.batch.run import run_batch
 from spark_jobs.feeder import Plan, feed

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.dataflow import Dataflow
+from runtime.dataflow.builder import Dataflow
 from runtime.operators.aggregates import Count
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
 from spark_jobs.batch.run import run_batch
 from tests.spark_jobs.batch.flows import EVENTS, FILES, KEYS, ROWS_PER_FILE, even, events, rows_in
 from tests.waiting import until

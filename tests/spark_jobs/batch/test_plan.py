@@ -16,12 +16,12 @@ from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.dataflow import Dataflow, Stream
+from runtime.dataflow.builder import Dataflow, Stream
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
-from runtime.operators.functions import RowCollector
-from runtime.operators.plain_process import ProcessFunction, SubtaskContext
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
+from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from spark_jobs.batch.plan import Emit, Read, Rows, Write
 from spark_jobs.batch.run import plan_batch
 from tests.spark_jobs.batch.flows import EVENTS, FAMILY, even, flow_of, write_inputs

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.dataflow import Dataflow
+from runtime.dataflow.builder import Dataflow
 from runtime.operators.aggregates import Count
 from spark_jobs.batch.counts import Reports, ReportsByTask, Tally, TaskReport
 from spark_jobs.batch.plan import Stage

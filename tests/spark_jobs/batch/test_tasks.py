@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
-from runtime.core.ids import Token
-from runtime.dataflow import Dataflow
+from runtime.core.job.ids import Token
+from runtime.dataflow.builder import Dataflow
 from runtime.errors import JobRejected
 from runtime.operators.aggregates import Count
-from runtime.operators.functions import RowCollector
-from runtime.operators.process import KeyedProcessFunction, ProcessContext
-from runtime.state.hashing import hash_columns
+from runtime.operators.functions.function import RowCollector
+from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
+from runtime.state.index.hashing import hash_columns
 from spark_jobs.batch.counts import TaskReport
 from spark_jobs.batch.plan import Emit, Stage
 from spark_jobs.batch.run import plan_batch

@@ -1,0 +1,89 @@
+"""One checkpoint on its way: who has acknowledged, and the manifest once all have.
+
+It does not decide when a checkpoint starts or fails; the coordinator does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runtime.core.checkpoint.plan import finished_state
+from runtime.core.effects import ReportCheckpoint
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import SubtaskId, Token
+from runtime.core.job.messages import Barrier
+from runtime.core.snapshot.manifest import (
+    FailureReason,
+    Manifest,
+    OperatorSnapshot,
+    Plan,
+    SnapshotTimings,
+    SubtaskSnapshot,
+)
+
+
+class AckResult(StrEnum):
+    """What became of an acknowledgement."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """Mutable, owned by the coordinator."""
+
+    barrier: Barrier
+    plan: Plan
+    operation: str | None
+    expires_at: int
+    acks: dict[SubtaskId, tuple[SubtaskSnapshot, SnapshotTimings]] = field(default_factory=dict)
+    storing: bool = False  #: the manifest is on its way: neither expiry nor a decline can undo it
+
+    @property
+    def complete(self) -> bool:
+        return len(self.acks) == len(self.plan.wait_for)
+
+    @property
+    def releases_all(self) -> bool:
+        """Whether every snapshot was taken after the logic was done, so that completion lets all subtasks end."""
+        return all(snapshot.finished for snapshot, _ in self.acks.values())
+
+    def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> AckResult:
+        if subtask not in self.plan.wait_for:
+            return AckResult.UNKNOWN
+        if subtask in self.acks:
+            return AckResult.DUPLICATE
+        self.acks[subtask] = (snapshot, timings)
+        return AckResult.ACCEPTED
+
+    def report(self, at: int, reason: FailureReason | None = None, detail: str = "") -> ReportCheckpoint:
+        """How it stands, for people."""
+        barrier = self.barrier
+        acknowledged, subtasks = len(self.acks), len(self.plan.wait_for)
+        return ReportCheckpoint(
+            barrier.checkpoint, barrier.kind, barrier.triggered_at, at, acknowledged, subtasks, reason, detail
+        )
+
+    def manifest(self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]) -> Manifest:
+        """What the acknowledged snapshots make together. `last` holds those of subtasks that have ended since."""
+        assert self.complete, "a manifest needs every acknowledgement"
+        operators = {}
+        for operator in graph.operators:
+            own = [SubtaskId(operator.uid, i) for i in range(operator.parallelism)]
+            snapshots = {s.index: self.acks[s][0] if s in self.acks else last[s] for s in own}
+            done = sum(snapshot.finished for snapshot in snapshots.values())
+            state = finished_state(operator.parallelism, done)
+            operators[str(operator.uid)] = OperatorSnapshot(
+                parallelism=operator.parallelism, finished=state, subtasks=snapshots
+            )
+        return Manifest(
+            job=job,
+            checkpoint=self.barrier.checkpoint,
+            kind=self.barrier.kind,
+            token=token,
+            triggered_at=self.barrier.triggered_at,
+            max_parallelism=graph.max_parallelism,
+            operators=operators,
+        )

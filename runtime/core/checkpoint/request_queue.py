@@ -1,0 +1,56 @@
+"""Which request for a checkpoint goes next, which waits, which is refused (Flink's `CheckpointRequestDecider`).
+
+Savepoints come before checkpoints, people before the clock, older before newer. At most one periodic request waits.
+Only periodic requests respect the pause after the last completion.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from runtime.core.job.messages import CheckpointKind
+
+QUEUE_CAPACITY: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A wish for a checkpoint. `operation` is None for the periodic one."""
+
+    at: int
+    kind: CheckpointKind
+    operation: str | None = None
+    again: bool = False  #: a stop or drain that is planned anew; some subtasks may have finished their logic for it
+
+    @property
+    def periodic(self) -> bool:
+        return self.operation is None
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        return (not self.kind.is_savepoint, self.periodic, self.at)
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """Mutable, owned by the coordinator."""
+
+    waiting: list[Request] = field(default_factory=list)
+
+    def add(self, request: Request) -> Request | None:
+        """Queues `request`. Returns the one that had to give way, if any."""
+        if request.periodic and any(other.periodic for other in self.waiting):
+            return request
+        self.waiting.append(request)
+        self.waiting.sort(key=lambda waiting: waiting.rank)
+        return self.waiting.pop() if len(self.waiting) > QUEUE_CAPACITY else None
+
+    def take(self, pending: int, max_concurrent: int) -> Request | None:
+        """The request to start now, if any."""
+        if not self.waiting or pending >= max_concurrent:
+            return None
+        return self.waiting.pop(0)
+
+    def clear(self) -> list[Request]:
+        """Empties the queue and returns what was in it."""
+        given_up, self.waiting = self.waiting, []
+        return given_up

@@ -1,0 +1,314 @@
+"""A job as a value: operators, edges, and their expansion into subtasks and channels.
+
+It decides whether a graph is valid and who is connected to whom. It does not know what an operator does: user code
+lives beside the graph, in `runtime.dataflow.builder`, under the same uid.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.job.loops import back_edges, components
+from runtime.errors import JobRejected
+
+_UID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class Role(StrEnum):
+    """What an operator is to the graph."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    SINK = "sink"
+
+
+class Partitioning(StrEnum):
+    """How an edge deals batches to the subtasks of its target."""
+
+    FORWARD = "forward"  #: subtask i to subtask i; both ends have the same parallelism
+    HASH = "hash"  #: by key group
+    BROADCAST = "broadcast"  #: every batch to every subtask
+    REBALANCE = "rebalance"  #: batches in turn
+    CUSTOM = "custom"  #: by a function of the author's
+
+
+class Guarantee(StrEnum):
+    """What a source or sink promises of each record, whatever fails. Strongest first."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"  #: none is lost, some may come again
+    NONE = "none"  #: some may be lost, as from a source that cannot go back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    """One operator. `parallelism` is resolved (never None)."""
+
+    uid: OperatorId
+    name: str
+    role: Role
+    parallelism: int
+    bounded: bool = False  #: for sources: it ends by itself
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and sinks; state in between is as exact as the mode
+    commits: bool = False  #: it has a committer although it is no sink: a two-phase-commit step in mid-stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSpec:
+    """Input number `input` (from 0) of `target` is fed by `source`. `keys` are column names, for HASH and
+    CUSTOM only.
+
+    A `build` edge is read to its end before any record of the target's other inputs (the build side of a join). Until
+    then no source that leads to these is polled (`core/subtask/build_sides`).
+    """
+
+    source: OperatorId
+    target: OperatorId
+    input: int
+    partitioning: Partitioning
+    keys: tuple[str, ...] = ()
+    key_types: tuple[str, ...] = ()  #: Arrow types of `keys`; none: known from the data only
+    value_types: tuple[tuple[str, str], ...] = ()  #: of the target's state, as `state.column`; none: as above
+    build: bool = False
+    feedback: bool = False
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """A validated job graph; operators stand in the topological order of its regular edges.
+
+    Raises:
+        JobRejected: naming the operator at fault.
+    """
+
+    operators: tuple[OperatorSpec, ...]
+    edges: tuple[EdgeSpec, ...]
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+
+    def __post_init__(self) -> None:
+        _check_operators(self)
+        _check_edges(self)
+        _check_loops(self)
+        object.__setattr__(self, "operators", _topological(self))
+        _check_build_sides(self)
+
+    @cached_property
+    def by_uid(self) -> Mapping[OperatorId, OperatorSpec]:
+        return {operator.uid: operator for operator in self.operators}
+
+    @property
+    def parallelism(self) -> int:
+        """Slots needed: the largest parallelism of any operator."""
+        return max(operator.parallelism for operator in self.operators)
+
+    @cached_property
+    def subtasks(self) -> tuple[SubtaskId, ...]:
+        """Every subtask, predecessors first."""
+        return tuple(SubtaskId(o.uid, i) for o in self.operators for i in range(o.parallelism))
+
+    def key_types_of(self, uid: OperatorId) -> Mapping[str, str]:
+        """The types of the key columns of `uid`, by column, as far as they are known before a row comes."""
+        edges = (edge for edge in self.edges if edge.target == uid and edge.key_types)
+        return {column: kind for edge in edges for column, kind in zip(edge.keys, edge.key_types, strict=True)}
+
+    def predecessors(self, uid: OperatorId) -> tuple[OperatorId, ...]:
+        """Those before `uid` by regular edges: the order, the plan and the end of a job go by them."""
+        return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid and not edge.feedback))
+
+    @cached_property
+    def loops(self) -> Mapping[OperatorId, frozenset[OperatorId]]:
+        """For each operator that lies on a cycle: all that lie on cycles with it."""
+        found: dict[str, set[OperatorId]] = {}
+        for uid, root in _components(self).items():
+            found.setdefault(root, set()).add(OperatorId(uid))
+        heads = {edge.target for edge in self.edges if edge.feedback}
+        return {uid: frozenset(loop) for loop in found.values() if loop & heads for uid in loop}
+
+    @cached_property
+    def inputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
+        """The channels that end in each subtask, by edge, then by source index."""
+        found: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
+        for channel in self.channels():
+            found[self.target(channel)].append(channel)
+        return {subtask: tuple(channels) for subtask, channels in found.items()}
+
+    @cached_property
+    def outputs(self) -> Mapping[SubtaskId, tuple[ChannelId, ...]]:
+        """The channels that start in each subtask, by edge, then by target index."""
+        found: dict[SubtaskId, list[ChannelId]] = {subtask: [] for subtask in self.subtasks}
+        for channel in self.channels():
+            found[self.source(channel)].append(channel)
+        return {subtask: tuple(channels) for subtask, channels in found.items()}
+
+    def channels(self) -> Iterator[ChannelId]:
+        for number, edge in enumerate(self.edges):
+            targets = self.by_uid[edge.target].parallelism
+            for source in range(self.by_uid[edge.source].parallelism):
+                if edge.partitioning is Partitioning.FORWARD:
+                    yield ChannelId(number, source, source)
+                else:
+                    yield from (ChannelId(number, source, target) for target in range(targets))
+
+    def source(self, channel: ChannelId) -> SubtaskId:
+        return SubtaskId(self.edges[channel.edge].source, channel.source)
+
+    def target(self, channel: ChannelId) -> SubtaskId:
+        return SubtaskId(self.edges[channel.edge].target, channel.target)
+
+    def input_of(self, channel: ChannelId) -> int:
+        """The number of the target's input that `channel` belongs to."""
+        return self.edges[channel.edge].input
+
+    def is_feedback(self, channel: ChannelId) -> bool:
+        """Whether `channel` leads back into the head of a loop."""
+        return self.edges[channel.edge].feedback
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as the console stores and draws it."""
+        return {
+            "max_parallelism": self.max_parallelism,
+            "parallelism": self.parallelism,
+            "operators": [
+                {"uid": o.uid, "name": o.name, "role": o.role, "parallelism": o.parallelism, "bounded": o.bounded,
+                 "guarantee": o.guarantee, "commits": o.commits or o.role is Role.SINK}
+                for o in self.operators
+            ],
+            "edges": [
+                {"source": e.source, "target": e.target, "input": e.input, "partitioning": e.partitioning,
+                 "keys": list(e.keys), "key_types": list(e.key_types),
+                 "value_types": [list(pair) for pair in e.value_types], "build": e.build, "feedback": e.feedback}
+                for e in self.edges
+            ],
+        }  # fmt: skip
+
+
+def check_uid(uid: str) -> None:
+    """Raises JobRejected: no operator can have this uid."""
+    if not _UID.fullmatch(uid):
+        raise JobRejected("bad-uid", uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most")
+
+
+def _check_operators(graph: JobGraph) -> None:
+    if not 0 < graph.max_parallelism <= MAX_KEY_GROUPS:
+        raise JobRejected("bad-max-parallelism", "max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}")
+    seen: set[str] = set()
+    for operator in graph.operators:
+        check_uid(operator.uid)
+        if operator.uid in seen:
+            raise JobRejected("duplicate-uid", operator.uid, "two operators have this uid")
+        if not 0 < operator.parallelism <= graph.max_parallelism:
+            limit = f"must lie between 1 and max_parallelism ({graph.max_parallelism}), not {operator.parallelism}"
+            raise JobRejected("bad-parallelism", operator.uid, f"parallelism {limit}")
+        seen.add(operator.uid)
+
+
+def _check_edges(graph: JobGraph) -> None:
+    by_uid = {operator.uid: operator for operator in graph.operators}
+    sources = {operator for operator in graph.operators if operator.role is Role.SOURCE}
+    fed = {edge.target for edge in graph.edges if not edge.feedback or by_uid.get(edge.target) in sources}
+    feeding = {edge.source for edge in graph.edges}
+    for edge in graph.edges:
+        for uid in (edge.source, edge.target):
+            if uid not in by_uid:
+                raise JobRejected("unknown-operator", uid, "an edge names an operator that does not exist")
+        source, target = by_uid[edge.source], by_uid[edge.target]
+        if edge.partitioning is Partitioning.FORWARD and source.parallelism != target.parallelism:
+            raise JobRejected(
+                "bad-forward",
+                target.uid,
+                f"a forward edge needs the parallelism of {source.uid} ({source.parallelism})",
+            )
+        if (edge.partitioning in (Partitioning.HASH, Partitioning.CUSTOM)) != bool(edge.keys):
+            raise JobRejected("bad-keys", target.uid, "a hash or custom edge names columns, others do not")
+    for operator in graph.operators:
+        if (operator.role is Role.SOURCE) == (operator.uid in fed):
+            raise JobRejected("bad-input", operator.uid, "a source has no input and every other operator has one")
+        if (operator.role is Role.SINK) == (operator.uid in feeding):
+            raise JobRejected("dangling-output", operator.uid, "the stream ends here without a sink")
+    if not sources:
+        raise JobRejected("no-source", "job", "the job has no source")
+
+
+def _check_loops(graph: JobGraph) -> None:
+    """Without its feedback edges the graph is acyclic, and each of them closes a cycle."""
+    regular = [edge for edge in graph.edges if not edge.feedback]
+    closing = back_edges([o.uid for o in graph.operators], [(edge.source, edge.target) for edge in regular])
+    if closing:
+        edge = regular[closing[0]]
+        detail = f"the edge {edge.source} -> {edge.target} closes a cycle; close it with iterate"
+        raise JobRejected("cycle", edge.target, detail)
+    loop = _components(graph)
+    for edge in graph.edges:
+        if edge.feedback and loop[edge.source] != loop[edge.target]:
+            detail = f"the edge {edge.source} -> {edge.target} closes no loop: {edge.source} does not come from it"
+            raise JobRejected("not-a-loop", edge.target, detail)
+        if edge.feedback and any(e.target == edge.target and e.input == edge.input for e in regular):
+            raise JobRejected("bad-feedback", edge.target, f"input {edge.input} is fed from inside and outside")
+
+
+def _components(graph: JobGraph) -> Mapping[str, str]:
+    return components([o.uid for o in graph.operators], [(edge.source, edge.target) for edge in graph.edges])
+
+
+def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
+    """Kahn's algorithm over the regular edges, stable in the order of declaration. There is no cycle any more."""
+    waiting = list(graph.operators)
+    done: list[OperatorSpec] = []
+    placed: set[OperatorId] = set()
+    while waiting:
+        ready = next(o for o in waiting if placed.issuperset(graph.predecessors(o.uid)))
+        waiting.remove(ready)
+        done.append(ready)
+        placed.add(ready.uid)
+    return tuple(done)
+
+
+def _check_build_sides(graph: JobGraph) -> None:
+    """A build side must come to its end, and no source may have to end before it is read.
+
+    A source that feeds both sides of a join would fill the side that is not read yet, run out of credit, and so never
+    bring the other side to its end. Two joins can do the same to two sources.
+    """
+    before: dict[OperatorId, set[OperatorId]] = {}  #: a source, and those that end before it is read
+    for build in (edge for edge in graph.edges if edge.build):
+        _check_outside_loops(graph, build)
+        building = _sources(graph, build.source)
+        for uid in sorted(building):
+            if not graph.by_uid[uid].bounded:
+                detail = f"its build side would never end: {uid} is unbounded"
+                raise JobRejected("unbounded-build-side", build.target, detail)
+        for edge in graph.edges:
+            if edge.target == build.target and not edge.build:
+                for uid in _sources(graph, edge.source, through_builds=False):
+                    before.setdefault(uid, set()).update(building)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        cycle = " after ".join(error.args[1])
+        detail = f"build sides are read to their end first, so it would wait for itself: {cycle}"
+        raise JobRejected("build-side-deadlock", error.args[1][0], detail) from error
+
+
+def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
+    """A loop comes to its end after all that feeds it, and its head must read what comes round at any time."""
+    inside = build.source in graph.loops.get(build.target, ())
+    if inside or any(edge.feedback and edge.target == build.target for edge in graph.edges):
+        detail = f"its build side {build.source} would have to end before the loop around it goes on"
+        raise JobRejected("build-side-deadlock", build.target, detail)
+
+
+def _sources(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
+    """The sources that feed `uid`, itself if it is one."""
+    found, waiting = {uid}, [uid]
+    while waiting:
+        here = waiting.pop()
+        feeding = {edge.source for edge in graph.edges if edge.target == here and (through_builds or not edge.build)}
+        waiting += feeding - found
+        found |= feeding
+    return {one for one in found if graph.by_uid[one].role is Role.SOURCE}

@@ -1,0 +1,34 @@
+"""key → key group → subtask, as arithmetic (Flink's `KeyGroupRangeAssignment`).
+
+The number of key groups (`max_parallelism`) is fixed at a job's first run; state is cut by key group, so a rescale
+moves whole ranges. How a key becomes a 64-bit hash is decided by `runtime.state.index.hashing`; this module knows only
+integers.
+"""
+
+from typing import Final
+
+MAX_KEY_GROUPS: Final = 32_768
+DEFAULT_MAX_PARALLELISM: Final = 128
+
+
+def key_group_of(key_hash: int, max_parallelism: int) -> int:
+    """The key group of an unsigned 64-bit `key_hash`."""
+    assert 0 < max_parallelism <= MAX_KEY_GROUPS, "max_parallelism out of range"
+    assert key_hash >= 0, "key hashes are unsigned"
+    return key_hash % max_parallelism
+
+
+def owner_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
+    """The index of the subtask that owns `key_group`."""
+    assert 0 < parallelism <= max_parallelism, "parallelism above max_parallelism"
+    assert 0 <= key_group < max_parallelism, "key group out of range"
+    return key_group * parallelism // max_parallelism
+
+
+def range_of(index: int, max_parallelism: int, parallelism: int) -> range:
+    """The key groups that subtask `index` owns."""
+    assert 0 < parallelism <= max_parallelism, "parallelism above max_parallelism"
+    assert 0 <= index < parallelism, "subtask index out of range"
+    start = -(-index * max_parallelism // parallelism)
+    stop = -(-(index + 1) * max_parallelism // parallelism)
+    return range(start, stop)

@@ -1,0 +1,324 @@
+"""What becomes of each operator when a manifest is restored into a graph: a value that exists before the restore.
+
+It decides by uid, and is the one place that does: pages and API show the report, the job master obeys it. It does not
+know files, and deals nothing (`recovery` does).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+from msgspec.structs import replace
+
+from runtime.core.job.column_types import Compatibility, Rule, key_rule, value_rule
+from runtime.core.job.graph import JobGraph, Role
+from runtime.core.snapshot.manifest import FORMAT_VERSION, FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
+from runtime.core.snapshot.manifest_codec import NEWER_FORMAT, newer_format
+from runtime.errors import JobRejected
+
+
+class Fate(StrEnum):
+    """What happens to an operator in a restore."""
+
+    MATCHED = "matched"  #: it goes on from its state
+    FINISHED = "finished"  #: it had finished and is skipped
+    NEW = "new"  #: it starts empty
+    DROPPED = "dropped"  #: the graph lacks it
+    INCOMPATIBLE = "incompatible"  #: it is on both sides, or new, and the restore cannot be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why it must not be restored like this. `field` is the operator or field at fault."""
+
+    code: str
+    field: str
+    detail: str
+    waivable: bool = False  #: `allow_unmapped` lets it pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorMapping:
+    """One operator, by uid, on both sides."""
+
+    uid: str
+    fate: Fate
+    reason: str
+    parallelism_before: int | None = None
+    parallelism_after: int | None = None
+    partly_finished: bool = False
+    state_bytes: int = 0
+    problem: Problem | None = None
+
+    def __str__(self) -> str:
+        before, after = ("none" if n is None else n for n in (self.parallelism_before, self.parallelism_after))
+        return f"{self.uid}: {self.fate}, parallelism {before} to {after}, {self.state_bytes:,} bytes; {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingReport:
+    """`problems` are those of the checkpoint as a whole; each operator carries its own."""
+
+    problems: tuple[Problem, ...]
+    operators: tuple[OperatorMapping, ...]
+
+    def __str__(self) -> str:
+        """A line per operator, and one per problem of the whole, for a person at a prompt."""
+        lines = [f"{problem.code}: {problem.detail}" for problem in self.problems]
+        return "\n".join([*lines, *map(str, self.operators)])
+
+    @property
+    def all_problems(self) -> tuple[Problem, ...]:
+        return (*self.problems, *(one.problem for one in self.operators if one.problem is not None))
+
+    @property
+    def loses(self) -> tuple[str, ...]:
+        """The operators whose state goes if `allow_unmapped` is given."""
+        return tuple(problem.field for problem in self.all_problems if problem.waivable)
+
+    def refusal(self, *, allow_unmapped: bool) -> Problem | None:
+        """What stands in the way first, if anything does: what nobody can waive goes before what may be waived."""
+        found = sorted(self.all_problems, key=lambda problem: problem.waivable)
+        return next((problem for problem in found if not (problem.waivable and allow_unmapped)), None)
+
+
+class TargetOperator(msgspec.Struct, frozen=True):
+    """An operator of the graph that is restored into."""
+
+    uid: str
+    role: Role
+    parallelism: int
+    most: int | None = None  #: what it has at the greatest parallelism of the job; None: compiled before that was told
+    commits: bool | None = None  #: whether it has a committer; None: compiled before that was stored
+
+    @property
+    def can_commit(self) -> bool:
+        return self.role is Role.SINK if self.commits is None else self.commits
+
+    def at(self, parallelism: int, compiled_for: int) -> int:
+        """How many subtasks it has in a job of `parallelism`."""
+        if self.most is not None:
+            return min(self.most, parallelism)
+        return parallelism if self.parallelism == compiled_for else min(self.parallelism, parallelism)
+
+
+class TargetEdge(msgspec.Struct, frozen=True):
+    """An edge of the graph that is restored into."""
+
+    source: str
+    target: str
+    feedback: bool = False
+    keys: tuple[str, ...] = ()
+    key_types: tuple[str, ...] = ()  #: none: known from the data only
+    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; none: as above
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a restore must know of a graph, read from what `JobGraph.to_json` gives and the console stores."""
+
+    max_parallelism: int
+    operators: tuple[TargetOperator, ...]
+    edges: tuple[TargetEdge, ...]
+
+    @classmethod
+    def of(cls, graph: JobGraph) -> Self:
+        return msgspec.convert(graph.to_json(), cls)
+
+    def at(self, parallelism: int, *, compiled_for: int) -> Self:
+        """The graph in a job of `parallelism`, where that for which it was compiled was another."""
+        operators = (replace(one, parallelism=one.at(parallelism, compiled_for)) for one in self.operators)
+        return replace(self, operators=tuple(operators))
+
+    def predecessors(self, uid: str) -> Iterator[str]:
+        """By regular edges: what comes back round a loop does not precede it."""
+        return (edge.source for edge in self.edges if edge.target == uid and not edge.feedback)
+
+    @property
+    def heads(self) -> set[str]:
+        """The operators that loops lead back into."""
+        return {edge.target for edge in self.edges if edge.feedback}
+
+
+def report(manifest: Manifest, target: Target, job: str) -> MappingReport:
+    """What restoring `manifest` into `target` would mean for the job with the id `job`."""
+    before_finished = _before_finished(manifest, target)
+    wanted = {operator.uid for operator in target.operators}
+    kept = [
+        _kept(one, manifest.operators.get(one.uid), before_finished.get(one.uid), target) for one in target.operators
+    ]
+    gone = [_dropped(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
+    return MappingReport(problems=tuple(_of_the_whole(manifest, target, job)), operators=(*kept, *gone))
+
+
+def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unmapped: bool = False) -> None:
+    """Refuses a restore that would lose or misplace state, before anything starts.
+
+    Raises:
+        JobRejected: naming the operator or field at fault.
+    """
+    problem = report(manifest, Target.of(graph), job).refusal(allow_unmapped=allow_unmapped)
+    if problem is not None:
+        raise JobRejected(problem.code, problem.field, problem.detail)
+
+
+def has_state(operator: OperatorSnapshot) -> bool:
+    """Whether dropping the operator would lose something: what was declared and is empty is nothing."""
+    return any(map(_holds, operator.subtasks.values()))
+
+
+def _holds(held: SubtaskSnapshot) -> bool:
+    named = (held.keyed, held.broadcast, held.lists, held.unions)
+    return any(any(states.values()) for states in named) or bool(held.committables or held.feedback)
+
+
+def _of_the_whole(manifest: Manifest, target: Target, job: str) -> Iterator[Problem]:
+    if manifest.format > FORMAT_VERSION:
+        yield Problem(code=NEWER_FORMAT, field="checkpoint", detail=newer_format(manifest.format))
+    if manifest.job != job:
+        yield Problem(
+            code="other-job", field="checkpoint", detail=f"it belongs to job {manifest.job}, not to job {job}"
+        )
+    if manifest.max_parallelism != target.max_parallelism:
+        detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {target.max_parallelism}"
+        yield Problem(code="max-parallelism-changed", field="max_parallelism", detail=detail)
+    yield from _loops_gone(manifest, target)
+
+
+def _loops_gone(manifest: Manifest, target: Target) -> Iterator[Problem]:
+    """Operators that are kept, while the loop that led back into them is not."""
+    kept = {operator.uid for operator in target.operators} - target.heads
+    for uid, held in manifest.operators.items():
+        if uid in kept and any(snapshot.feedback for snapshot in held.subtasks.values()):
+            detail = "the checkpoint holds records that were on their way back into it, and no loop leads there now"
+            yield Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+
+
+def _before_finished(manifest: Manifest, target: Target) -> dict[str, str]:
+    """Operators that have not finished, each with a finished one that it feeds: what they send would be lost."""
+    finished = set(manifest.finished_operators())
+    return {
+        before: uid
+        for uid in (operator.uid for operator in target.operators if operator.uid in finished)
+        for before in target.predecessors(uid)
+        if before not in finished
+    }
+
+
+def _kept(
+    wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None, target: Target
+) -> OperatorMapping:
+    problem = _unfit(wanted, held, feeds_finished)
+    changed: list[_ChangedColumn] = []
+    if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
+        changed = list(_changed_columns(wanted.uid, held, target))
+        problem = next((_refused_type(wanted.uid, one) for one in changed if one.rule.common is None), None)
+    if problem is not None:
+        fate, reason = Fate.INCOMPATIBLE, problem.detail
+    elif held is None:
+        fate, reason = Fate.NEW, "the checkpoint does not know it; it starts empty"
+    else:
+        fate, reason = _continued(held)
+        reason = "; ".join([reason, *sorted(f"{one.text}: widened to {one.rule.common}" for one in changed)])
+    return OperatorMapping(
+        uid=wanted.uid,
+        fate=fate,
+        reason=reason,
+        parallelism_before=None if held is None else held.parallelism,
+        parallelism_after=wanted.parallelism,
+        partly_finished=held is not None and held.finished is FinishedState.PARTLY,
+        state_bytes=0 if held is None else _state_bytes(held),
+        problem=problem,
+    )
+
+
+def _continued(held: OperatorSnapshot) -> tuple[Fate, str]:
+    origin = f" ({held.origin})" if held.origin else ""
+    match held.finished:
+        case FinishedState.FINISHED:
+            return Fate.FINISHED, f"it had finished and is skipped{origin}"
+        case FinishedState.PARTLY:
+            return Fate.MATCHED, f"some of its subtasks had finished; what was left is dealt to all{origin}"
+        case FinishedState.RUNNING:  # pragma: no branch
+            return Fate.MATCHED, f"it goes on from its state{origin}"
+
+
+def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> Problem | None:
+    if feeds_finished is not None:
+        detail = f"it stands before {feeds_finished!r}, which the checkpoint holds as finished"
+        return Problem(code="operator-before-finished", field=wanted.uid, detail=detail)
+    if held is not None and not wanted.can_commit and _owes(held):
+        return _owed_output(wanted.uid)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangedColumn:
+    """A column of keys or values whose type in the job is another than in the checkpoint."""
+
+    kind: str  #: "key" or "state"
+    name: str
+    before: str
+    now: str
+    rule: Rule
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} column {self.name!r} is {self.before} in the checkpoint and {self.now} in the job"
+
+
+def _changed_columns(uid: str, held: OperatorSnapshot, target: Target) -> Iterator[_ChangedColumn]:
+    """Where both types are known."""
+    snapshots = held.subtasks.values()
+    for edge in target.edges:
+        if edge.target != uid:
+            continue
+        for column, now in zip(edge.keys, edge.key_types, strict=True) if edge.key_types else ():
+            for before in {snapshot.key_types.get(column, now) for snapshot in snapshots}:
+                yield from _changed("key", column, before, now, key_rule(before, now))
+        for column, now in edge.value_types:
+            for before in {snapshot.value_types.get(column, now) for snapshot in snapshots}:
+                yield from _changed("state", column, before, now, value_rule(before, now))
+
+
+def _changed(kind: str, name: str, before: str, now: str, rule: Rule) -> Iterator[_ChangedColumn]:
+    if rule.verdict is not Compatibility.SAME:
+        yield _ChangedColumn(kind, name, before, now, rule)
+
+
+def _refused_type(uid: str, column: _ChangedColumn) -> Problem:
+    place = "key_by" if column.kind == "key" else "the operator"
+    detail = f"{column.text}: convert it to its former type before {place}"
+    return Problem(code=f"{column.kind}-type-changed", field=uid, detail=detail)
+
+
+def _dropped(uid: str, held: OperatorSnapshot) -> OperatorMapping:
+    problem = None
+    if _owes(held):
+        problem = _owed_output(uid)
+    elif has_state(held):
+        detail = "the checkpoint holds state for an operator that the job lacks"
+        problem = Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+    return OperatorMapping(
+        uid=uid,
+        fate=Fate.DROPPED,
+        reason=problem.detail if problem else "the job lacks it, and it held no state",
+        parallelism_before=held.parallelism,
+        partly_finished=held.finished is FinishedState.PARTLY,
+        state_bytes=_state_bytes(held),
+        problem=problem,
+    )
+
+
+def _owes(held: OperatorSnapshot) -> bool:
+    return any(snapshot.committables for snapshot in held.subtasks.values())
+
+
+def _owed_output(uid: str) -> Problem:
+    detail = "the checkpoint holds output to commit for a sink that the job lacks"
+    return Problem(code="unmapped-output", field=uid, detail=detail)
+
+
+def _state_bytes(held: OperatorSnapshot) -> int:
+    return sum(segment.nbytes for snapshot in held.subtasks.values() for segment in snapshot.segments())

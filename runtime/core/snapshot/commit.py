@@ -1,0 +1,66 @@
+"""Second phase of two-phase commit: permits, and the pending committables of a checkpoint.
+
+This module alone constructs a `CommitPermit`, and only for a recorded checkpoint. Committables of a failed checkpoint
+are not aborted: sources have not rewound, so the next completed checkpoint commits them. Only a restore aborts
+committables, namely those that are not in the restored checkpoint.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from runtime.core.job.ids import CheckpointId, OperatorId, Token
+from runtime.core.snapshot.manifest import CommitPermit, Manifest, SubtaskSnapshot
+
+
+def permit_for_recorded(manifest: Manifest, token: Token) -> CommitPermit:
+    """The permit for a manifest that attempt `token` has just recorded or is restoring."""
+    assert manifest.token <= token, "the manifest belongs to a newer attempt"
+    return CommitPermit(job=manifest.job, token=token, checkpoint=CheckpointId(manifest.checkpoint))
+
+
+def permit_from_master(job: str, token: Token, checkpoint: CheckpointId) -> CommitPermit:
+    """The permit of a slot whose master has announced the checkpoint over the attempt's fenced connection."""
+    return CommitPermit(job=job, token=token, checkpoint=checkpoint)
+
+
+def owed(manifest: Manifest) -> Mapping[OperatorId, tuple[Any, ...]]:
+    """The pending committables by operator, including finished operators: a restore skips these, not their commits."""
+    found: dict[OperatorId, tuple[Any, ...]] = {}
+    for uid, operator in manifest.operators.items():
+        pending = tuple(c for _, subtask in sorted(operator.subtasks.items()) for c in subtask.committables)
+        if pending:
+            found[OperatorId(uid)] = pending
+    return found
+
+
+def retained_committables(retained: Iterable[Manifest], uid: OperatorId) -> tuple[Any, ...]:
+    """The committables of a sink that manifests in `retained` name. The clean-up after a restore keeps them."""
+    return tuple(committable for manifest in retained for committable in owed(manifest).get(uid, ()))
+
+
+def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Manifest:
+    """The savepoint without committables that are known to be committed, so that no restore commits them again.
+
+    Each snapshot of a sink subtask names its prepared committables until they are committed. A committable that is
+    missing in `later` has therefore been committed since the savepoint. This holds within an attempt only: a restore
+    may have aborted committables of an older attempt, which stay pending for a restore of their own savepoint.
+
+    Args:
+        later: a checkpoint; ignored unless it is a later one of the same attempt. None: all committables are committed,
+            as at the end of a run that this savepoint has ended.
+    """
+    if later is not None and (later.token != savepoint.token or later.checkpoint <= savepoint.checkpoint):
+        return savepoint
+    named = {} if later is None else owed(later)
+
+    def left(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
+        still = named.get(OperatorId(uid), ())
+        return replace(subtask, committables=tuple(c for c in subtask.committables if c in still))
+
+    operators = {
+        uid: replace(operator, subtasks={index: left(uid, subtask) for index, subtask in operator.subtasks.items()})
+        for uid, operator in savepoint.operators.items()
+    }
+    return replace(savepoint, operators=operators)

@@ -1,0 +1,255 @@
+"""The values of a checkpoint: subtask snapshots, the manifest of a job, failure reasons and commit permits.
+
+The console shows the values of `FailureReason` unchanged. Manifests name operators and subtasks, never chains or slots,
+since the split into tasks may differ in the next run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+import msgspec
+
+from runtime.core.job.ids import CheckpointId, SubtaskId, Token
+from runtime.core.job.messages import CheckpointKind
+
+FORMAT_VERSION: Final = 1
+
+
+class FailureReason(StrEnum):
+    """The reason of a failed checkpoint. Names follow Flink's `CheckpointFailureReason`."""
+
+    NOT_ALL_REQUIRED_TASKS_RUNNING = "not_all_required_tasks_running"
+    TOO_MANY_REQUESTS = "too_many_requests"
+    ID_UNAVAILABLE = "id_unavailable"
+    TRIGGER_FAILED = "trigger_failed"
+    DECLINED_TASK_NOT_READY = "declined_task_not_ready"
+    DECLINED_SUBSUMED = "declined_subsumed"
+    DECLINED_CANCEL_BARRIER = "declined_cancel_barrier"
+    ASYNC_FAILED = "async_failed"
+    EXPIRED = "expired"
+    SUBSUMED = "subsumed"
+    FINALIZE_FAILED = "finalize_failed"
+    TASK_FINISHED_WHILE_TRIGGERED = "task_finished_while_triggered"
+    UNION_STATE_PARTLY_FINISHED = "union_state_partly_finished"
+    SUSPENDED = "suspended"  #: the coordinator stopped: restart, cancel, or the end of the job
+
+    @property
+    def counts(self) -> bool:
+        """Whether the failure counts towards `tolerable_failed_checkpoints`."""
+        return self in _COUNTED
+
+    @property
+    def may_last(self) -> bool:
+        """Whether the cause may persist, so that an immediate retry may fail again."""
+        return self not in _OVER_AT_ONCE
+
+
+_COUNTED = frozenset(
+    {
+        FailureReason.ID_UNAVAILABLE,
+        FailureReason.TRIGGER_FAILED,
+        FailureReason.ASYNC_FAILED,
+        FailureReason.EXPIRED,
+        FailureReason.FINALIZE_FAILED,
+    }
+)
+_OVER_AT_ONCE = frozenset(
+    {
+        FailureReason.TASK_FINISHED_WHILE_TRIGGERED,
+        FailureReason.UNION_STATE_PARTLY_FINISHED,  #: cannot recur at the last checkpoint: all subtasks have finished
+        FailureReason.SUBSUMED,
+        FailureReason.SUSPENDED,
+    }
+)
+
+
+class Fate(StrEnum):
+    """The status of a checkpoint when a late acknowledgement or decline arrives."""
+
+    STORING = "storing"  #: every subtask has acknowledged; the manifest is being stored
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"  #: never pending in this attempt, or evicted from the recent checkpoints
+
+
+def folder_of(kind: CheckpointKind, checkpoint: int, token: int, variant: str = "") -> str:
+    """The folder of a checkpoint's files below the job's storage root; unique to the attempt that writes it.
+
+    `variant` distinguishes savepoints with the same numbers that were written outside of any attempt.
+    """
+    folder = f"{'savepoint' if kind.is_savepoint else 'chk'}-{checkpoint}-{token}"
+    return f"{folder}-{variant}" if variant else folder
+
+
+def numbers_of(folder: str) -> tuple[int, int] | None:
+    """Checkpoint id and token of a folder that `folder_of` named; None for any other name."""
+    kind, *rest = folder.split("-")
+    numbers, variant = rest[:2], rest[2:]
+    if kind not in ("chk", "savepoint") or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+        return None
+    if variant and (kind != "savepoint" or len(variant) > 1 or not is_variant(variant[0])):
+        return None
+    return int(numbers[0]), int(numbers[1])
+
+
+def is_variant(text: str) -> bool:
+    """Whether `text` is a valid variant: ASCII letters and digits only, since it becomes part of a folder name."""
+    return text.isascii() and text.isalnum()
+
+
+def streams_folder(job: int, lineage: int) -> str:
+    """The folder, below WEIR_STORAGE, that standing PySpark stages share with the runs of `lineage`.
+
+    `lineage` is the id of the first run in a sequence of runs that continue each other's checkpoints. A run without a
+    checkpoint reads its streams from the beginning.
+    """
+    return f"{job}/streams/{lineage}"
+
+
+def columns_folder(job: int, version: int) -> str:
+    """The folder, below WEIR_STORAGE, that caches the columns of a version's DataFrames as Spark reported them."""
+    return f"{job}/columns/{version}"
+
+
+class FinishedState(StrEnum):
+    """How many of an operator's subtasks had finished at the snapshot: none, some or all (FLIP-147)."""
+
+    RUNNING = "running"
+    PARTLY = "partly"
+    FINISHED = "finished"
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a state file that can be read alone: whole, consecutive key groups."""
+
+    offset: int
+    nbytes: int
+    rows: int
+    checksum: str  #: as `Segment.checksum`, over the bytes before the first block followed by the block
+    first_group: int
+    last_group: int
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """A state file. `path` is relative to the checkpoint storage root of the job."""
+
+    path: str
+    rows: int
+    nbytes: int
+    checksum: str  #: "crc32c:<hex>" or "blake2b:<hex>", over the file's bytes
+    first_group: int  #: range of key groups in the file, both ends included
+    last_group: int
+    blocks: tuple[Block, ...] = ()  #: in order of key groups; none: the file is small, or not by key group
+
+
+class TableColumns(msgspec.Struct, frozen=True):
+    """The columns of a keyed state with their Arrow types; "null" while the type is unknown for lack of rows."""
+
+    keys: dict[str, str]
+    values: dict[str, str]
+
+
+class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a subtask at a barrier, as handles.
+
+    `keyed` and `broadcast` map a state's name to its segments: base first, then deltas in order.
+    `lists` maps a name to JSON values that a rescale redistributes. `unions` maps a name to JSON values that every
+    subtask receives in full; it includes every declared union list, also an empty one.
+    `committables` are JSON values that the sink has prepared and not yet seen committed, oldest first.
+    `feedback` holds the in-flight records of a loop, at its head: the only channel state in a checkpoint.
+    """
+
+    finished: bool = False
+    watermark: int | None = None
+    keyed: dict[str, tuple[Segment, ...]] = {}
+    broadcast: dict[str, tuple[Segment, ...]] = {}
+    lists: dict[str, tuple[Any, ...]] = {}
+    unions: dict[str, tuple[Any, ...]] = {}
+    committables: tuple[Any, ...] = ()
+    feedback: tuple[Segment, ...] = ()
+    key_types: dict[str, str] = {}  #: Arrow types of the operator's key columns; older manifests lack them
+    value_types: dict[str, str] = {}  #: of value columns of keyed tables, as `state.column`; older manifests lack them
+    empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows; older manifests lack them
+
+    def segments(self) -> tuple[Segment, ...]:
+        named = (*self.keyed.values(), *self.broadcast.values())
+        return (*(segment for segments in named for segment in segments), *self.feedback)
+
+    def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
+        """A copy in which `change` has replaced each segment."""
+        return msgspec.structs.replace(
+            self,
+            keyed={name: tuple(map(change, segments)) for name, segments in self.keyed.items()},
+            broadcast={name: tuple(map(change, segments)) for name, segments in self.broadcast.items()},
+            feedback=tuple(map(change, self.feedback)),
+        )
+
+
+class SnapshotTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations of the phases of a subtask's snapshot, and the bytes written to storage."""
+
+    start_delay_ms: float = 0.0
+    alignment_ms: float = 0.0
+    pre_barrier_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    written_bytes: int = 0
+
+
+class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator in a manifest. `subtasks`: snapshots of the subtasks that contributed state, by index."""
+
+    parallelism: int
+    finished: FinishedState
+    subtasks: dict[int, SubtaskSnapshot] = {}
+    origin: str = ""  #: origin of state that no running job wrote, such as a savepoint writer; shown to people
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a completed checkpoint. `token`: the attempt that took it; 0: written outside of a job."""
+
+    format: int = FORMAT_VERSION
+    job: str
+    checkpoint: int
+    kind: CheckpointKind
+    token: int
+    triggered_at: int
+    max_parallelism: int
+    operators: dict[str, OperatorSnapshot]
+    variant: str = ""  #: only for savepoints with token 0; see `folder_of`
+
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(s for o in self.operators.values() for t in o.subtasks.values() for s in t.segments())
+
+    def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
+        """A copy in which `change` has replaced each segment."""
+
+        def changed(operator: OperatorSnapshot) -> OperatorSnapshot:
+            subtasks = {index: snapshot.with_segments(change) for index, snapshot in operator.subtasks.items()}
+            return msgspec.structs.replace(operator, subtasks=subtasks)
+
+        operators = {uid: changed(operator) for uid, operator in self.operators.items()}
+        return msgspec.structs.replace(self, operators=operators)
+
+    def finished_operators(self) -> tuple[str, ...]:
+        return tuple(uid for uid, o in self.operators.items() if o.finished is FinishedState.FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """The right to make output visible. Constructed by `snapshot.commit` alone, from a recorded checkpoint."""
+
+    job: str
+    token: Token
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The subtasks that take part in a checkpoint."""
+
+    trigger: frozenset[SubtaskId]  #: running, and no predecessor is running
+    wait_for: frozenset[SubtaskId]  #: every running subtask must acknowledge
+    notify: frozenset[SubtaskId]  #: receive the notification of completion

@@ -1,0 +1,152 @@
+"""The manifest codec: JSON in an envelope with a checksum and, if a key is configured, a signature.
+
+The checksum detects damage; the signature (HMAC-SHA256) detects a manifest from another writer. The signature covers
+the state files too, since the manifest holds their BLAKE2b digests. A manifest without a signature was written without
+a key. In errors, `name` identifies the manifest. A savepoint names no file outside its own folder, so it can be moved:
+`inside` maps its files.
+"""
+
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+
+from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, Segment, folder_of, is_variant
+from runtime.errors import CorruptState, JobRejected
+
+FILE_NAME: Final = "manifest.json"
+NEWER_FORMAT: Final = "newer-format"  #: the code of its refusal
+MIN_KEY_CHARACTERS: Final = 32
+
+Keys = tuple[bytes, ...]  #: the first key signs, every key verifies; empty: manifests are not signed
+
+
+class _Envelope(msgspec.Struct, omit_defaults=True):
+    checksum: str
+    manifest: msgspec.Raw
+    signature: str = ""
+
+
+class _Header(msgspec.Struct):
+    """The part of a manifest that is equal in every format."""
+
+    format: int
+
+
+def keys_of(text: str) -> Keys:
+    """The keys in `WEIR_MANIFEST_KEY`, separated by commas. Raises ValueError for a key that is too short."""
+    keys = tuple(part.strip() for part in text.split(",") if part.strip())
+    if any(len(key) < MIN_KEY_CHARACTERS for key in keys):
+        raise ValueError(f"WEIR_MANIFEST_KEY: a key must have {MIN_KEY_CHARACTERS} characters or more")
+    return tuple(key.encode() for key in keys)
+
+
+def sealed(manifest: Manifest, keys: Keys = ()) -> bytes:
+    body = msgspec.json.encode(manifest)
+    signature = _signature(body, keys[0]) if keys else ""
+    return msgspec.json.encode(_Envelope(_checksum(body), msgspec.Raw(body), signature))
+
+
+def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> Manifest:
+    """Decodes and verifies a manifest.
+
+    Args:
+        signed: refuse a manifest without a signature, if there are keys. False in the job's own storage, which may
+            hold manifests that are older than the key.
+
+    Raises:
+        CorruptState: truncated, altered or not a manifest.
+        JobRejected: the format is newer than this software, the signature is missing or of an unknown key, or a file
+            has a path that no checkpoint uses.
+    """
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        body = bytes(envelope.manifest)
+        if _checksum(body) != envelope.checksum:
+            raise CorruptState(name, "the checksum does not match; the file was altered or damaged")
+        if keys:
+            _check_signature(body, envelope.signature, keys, name, signed=signed)
+        _check_format(msgspec.json.decode(body, type=_Header).format, name)
+        manifest = msgspec.json.decode(body, type=Manifest)
+        _check_paths(manifest, name)
+        _check_variant(manifest, name)
+        return manifest
+    except msgspec.DecodeError as error:
+        raise CorruptState(name, f"not a readable manifest: {error}") from error
+
+
+def home_of(manifest: Manifest) -> str:
+    """The folder of the checkpoint, below the job's storage root."""
+    return folder_of(manifest.kind, manifest.checkpoint, manifest.token, manifest.variant)
+
+
+def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
+    """A self-contained copy of a savepoint's manifest, and the origin of each file to copy: new path -> old path.
+
+    These files belong to finished subtasks, which the savepoint represents by their last snapshot.
+    """
+    home = f"{home_of(manifest)}/"
+    origins: dict[str, str] = {}
+
+    def moved(segment: Segment) -> Segment:
+        if segment.path.startswith(home):
+            return segment
+        origins[home + segment.path] = segment.path
+        return msgspec.structs.replace(segment, path=home + segment.path)
+
+    return manifest.with_segments(moved), origins
+
+
+def inside(manifest: Manifest, name: str) -> dict[str, str]:
+    """The files of a savepoint: path in the manifest -> path relative to the savepoint's folder.
+
+    Raises:
+        JobRejected: the manifest is of a periodic checkpoint, or names a file outside its folder.
+    """
+    if not manifest.kind.is_savepoint:
+        shared = f"{manifest.kind} {manifest.checkpoint} shares files with other checkpoints"
+        raise JobRejected("not-a-savepoint", name, f"{shared}; only a savepoint can be moved")
+    home = f"{home_of(manifest)}/"
+    for segment in manifest.segments():
+        if not segment.path.startswith(home) or ".." in segment.path.split("/"):
+            raise JobRejected("not-a-savepoint", name, f"it names a file outside its own folder: {segment.path}")
+    return {segment.path: segment.path.removeprefix(home) for segment in manifest.segments()}
+
+
+def _check_signature(body: bytes, signature: str, keys: Keys, name: str, *, signed: bool) -> None:
+    if not signature and signed:
+        detail = "it carries no signature, and only savepoints signed with WEIR_MANIFEST_KEY are read from here"
+        raise JobRejected("not-signed", name, detail)
+    if signature and not any(hmac.compare_digest(signature, _signature(body, key)) for key in keys):
+        raise JobRejected("not-signed", name, "no key in WEIR_MANIFEST_KEY verifies its signature")
+
+
+def _check_paths(manifest: Manifest, name: str) -> None:
+    for segment in manifest.segments():
+        if "\0" in segment.path or any(part in ("", ".", "..") for part in segment.path.split("/")):
+            raise JobRejected("bad-path", name, f"it names a file by a path that no checkpoint has: {segment.path!r}")
+
+
+def _check_variant(manifest: Manifest, name: str) -> None:
+    """The variant becomes part of the folder that a restore copies the savepoint to."""
+    if manifest.variant and not is_variant(manifest.variant):
+        raise JobRejected("bad-path", name, f"no savepoint has a folder with {manifest.variant!r} in its name")
+
+
+def _signature(body: bytes, key: bytes) -> str:
+    return "hmac-sha256:" + hmac.new(key, body, hashlib.sha256).hexdigest()
+
+
+def newer_format(format: int) -> str:
+    """The text of the refusal `NEWER_FORMAT`: a later version of this software wrote the checkpoint."""
+    return f"the checkpoint has format {format}, this version reads up to {FORMAT_VERSION}"
+
+
+def _check_format(format: int, name: str) -> None:
+    if format > FORMAT_VERSION:
+        raise JobRejected(NEWER_FORMAT, name, newer_format(format))
+
+
+def _checksum(body: bytes) -> str:
+    return "blake2b:" + hashlib.blake2b(body, digest_size=16).hexdigest()

@@ -1,0 +1,1 @@
+"""The behaviour of a subtask: alignment, watermarks, credits, loops, polling, snapshots, end of input."""

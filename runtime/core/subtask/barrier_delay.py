@@ -1,0 +1,87 @@
+"""Delays a barrier at a source until the end of the current pane, if that end is near. (No counterpart in Flink.)
+
+A checkpoint is cheapest right after a pane has ended: pre-aggregation buffers are empty, windows have fired, and there
+is little state to copy. A source that reads a backlog crosses pane ends within milliseconds. It holds the barrier until
+the next pane end; its siblings choose the same pane end, as far as their watermarks are known in its slot. A source
+that reads in real time crosses pane ends rarely, so it does not delay barriers.
+
+The delay looks like a slow trigger message and changes nothing else. Only sources all of whose rows wait for windows
+delay barriers (`ways_to_windows`): the output of other sources would become visible later.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from runtime.core.job.messages import MIN_WATERMARK, Barrier
+from runtime.core.subtask.watermark_alignment import Hearing
+
+NEAR_MS: Final = 150.0  #: longest wall time of the previous pane for which the next pane end counts as near
+PATIENCE_MS: Final = 200.0  #: longest wall time for which a barrier is held
+PARTS: Final = 16  #: a batch that is shortened to end with a pane keeps at least 1/PARTS of the normal size
+
+
+class Placement:
+    """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
+
+    def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
+        self._hearings = hearings
+        self._pane_ms = max((hearing.pane_ms for hearing in hearings), default=0)
+        self._time = MIN_WATERMARK
+        self._rows_per_ms = 0.0  #: per millisecond of event time
+        self._passed_at = -math.inf  #: wall time at which the last pane end was crossed
+        self._near = False
+        self._kept: Barrier | None = None
+        self._end, self._until = 0, 0.0
+        self._is_agreed = False  #: the end was moved behind the watermark of every sibling that crossed it unblocked
+
+    def keeps(self, barrier: Barrier, now: float) -> bool:
+        """Holds `barrier` if a pane end is near. At most one barrier is held at a time. Returns whether it is held."""
+        if not self._near or now - self._passed_at > NEAR_MS:
+            return False
+        self._kept, self._until = barrier, now + PATIENCE_MS
+        self._end, self._is_agreed = self._end_after(max(self._time, self._furthest)), False
+        return True
+
+    def due_in(self, now: float) -> float | None:
+        """Milliseconds until the held barrier must be injected; None if no barrier is held."""
+        if self._kept is None:
+            return None
+        return 0.0 if self._time + 1 >= self._end else max(0.0, self._until - now)
+
+    def release(self) -> Barrier | None:
+        kept, self._kept = self._kept, None
+        return kept
+
+    def most(self, rows: int) -> int:
+        """The size of the next batch. A held barrier reduces `rows` to the rows expected before the pane end."""
+        if self._kept is None:
+            return rows
+        left = (self._end - 1 - self._time) * self._rows_per_ms
+        return min(rows, max(rows // PARTS, math.ceil(left)))
+
+    def advanced(self, time: int, rows: int, now: float) -> None:
+        """A batch of `rows` has advanced the source's watermark to `time` (ms)."""
+        if time <= self._time or not self._pane_ms:
+            return
+        if self._pane(time) > self._pane(self._time):
+            self._near, self._passed_at = rows > 0 and now - self._passed_at <= NEAR_MS, now
+        self._rows_per_ms = rows / (time - self._time)
+        self._time = time
+        if self._kept and time + 1 >= self._end and not self._is_agreed:
+            self._end, self._is_agreed = max(self._end, self._end_after(self._furthest)), True
+
+    def none_came(self) -> None:
+        """The backlog is empty: the time of the next pane end is unknown, so a held barrier is due at once."""
+        self._near, self._until = False, 0.0
+
+    @property
+    def _furthest(self) -> int:
+        return max(hearing.furthest for hearing in self._hearings)
+
+    def _end_after(self, time: int) -> int:
+        return (self._pane(time) + 1) * self._pane_ms
+
+    def _pane(self, time: int) -> int:
+        """The number of the pane that the next row may belong to."""
+        return (time + 1) // self._pane_ms

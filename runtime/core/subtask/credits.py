@@ -1,0 +1,124 @@
+"""Credit-based flow control: bounds the bytes in flight on each channel.
+
+`Credits` is the sender's side: the bytes that each output channel may still take. A step may overdraw (a flat-map, a
+window that fires, the flush before a barrier). The subtask is then not runnable until the receivers have consumed
+enough. The bytes in flight on a channel are bounded by the window plus the output of a single step. Control messages
+are never charged. Feedback channels are not charged either, since a full loop would wait for itself: their queues are
+bounded by the disk only.
+
+`Grants` is the receiver's side (FLIP-183, buffer debloating). A barrier queues behind all bytes sent before it, so the
+window should hold a fixed time of the receiver's work rather than a fixed number of bytes. A slow receiver withholds
+credit until its window fits that time. This cannot deadlock: once all bytes are consumed, a sender has at least the
+smallest window.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from runtime.core.job.ids import ChannelId
+
+CHANNEL_WINDOW_BYTES: Final = 4 * 1024 * 1024  #: the largest window
+FIRST_WINDOW_BYTES: Final = 256 * 1024  #: until the receiver's throughput has been measured
+LEAST_WINDOW_BYTES: Final = 16 * 1024
+IN_FLIGHT_MS: Final = 200.0  #: target time for a subtask to consume all bytes in flight to it
+MEASURED_MS: Final = 50.0  #: work time that a throughput measurement covers
+_UNCHANGED: Final = 0.25  #: smaller relative changes of the window are ignored as noise
+
+
+class Credits:
+    """Mutable, owned by the loop of a slot, one per subtask."""
+
+    def __init__(self, outputs: Iterable[ChannelId], window_bytes: int = FIRST_WINDOW_BYTES) -> None:
+        assert window_bytes > 0, "a window must let something through"
+        self._left = dict.fromkeys(outputs, window_bytes)
+        self._overdrawn: set[ChannelId] = set()
+
+    @property
+    def runnable(self) -> bool:
+        """Whether every output has credit left."""
+        return not self._overdrawn
+
+    def spend(self, channel: ChannelId, nbytes: int) -> None:
+        """`nbytes` were sent on `channel`."""
+        self._left[channel] -= nbytes
+        if self._left[channel] <= 0:
+            self._overdrawn.add(channel)
+
+    def repay(self, channel: ChannelId, nbytes: int) -> None:
+        """The receiver has consumed `nbytes` of `channel`."""
+        self._left[channel] += nbytes
+        if self._left[channel] > 0:
+            self._overdrawn.discard(channel)
+
+
+class Grants:
+    """Mutable, owned by the loop of a slot, one per subtask.
+
+    Args:
+        channels: the input channels that are charged to their senders.
+        first_bytes: the initial window of each channel.
+        most_bytes: the largest window.
+        least_bytes: the smallest window.
+        in_flight_ms: target time for the subtask to consume all bytes in flight to it.
+        measured_ms: work time that a throughput measurement covers.
+    """
+
+    def __init__(
+        self,
+        channels: Iterable[ChannelId],
+        first_bytes: int = FIRST_WINDOW_BYTES,
+        most_bytes: int = CHANNEL_WINDOW_BYTES,
+        least_bytes: int = LEAST_WINDOW_BYTES,
+        in_flight_ms: float = IN_FLIGHT_MS,
+        measured_ms: float = MEASURED_MS,
+    ) -> None:
+        assert 0 < least_bytes <= first_bytes <= most_bytes, "a window must let something through"
+        self._withheld = dict.fromkeys(channels, most_bytes - first_bytes)
+        self._most_bytes, self._least_bytes = most_bytes, least_bytes
+        self._in_flight_ms, self._measured_ms = in_flight_ms, measured_ms
+        self.window_bytes = first_bytes  #: of each channel
+        self._busy_since: float | None = None
+        self._worked_ms = 0.0
+        self._worked_bytes = 0
+        self._speed: float | None = None  #: bytes per ms
+
+    def reading(self, at_ms: float) -> None:
+        """From `at_ms` on, at the latest, the subtask works or is backpressured."""
+        if self._busy_since is None:
+            self._busy_since = at_ms
+
+    def starved(self) -> None:
+        """No channel is readable: this time does not count as work."""
+        self._busy_since = None
+
+    def consumed(self, channel: ChannelId, nbytes: int, at_ms: float) -> Sequence[tuple[ChannelId, int]]:
+        """`nbytes` of `channel` were consumed at `at_ms`. Returns the credits to grant now, by channel."""
+        before = self.window_bytes
+        self._measure(nbytes, at_ms)
+        self._withheld[channel] += nbytes
+        due = self._withheld if self.window_bytes > before else (channel,)
+        return [(due_channel, credit) for due_channel in due if (credit := self._release(due_channel))]
+
+    def _release(self, channel: ChannelId) -> int:
+        """The part of the withheld credit that exceeds the reduction of the window."""
+        credit = max(0, self._withheld[channel] - (self._most_bytes - self.window_bytes))
+        self._withheld[channel] -= credit
+        return credit
+
+    def _measure(self, nbytes: int, at_ms: float) -> None:
+        if self._busy_since is not None:
+            self._worked_ms += max(0.0, at_ms - self._busy_since)
+        self._busy_since = at_ms
+        self._worked_bytes += nbytes
+        if self._worked_ms < self._measured_ms:
+            return
+        now = self._worked_bytes / self._worked_ms
+        self._speed = now if self._speed is None else (self._speed + now) / 2
+        self._worked_ms, self._worked_bytes = 0.0, 0
+        self._fit(int(self._speed * self._in_flight_ms / len(self._withheld)))
+
+    def _fit(self, wanted_bytes: int) -> None:
+        window = max(self._least_bytes, min(self._most_bytes, wanted_bytes))
+        at_a_bound = window in (self._least_bytes, self._most_bytes)
+        if at_a_bound or abs(window - self.window_bytes) > _UNCHANGED * self.window_bytes:
+            self.window_bytes = window

@@ -1,0 +1,94 @@
+"""What a subtask is told before it lives: its channels, its place in the graph, its past.
+
+It decides nothing at run time. It does not know the machine that obeys it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runtime.core.job.graph import JobGraph, Role
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.subtask.build_sides import joins_ahead
+from runtime.core.subtask.termination import LoopPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskSpec:
+    """What a subtask must know about its place in the graph and about its past."""
+
+    id: SubtaskId
+    inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: input number of each channel
+    build: frozenset[ChannelId] = frozenset()  #: channels of a build side: their end comes before any other record
+    opens_after: frozenset[OperatorId] = frozenset()  #: joins whose build sides end before it emits of its own accord
+    completes: bool = False  #: a source on a build side: a drain lets it read to its end
+    loop: LoopPlace | None = None  #: where it stands in a loop
+    replays: bool = False  #: the restored log of the loop comes first
+    restored_watermark: int | None = None
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
+    finished_on_restore: bool = False  #: skip the operator; still send what successors need
+
+    @property
+    def regular(self) -> tuple[ChannelId, ...]:
+        """The channels whose barriers are awaited and whose time counts."""
+        return tuple(channel for channel in self.inputs if channel not in self.feedback)
+
+    @property
+    def feedback(self) -> frozenset[ChannelId]:
+        """The channels that bring records back into a loop."""
+        return self.loop.back if self.loop is not None else frozenset()
+
+
+def spec_of(
+    graph: JobGraph,
+    subtask: SubtaskId,
+    watermark: int | None = None,
+    finished: bool = False,
+    mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE,
+    replays: bool = False,
+) -> SubtaskSpec:
+    """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
+    channels = graph.inputs[subtask]
+    build = frozenset(channel for channel in channels if graph.edges[channel.edge].build)
+    builds = feeds_build_side(graph, subtask.operator)
+    # Without alignment a restore would bring rows to a build side twice, and its keys are unique.
+    aligned = bool(build) or builds
+    return SubtaskSpec(
+        id=subtask,
+        inputs={channel: graph.input_of(channel) for channel in channels},
+        build=build,
+        opens_after=joins_ahead(graph, subtask.operator),
+        completes=builds and graph.by_uid[subtask.operator].role is Role.SOURCE,
+        loop=place_of(graph, subtask),
+        replays=replays,
+        restored_watermark=watermark,
+        mode=CheckpointMode.EXACTLY_ONCE if aligned else mode,
+        finished_on_restore=finished,
+    )
+
+
+def place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:
+    """Where `subtask` stands in a loop, if it stands in one."""
+    around = graph.loops.get(subtask.operator)
+    if around is None:
+        return None
+    inside = [channel for channel in graph.inputs[subtask] if graph.source(channel).operator in around]
+    heads = {edge.target for edge in graph.edges if edge.feedback and edge.target in around}
+    return LoopPlace(
+        inside=frozenset(channel for channel in inside if not graph.is_feedback(channel)),
+        back=frozenset(channel for channel in inside if graph.is_feedback(channel)),
+        heads=sum(graph.by_uid[head].parallelism for head in heads),
+    )
+
+
+def feeds_build_side(graph: JobGraph, uid: OperatorId) -> bool:
+    """Whether a path leads from `uid` to a build input."""
+    found, waiting = {uid}, [uid]
+    while waiting:
+        here = waiting.pop()
+        out = [edge for edge in graph.edges if edge.source == here]
+        if any(edge.build for edge in out):
+            return True
+        waiting += {edge.target for edge in out} - found
+        found.update(edge.target for edge in out)
+    return False

@@ -1,0 +1,430 @@
+"""The life of one subtask: align, snapshot, acknowledge, forward, finish, wait for the last checkpoint, end.
+
+It decides what is read, what is sent and when the operator's hooks are called. It does not know records, state, time,
+nor how messages travel. The laws it keeps: a snapshot is one step towards records, watermarks and timers; nothing but
+end events follows the barrier of a stop or drain; a task ends only after the first completed checkpoint that began
+after its logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
+
+At the head of a loop all of this goes by the regular inputs; what comes round is `feedback`'s and `probing`'s matter.
+"""
+
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    Close,
+    CommitOutput,
+    Decline,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    PreparePreBarrier,
+    Process,
+    ReportBuildSide,
+    ReportEnded,
+    ReportFinished,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    FeedbackReplayed,
+    FeedbackReplayEnded,
+    MessageArrived,
+    ProbeSideOpened,
+    SnapshotFailed,
+    SnapshotStored,
+    SourceAdvanced,
+    SourceExhausted,
+    SourceIdle,
+    SourceResumed,
+    SubtaskEvent,
+    SubtaskStarted,
+    Triggered,
+)
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CancelBarrier,
+    CheckpointKind,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Probe,
+    Records,
+    Watermark,
+)
+from runtime.core.snapshot.manifest import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
+from runtime.core.subtask import alignment as align
+from runtime.core.subtask import barrier_handler as barriers
+from runtime.core.subtask.event_log import Story
+from runtime.core.subtask.iteration import LoopSide
+from runtime.core.subtask.spec import SubtaskSpec
+from runtime.core.subtask.watermark_valve import Watermarks
+
+Effects = list[SubtaskEffect]
+
+
+class Subtask:
+    """One subtask's machine. `handle` is the only way in; the properties only look."""
+
+    def __init__(self, spec: SubtaskSpec) -> None:
+        self.spec = spec
+        self.story = Story()
+        self.ended = False
+        self._started = False
+        self._alignment = barriers.fresh(spec.mode, frozenset(spec.regular))
+        self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: the host may look at it
+        self.loop = LoopSide(spec)  #: likewise
+        self._end_of_data: dict[ChannelId, bool] = {}
+        self._closed_joins = set(spec.opens_after)  #: whose build sides are still being read
+        self._held: dict[ChannelId, Records] = {}  #: of a probe side, come before the end of the build side
+        self._idle = False  #: the successors have been told to leave this subtask out of event time
+        self._done: bool | None = None  #: the logic is done; the value is the drain flag
+        self._deferred: Barrier | None = None
+        self._release_from: CheckpointId | None = None
+        self._release_at: CheckpointId | None = None
+        self._last_notified = CheckpointId(0)
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def is_source(self) -> bool:
+        return not self.spec.inputs
+
+    @property
+    def may_poll(self) -> bool:
+        """Whether the host may take records from the source."""
+        return self.is_source and self._started and self._done is None and not self.waits_for_build_side
+
+    @property
+    def may_fire(self) -> bool:
+        """Whether the host may let the operator work and emit without a message: on a timer."""
+        working = self._started and self._done is None and not self.spec.finished_on_restore
+        return working and not self.waits_for_build_side
+
+    @property
+    def waits_for_build_side(self) -> bool:
+        """Whether it emits nothing of its own accord, since a join ahead still reads its build side."""
+        return bool(self._closed_joins) and self._done is None
+
+    @property
+    def logic_done(self) -> bool:
+        return self._done is not None
+
+    @property
+    def watermark(self) -> int:
+        return self.watermarks.current
+
+    @property
+    def idle(self) -> bool:
+        """Whether the successors leave this subtask out of event time."""
+        return self._idle
+
+    @property
+    def aligning(self) -> CheckpointId | None:
+        """The checkpoint for which some channel is blocked."""
+        return barriers.aligning(self._alignment)
+
+    @property
+    def blocked(self) -> frozenset[ChannelId]:
+        return barriers.blocked(self._alignment)
+
+    def readable(self, channel: ChannelId) -> bool:
+        """Whether the host may deliver the next message of `channel`."""
+        if not self._started or self.ended or self.loop.replaying:
+            return False
+        if channel in self.spec.feedback:
+            return self.loop.readable(channel)
+        return channel in self._alignment.live and channel not in self.blocked and channel not in self._held
+
+    @property
+    def _building(self) -> bool:
+        """Whether the build side is not whole yet. At a stop it may stay so."""
+        return not all(self._end_of_data.get(channel) for channel in self.spec.build)
+
+    # ------------------------------------------------------------ the one entrance
+
+    def handle(self, event: SubtaskEvent) -> Effects:
+        self.story.note(event)
+        match event:
+            case MessageArrived(channel, message):
+                return self._message(channel, message) + self._probe()
+            case SourceAdvanced(watermark):
+                return self._risen(self.watermarks.advance_own(watermark))
+            case SourceIdle():
+                return self._source_idle()
+            case SourceResumed():
+                return self._source_resumed()
+            case SourceExhausted():
+                return self._source_done(drain=True) if self._done is None else []
+            case Triggered(barrier):
+                return self._triggered(barrier)
+            case SnapshotStored(checkpoint, snapshot, timings):
+                return [Acknowledge(checkpoint, snapshot, timings)]
+            case SnapshotFailed(checkpoint, detail):
+                return [Decline(checkpoint, FailureReason.ASYNC_FAILED, detail)]
+            case CheckpointCompleted(permit):
+                return self._completed(permit)
+            case CheckpointAborted(checkpoint):
+                return self._aborted(checkpoint)
+            case FeedbackReplayed(records):
+                return self.loop.replayed(records)
+            case FeedbackReplayEnded():
+                self.loop.replaying = False
+                return []
+            case ProbeSideOpened(join):
+                self._closed_joins.discard(join)
+                return []
+            case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
+                return self._start()
+
+    # ------------------------------------------------------------ messages
+
+    def _start(self) -> Effects:
+        assert not self._started, "a subtask starts once"
+        self._started = True
+        self.loop.replaying = self.spec.replays
+        if self.is_source and self.spec.finished_on_restore:
+            return self._source_done(drain=True)
+        # Successors start anew: without this they would wait until event time rises above what they once knew. And the
+        # operator must know it before the first record, or a window that has fired would open again.
+        restored = self.watermarks.current
+        return self._risen(restored) if restored > MIN_WATERMARK else []
+
+    def _message(self, channel: ChannelId, message: object) -> Effects:
+        assert self.readable(channel), "the host delivered from a channel that may not be read"
+        if channel in self.spec.feedback:
+            return self._come_round(channel, message)
+        match message:
+            case Records():
+                # At a stop, what an operator flushes before the barrier comes behind its EndOfData.
+                assert not self._end_of_data.get(channel), "records after a true end of data"
+                if self._building and channel not in self.spec.build:
+                    return self._hold(channel, message)
+                return [Process(channel, message)]
+            case Watermark(time):
+                return self._timed(self.watermarks.current, self.watermarks.advance(channel, time))
+            case Idle():
+                return self._timed(self.watermarks.current, self.watermarks.idle(channel))
+            case Barrier():
+                return self._barrier(channel, message)
+            case CancelBarrier(checkpoint):
+                return self._settle(*barriers.cancelled(self._alignment, checkpoint))
+            case EndOfData(drain):
+                return self._end_of_channel_data(channel, drain)
+            case Probe():
+                self.loop.probed(channel, message)
+                return []
+            case EndOfPartition():
+                return self._settle(*barriers.ended(self._alignment, channel))
+        raise AssertionError(f"unknown message {message!r}")
+
+    def _hold(self, channel: ChannelId, records: Records) -> Effects:
+        """Records of the probe side have come before the end of the build side.
+
+        No source sent them, so an operator on the way has restored them. They wait, and so do the barriers behind them:
+        no checkpoint can be aligned. A drain can, since a build side comes to its end before the barrier of a drain.
+        """
+        self._held[channel] = records
+        pending = barriers.pending(self._alignment)
+        return [] if pending is None else self._decline_unaligned(pending)
+
+    def _decline_unaligned(self, barrier: Barrier) -> Effects:
+        if barrier.kind is CheckpointKind.DRAIN:
+            return []
+        self._alignment, verdicts = barriers.cancelled(self._alignment, barrier.checkpoint)
+        detail = "records have come to the probe side before the build side was read"
+        return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
+
+    def _timed(self, before: int, risen: int | None) -> Effects:
+        """After a channel has spoken of time. `before` is how far time had come."""
+        was, self._idle = self._idle, self.watermarks.all_idle
+        # What fires now is output: the successors must count this channel again before they see it.
+        woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
+        fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
+        return woken + self._risen(risen) + fell
+
+    def _risen(self, time: int | None) -> Effects:
+        if time is None:
+            return []
+        forward = Broadcast(Watermark(time))
+        if self.is_source:
+            self._idle = False
+            return [forward]
+        return [forward] if self.spec.finished_on_restore else [AdvanceWatermark(time), forward]
+
+    def _source_idle(self) -> Effects:
+        assert self.may_poll, "only a source that is being read can be idle"
+        was, self._idle = self._idle, True
+        return [] if was else [Broadcast(Idle())]
+
+    def _source_resumed(self) -> Effects:
+        was, self._idle = self._idle, False
+        return [Broadcast(Watermark(self.watermarks.current))] if was else []
+
+    # ------------------------------------------------------------ barriers
+
+    def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
+        if self._held and barrier.kind is not CheckpointKind.DRAIN:
+            return self._decline_unaligned(barrier)
+        return self._settle(*barriers.received(self._alignment, channel, barrier))
+
+    def _triggered(self, barrier: Barrier) -> Effects:
+        checkpoint = barrier.checkpoint
+        if self.ended:
+            detail = "the subtask ended while it was being triggered"
+            return [Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
+        if not self._started or self.loop.replaying:
+            detail = "the log of the loop is being replayed" if self._started else "the subtask is being deployed"
+            return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
+        done: Effects = []
+        drains = barrier.kind is CheckpointKind.DRAIN
+        if self.is_source and self._done is None and barrier.kind.ends_job and not (drains and self.spec.completes):
+            done = self._source_done(drain=drains)
+        return done + self._settle(*barriers.injected(self._alignment, barrier))
+
+    def _settle(self, after: barriers.Barriers, verdicts: list[align.Verdict]) -> Effects:
+        self._alignment = after
+        effects: Effects = []
+        for verdict in verdicts:
+            match verdict:
+                case align.Aligned(barrier):
+                    effects += self._aligned(barrier)
+                case align.GivenUp(checkpoint, overtaken=True):
+                    effects += self._decline(checkpoint, FailureReason.DECLINED_SUBSUMED, "a newer barrier overtook it")
+                case align.GivenUp(checkpoint):  # pragma: no branch
+                    effects += self._decline(checkpoint, FailureReason.DECLINED_CANCEL_BARRIER, "given up upstream")
+        return effects
+
+    def _decline(self, checkpoint: CheckpointId, reason: FailureReason, detail: str) -> Effects:
+        self.loop.give_up(checkpoint)
+        return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
+
+    def _aligned(self, barrier: Barrier) -> Effects:
+        """The barrier of a drain waits for the end of a loop; that of a stop ends one that goes round on its own."""
+        if self._done is not None or not barrier.kind.ends_job:
+            return self._snapshot(barrier)
+        if barrier.kind is CheckpointKind.DRAIN:
+            self._deferred = barrier
+            return []
+        return self._logic_done(drain=False) + self._snapshot(barrier)
+
+    def _snapshot(self, barrier: Barrier) -> Effects:
+        """Pre-barrier work, the barrier to all outputs, then the capture: one step, nothing in between."""
+        checkpoint = barrier.checkpoint
+        if self._done is not None:
+            if barrier.kind.ends_job:
+                self._release_at = checkpoint
+            self._release_from = self._release_from or checkpoint
+        if self.spec.finished_on_restore:
+            snapshot = SubtaskSnapshot(finished=True, watermark=MAX_WATERMARK)
+            return [Broadcast(barrier), Acknowledge(checkpoint, snapshot, SnapshotTimings())]
+        capture = self.loop.capture(barrier, finished=self._done is True, watermark=self.watermarks.current)
+        return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
+
+    # ------------------------------------------------------------ loops
+
+    def _come_round(self, channel: ChannelId, message: object) -> Effects:
+        """A message on a back-edge. Time in a loop is that of its regular inputs."""
+        match message:
+            case Records():
+                return self._spoken(self.loop.records(channel, message, over=self._done is True))
+            case Barrier(checkpoint):
+                return self.loop.returned(channel, checkpoint)
+            case CancelBarrier(checkpoint):
+                return self._cancelled_inside(checkpoint)
+            case Probe():
+                self.loop.probed(channel, message)
+            case EndOfPartition():
+                return self.loop.partition_ended(channel)
+            case EndOfData(drain=True):
+                self.loop.data_ended(channel)
+            case _:
+                assert isinstance(message, Watermark | Idle | EndOfData), f"unknown message {message!r}"
+        return []
+
+    def _spoken(self, effects: Effects) -> Effects:
+        """Emits although nothing new comes from outside: the successors must count this channel while it does."""
+        if not self._idle or not isinstance(effects[-1], Process):
+            return effects
+        return [Broadcast(Watermark(self.watermarks.current)), *effects, Broadcast(Idle())]
+
+    def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
+        """Somebody in the loop cannot take part. Whoever has sent the barrier need not send this round as well."""
+        if not self.loop.is_logging(checkpoint):
+            self._alignment = barriers.aborted(self._alignment, checkpoint)
+        return self.loop.give_up(checkpoint)
+
+    def _probe(self) -> Effects:
+        """Sends on what probes are due; where they prove that nothing is on its way, the loop's data ends."""
+        if self._done is not None:
+            return []
+        return self.loop.probes() + (self._inputs_done(drain=True) if self.loop.quiet else [])
+
+    # ------------------------------------------------------------ the end
+
+    def _source_done(self, *, drain: bool) -> Effects:
+        risen = self._risen(self.watermarks.advance_own(MAX_WATERMARK)) if drain else []
+        return risen + self._inputs_done(drain=drain)
+
+    def _end_of_channel_data(self, channel: ChannelId, drain: bool) -> Effects:
+        self._end_of_data[channel] = drain
+        number = self.spec.inputs[channel]
+        siblings = [other for other, n in self.spec.inputs.items() if n == number]
+        effects: Effects = []
+        if all(self._end_of_data.get(other) for other in siblings) and not self.spec.finished_on_restore:
+            effects.append(EndInput(number))
+        if channel in self.spec.build and not self._building:
+            effects += self._build_side_ended()
+        if drain:
+            self.loop.data_ended(channel)
+            effects += self._timed(self.watermarks.current, self.watermarks.ended(channel))
+        truly = all(self._end_of_data.values())
+        if len(self._end_of_data) == len(self.spec.regular) and not (truly and self.loop.must_prove):
+            effects += self._inputs_done(drain=truly)
+        return effects
+
+    def _build_side_ended(self) -> Effects:
+        held, self._held = self._held, {}
+        return [ReportBuildSide(), *(Process(channel, records) for channel, records in held.items())]
+
+    def _inputs_done(self, *, drain: bool) -> Effects:
+        """Nothing comes any more, not round a loop either."""
+        numbers = sorted({self.spec.inputs[channel] for channel in self.loop.channels}) if drain else []
+        done = [*(EndInput(number) for number in numbers), *self._logic_done(drain=drain)]
+        barrier, self._deferred = self._deferred, None
+        return done if barrier is None else done + self._snapshot(barrier)
+
+    def _logic_done(self, *, drain: bool) -> Effects:
+        assert self._done is None, "the logic of a subtask is done once"
+        self._done = drain
+        finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
+        return [*finish, Broadcast(EndOfData(drain)), ReportFinished()]
+
+    def _completed(self, permit: CommitPermit) -> Effects:
+        if self.ended or permit.checkpoint <= self._last_notified:
+            return []
+        self._last_notified = permit.checkpoint
+        commit: Effects = [] if self.spec.finished_on_restore else [CommitOutput(permit)]
+        return commit + (self._end() if self._released_by(permit.checkpoint) else [])
+
+    def _released_by(self, checkpoint: CheckpointId) -> bool:
+        if self._release_at is not None:
+            return checkpoint == self._release_at
+        return self._release_from is not None and checkpoint >= self._release_from
+
+    def _end(self) -> Effects:
+        self.ended = True
+        close: Effects = [] if self.spec.finished_on_restore else [Close()]
+        return [*close, Broadcast(EndOfPartition()), ReportEnded()]
+
+    def _aborted(self, checkpoint: CheckpointId) -> Effects:
+        if self._deferred is not None and self._deferred.checkpoint == checkpoint:
+            self._deferred = None
+        self._alignment = barriers.aborted(self._alignment, checkpoint)
+        if self.ended or self.spec.finished_on_restore:
+            return []
+        return [*self.loop.give_up(checkpoint), ForgetCheckpoint(checkpoint)]

@@ -1,0 +1,125 @@
+"""Watermark alignment: pauses a source subtask whose watermark is ahead of its siblings' watermarks. (FLIP-182.)
+
+A window fires at the watermark of its slowest channel. Until then, rows of faster sources stay in window state, and
+every checkpoint writes them. A source all of whose rows wait for windows is therefore paused while it is ahead of the
+slowest sibling by more than a pane, or by `BATCHES` batches where these span more than a pane.
+
+Drift is computed from the per-channel watermarks that window subtasks in the same slot already hold, so alignment needs
+no extra messages. Sources never pause each other: the slowest is always read. Idle and ended channels pause no source.
+An idle source is still polled, since event time advances without it. A paused source takes part in checkpoints.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.job.messages import MIN_WATERMARK
+from runtime.core.subtask.watermark_valve import Watermarks
+
+BATCHES: Final = 4  #: always permitted lead of a source; with a smaller lead, sources would pause after each batch
+
+
+class Window(Protocol):
+    """The part of a window's `Subtask` that alignment reads."""
+
+    watermarks: Watermarks
+
+    @property
+    def blocked(self) -> Collection[ChannelId]:
+        """Channels that are blocked by a barrier in alignment."""
+
+
+@dataclass(slots=True)
+class Hearing:
+    """The drift of a source from its siblings, as seen by a window subtask in the same slot.
+
+    Args:
+        channel: the window's input channel that carries the rows of the source.
+        pane_ms: length of a pane in event time: the permitted drift.
+    """
+
+    window: Window
+    channel: ChannelId
+    pane_ms: int
+    _past: deque[int] = field(default_factory=lambda: deque(maxlen=BATCHES))  #: watermarks before the latest batches
+
+    def polled(self) -> None:
+        self._past.append(self.window.watermarks.time(self.channel))
+
+    @property
+    def too_far(self) -> bool:
+        others = self.window.watermarks.others(self.channel)
+        if not others or len(self._past) < BATCHES:
+            return False
+        return self._past[0] - min(others) > self.pane_ms
+
+    @property
+    def slowest(self) -> int:
+        """The smallest watermark of a sibling."""
+        return min(self.window.watermarks.others(self.channel), default=MIN_WATERMARK)
+
+    @property
+    def furthest(self) -> int:
+        """The largest watermark of a sibling whose barrier has not arrived yet."""
+        beside = {self.channel, *self.window.blocked}
+        return max(self.window.watermarks.others(*beside), default=MIN_WATERMARK)
+
+
+class Lead:
+    """Mutable, owned by a source subtask. Check `too_far` before each poll; call `polled` after each batch."""
+
+    def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
+        self._hearings = hearings
+
+    @property
+    def too_far(self) -> bool:
+        """Whether every window that receives its rows waits for a slower sibling."""
+        return bool(self._hearings) and all(hearing.too_far for hearing in self._hearings)
+
+    @property
+    def slowest(self) -> tuple[int, ...]:
+        """The smallest sibling watermark of each window."""
+        return tuple(hearing.slowest for hearing in self._hearings)
+
+    def polled(self) -> None:
+        for hearing in self._hearings:
+            hearing.polled()
+
+
+def hearings(
+    graph: JobGraph, source: SubtaskId, panes_ms: Mapping[int, int], machines: Mapping[SubtaskId, Window]
+) -> list[Hearing]:
+    """The drift of a source subtask at each window in its slot.
+
+    Args:
+        panes_ms: pane length by edge number, for all edges into windows.
+        machines: the subtasks in that slot.
+    """
+    found = []
+    for number in ways_to_windows(graph, source.operator, panes_ms):
+        window = machines.get(SubtaskId(graph.edges[number].target, source.index))
+        if window is not None:
+            found.append(Hearing(window, ChannelId(number, source.index, source.index), panes_ms[number]))
+    return found
+
+
+def ways_to_windows(graph: JobGraph, source: OperatorId, into_windows: Collection[int]) -> tuple[int, ...]:
+    """The edges by which the rows of `source` enter windows; empty if some rows reach an output without a window.
+
+    Args:
+        into_windows: the numbers of all edges into windows.
+    """
+    found: list[int] = []
+    for number, edge in enumerate(graph.edges):
+        if edge.source != source:
+            continue
+        ways: tuple[int, ...] = (number,) if number in into_windows else ()
+        if not ways and edge.partitioning is Partitioning.FORWARD and not edge.feedback:
+            ways = ways_to_windows(graph, edge.target, into_windows)
+        if not ways:
+            return ()
+        found += ways
+    return tuple(found)

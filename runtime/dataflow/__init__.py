@@ -1,0 +1,1 @@
+"""How a job is written and compiled: builder, plan, and the registry of pipelines."""

@@ -1,0 +1,531 @@
+"""The builder a job author uses: a `Dataflow` of named steps, which yields a `JobGraph` and the code beside it.
+
+It decides uids, edges and default parallelism, and refuses what cannot run. It starts nothing and knows no host.
+
+    flow = Dataflow("wordcount")
+    lines = flow.source("lines", DirectorySource("/in", LineFormat()))
+    words = lines.flat_map("words", lambda row: [{"word": w} for w in row["line"].split()], schema)
+    words.key_by("word").aggregate("counts", {"count": Count()}).sink("out", ParquetSink("/out"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from math import gcd
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from runtime.core.job.graph import EdgeSpec, Guarantee, Partitioning, Role
+from runtime.core.job.ids import OperatorId
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
+from runtime.dataflow.plan import Blueprint, CompiledJob, Folding, Step
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.arguments import (
+    check_aggregates,
+    check_column,
+    check_columns,
+    check_factory,
+    check_folder,
+    check_function,
+    check_parallelism,
+    check_schema,
+)
+from runtime.operators.broadcast_join import BroadcastJoin
+from runtime.operators.functions.async_map import AsyncFunction, AsyncMap, RequestLimits, TimeoutFunction
+from runtime.operators.functions.batch import FlatMapRows, MapBatches
+from runtime.operators.functions.function import RULES
+from runtime.operators.functions.keyed_process import KeyedBroadcastProcessFunction, KeyedProcess, KeyedProcessFunction
+from runtime.operators.functions.micro_batches import Batches, BatchLimits
+from runtime.operators.functions.process import BroadcastProcessFunction, Process, ProcessFunction
+from runtime.operators.iterate import Iterate
+from runtime.operators.partition import Partitioner
+from runtime.operators.running_aggregate import RunningAggregate
+from runtime.operators.sink import SinkOperator
+from runtime.operators.windows.pre_aggregation import WindowCombiner
+from runtime.operators.windows.sliding import SlidingWindow, window_ms
+from runtime.operators.windows.tumbling import TumblingWindow
+from runtime.ports import (
+    BoundByUid,
+    DescribesColumns,
+    Operator,
+    Sink,
+    Source,
+    StageFolders,
+    UsesFolders,
+)
+from runtime.state.index.key_codec import plain_type
+from runtime.state.index.key_types import check_keys
+
+T = TypeVar("T")
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+
+#: Set while a pipeline builds its dataflow. A dataflow that is built elsewhere has no PySpark stages.
+STAGE_FOLDERS: Final[ContextVar[StageFolders | None]] = ContextVar("stage_folders", default=None)
+
+
+@dataclass
+class Dataflow:
+    """A job under construction.
+
+    Args:
+        name: shown to people; state belongs to the job, not to this name.
+        max_parallelism: number of key groups, fixed at the job's first run.
+    """
+
+    name: str
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    _blueprint: Blueprint = field(default_factory=Blueprint)
+
+    def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
+        """Adds a source. `parallelism` None means the job's."""
+        source = _bound(uid, source)
+        _check_end(uid, source)
+        guarantee = _guarantee(uid, source)
+        read = self._add(uid, name, Role.SOURCE, parallelism, source, bounded=source.bounded, guarantee=guarantee)
+        return replace(read, columns=source.output_columns() if isinstance(source, DescribesColumns) else None)
+
+    @property
+    def sources(self) -> Mapping[OperatorId, Source]:
+        """Sources by uid."""
+        return {step.uid: step.code for step in self._blueprint.steps if step.role is Role.SOURCE}
+
+    @property
+    def sinks(self) -> Mapping[OperatorId, Sink]:
+        """Sinks by uid."""
+        return dict(self._blueprint.sinks)
+
+    def compile(self, parallelism: int) -> CompiledJob:
+        """Resolves the graph for a job parallelism (slots).
+
+        Raises:
+            JobRejected: naming the operator at fault.
+        """
+        return self._blueprint.compiled(self.name, parallelism, self.max_parallelism)
+
+    def _add(
+        self,
+        uid: str,
+        name: str,
+        role: Role,
+        parallelism: int | None,
+        code: Any,
+        bounded: bool = False,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    ) -> Stream:
+        check_parallelism(uid, parallelism)
+        step = Step(
+            uid=OperatorId(uid),
+            name=name or uid,
+            role=role,
+            parallelism=parallelism,
+            bounded=bounded,
+            guarantee=guarantee,
+            code=code,
+        )
+        self._blueprint.steps.append(step)
+        return Stream(self, step.uid)
+
+    def _connect(
+        self,
+        stream: Stream | KeyedStream,
+        target: OperatorId,
+        partitioning: Partitioning = Partitioning.FORWARD,
+        *,
+        input: int = 0,
+        keys: tuple[str, ...] = (),
+        build: bool = False,
+        feedback: bool = False,
+        folding: Folding | None = None,
+        value_types: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """FORWARD leaves it to the stream how its rows are dealt."""
+        if not isinstance(stream, Stream):
+            raise JobRejected("bad-input", target, "it reads a stream, not one that is keyed: leave out its key_by")
+        if stream.flow is not self:
+            raise JobRejected("bad-input", target, f"it reads {stream.uid!r} of another dataflow, {stream.flow.name!r}")
+        dealt, partitioner = stream.dealt, None
+        if dealt is not None:
+            if partitioning is not Partitioning.FORWARD:
+                detail = f"{partitioning} decides itself where rows go: leave out the partition_custom before it"
+                raise JobRejected("bad-partitioning", target, detail)
+            partitioning, keys, partitioner = Partitioning.CUSTOM, dealt.columns, dealt.function
+        edge = EdgeSpec(
+            source=stream.uid,
+            target=target,
+            input=input,
+            partitioning=partitioning,
+            keys=keys,
+            key_types=_key_types(stream, keys, target) if partitioning is Partitioning.HASH else (),
+            value_types=value_types,
+            build=build,
+            feedback=feedback,
+        )
+        self._blueprint.connect(edge, partitioner, folding)
+
+
+def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tuple[str, ...]:
+    """The types of key columns, where the columns of the stream are known.
+
+    Raises:
+        JobRejected: a column is missing, or its type cannot be a key.
+    """
+    if stream.columns is None:
+        return ()
+    check_keys(stream.columns, keys, target)
+    return tuple(str(plain_type(stream.columns.field(key).type)) for key in keys)
+
+
+def _value_types(
+    stream: Stream, state: str, aggregates: Mapping[str, Aggregate], target: OperatorId
+) -> tuple[tuple[str, str], ...]:
+    """The columns of the state of aggregates and their types, where the columns of the stream are known.
+
+    Raises:
+        JobRejected: an aggregate cannot be computed of these columns.
+    """
+    columns = stream.columns
+    if columns is None:
+        return ()
+    wanted = AggregateSet(aggregates)
+    types = _named(target, lambda: wanted.kinds(columns))
+    return tuple((f"{state}.{name}", str(kind)) for name, kind in zip(wanted.fields().names, types, strict=True))
+
+
+def _check_end(uid: str, end: Source | Sink) -> None:
+    """Raises JobRejected naming the field at fault."""
+    end.check()
+    if isinstance(end, UsesFolders):
+        for name, path in end.folders().items():
+            check_folder(uid, name, path)
+
+
+def _made(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
+    """`make`, of an operator without code of the author's, tried once: its arguments are refused before the start."""
+    _named(uid, make)
+    return make
+
+
+def _named(uid: str, make: Callable[[], T]) -> T:
+    """What `make` makes. Raises JobRejected naming the operator too."""
+    try:
+        return make()
+    except JobRejected as error:
+        raise JobRejected(error.code, uid, str(error)) from error
+
+
+def _bound(uid: str, end: T) -> T:
+    """`end` with the folders of its PySpark stage, if it has one."""
+    folders = STAGE_FOLDERS.get()
+    return end.bound(uid, folders) if folders is not None and isinstance(end, BoundByUid) else end
+
+
+def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
+    try:
+        return Guarantee(end.guarantee)
+    except ValueError as error:
+        known = ", ".join(Guarantee)
+        raise JobRejected("bad-guarantee", uid, f"guarantee must be one of {known}, not {end.guarantee!r}") from error
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """By columns and a function of the author's."""
+
+    columns: tuple[str, ...]
+    function: Partitioner
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The output of one step."""
+
+    flow: Dataflow
+    uid: OperatorId
+    dealt: _Dealt | None = None  #: how its rows go to the next step, if it does not decide itself
+    columns: pa.Schema | None = None  #: where a source or a step declares them
+
+    def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
+        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
+        check_function(uid, function)
+        return self._then(uid, lambda: MapBatches(function), parallelism)
+
+    def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
+        """Applies a row-wise Python function that gives any number of rows of `schema`."""
+        check_function(uid, function, rows=True)
+        check_schema(uid, schema)
+        return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
+
+    def join_broadcast(
+        self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
+    ) -> Stream:
+        """Joins with a bounded stream that every subtask holds whole.
+
+        Sources of this side are read once `build` has been read to its end. Checkpoints complete meanwhile.
+
+        Args:
+            on: key columns, of the same name on both sides; keys of `build` must be unique.
+            take: columns of `build` to add.
+            how: "inner" or "left".
+        """
+        check_columns(uid, "on", on)
+        check_columns(uid, "take", take)
+        keys, columns = tuple(on), tuple(take)
+        joined = self._then(uid, _made(uid, lambda: BroadcastJoin(keys, columns, how)), None)
+        self.flow._connect(build, joined.uid, Partitioning.BROADCAST, input=1, build=True)
+        return joined
+
+    def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
+        """Opens a loop: what follows reads this stream and whatever is brought back with `close_with`.
+
+        A bounded job, or a drained one, ends once nothing is on its way in the loop. Event time in a loop is that of
+        its input.
+        """
+        head = self._then(uid, Iterate, parallelism)
+        self.flow._blueprint.loops.append(head.uid)
+        return IterativeStream(self.flow, head.uid, columns=self.columns)
+
+    def process(
+        self,
+        uid: str,
+        function_factory: Callable[[], ProcessFunction],
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise function with state and timers per subtask; see `runtime.operators.functions.process`.
+
+        Args:
+            function_factory: makes the function of one subtask, such as its class.
+            schema: of the rows that come out; columns that a row lacks are null, others are refused.
+        """
+        check_factory(uid, function_factory, ProcessFunction, ": one with a key goes behind key_by")
+        check_schema(uid, schema)
+        return self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
+
+    def async_map(
+        self,
+        uid: str,
+        function: AsyncFunction,
+        schema: pa.Schema,
+        *,
+        capacity: int = 100,
+        timeout_ms: int = 10_000,
+        ordered: bool = True,
+        on_timeout: TimeoutFunction | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies an asynchronous row function to many rows at a time; see `runtime.operators.functions.async_map`.
+
+        Args:
+            function: `async def`; gets a row as a dict, returns any number of rows of `schema`.
+            capacity: most requests at a time in one subtask; beyond that the input waits.
+            ordered: answers leave in the order of the rows; else as they come.
+            on_timeout: what goes on for a row whose request took too long; None: the operator fails.
+        """
+        check_function(uid, function, asynchronous=True)
+        check_schema(uid, schema)
+        limits = _named(uid, lambda: RequestLimits(capacity, timeout_ms))
+        return self._then(uid, lambda: AsyncMap(function, schema, limits, ordered, on_timeout), parallelism, schema)
+
+    def connect_broadcast(
+        self,
+        uid: str,
+        rules: Stream,
+        function_factory: Callable[[], BroadcastProcessFunction],
+        schema: pa.Schema,
+        *,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        check_factory(uid, function_factory, BroadcastProcessFunction, ": one with a key goes behind key_by")
+        check_schema(uid, schema)
+        joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
+        self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
+        return joined
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Partitions by the values of `columns`."""
+        if not columns:
+            raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
+        for column in columns:
+            check_column(self.uid, "key_by", column)
+        return KeyedStream(self, columns)
+
+    def partition_custom(self, function: Partitioner, *columns: str) -> Stream:
+        """Has `function` decide which subtask of the next step each row goes to.
+
+        There is no key then, so no keyed state: use lists of the subtask, or a union list where rows have a home.
+
+        Args:
+            function: gets a batch of `columns` and the number of subtasks; returns an integer per row, from 0.
+        """
+        if not columns:
+            raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
+        for column in columns:
+            check_column(self.uid, "partition_custom", column)
+        return replace(self, dealt=_Dealt(columns, function))
+
+    def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
+        """Ends the stream."""
+        sink = _bound(uid, sink)
+        _check_end(uid, sink)
+        guarantee = _guarantee(uid, sink)
+        end = self.flow._add(uid, name, Role.SINK, parallelism, lambda: SinkOperator(sink), guarantee=guarantee)
+        self.flow._blueprint.sinks[end.uid] = sink
+        self.flow._connect(self, end.uid)
+
+    def _then(
+        self, uid: str, make: Callable[[], Operator], parallelism: int | None, columns: pa.Schema | None = None
+    ) -> Stream:
+        after = self.flow._add(uid, "", Role.OPERATOR, parallelism, make)
+        self.flow._connect(self, after.uid)
+        return replace(after, columns=columns)
+
+
+@dataclass(frozen=True)
+class IterativeStream(Stream):
+    """A stream into which records come back."""
+
+    def close_with(self, stream: Stream) -> None:
+        """Brings the records of `stream`, which comes from this one, back here. Their columns must be those of here.
+
+        May be called again for another stream.
+        """
+        before = self.flow._blueprint.feedback_into(self.uid)
+        self.flow._connect(stream, self.uid, input=before + 1, feedback=True)
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A stream partitioned by key group."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+
+    def window(
+        self,
+        uid: str,
+        size: timedelta,
+        time: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        slide: timedelta | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Event-time windows aligned to the epoch.
+
+        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then one per aggregate.
+
+        Args:
+            time: name of the timestamp column (or int64 milliseconds).
+            slide: from the beginning of a window to that of the next, so that they overlap; None: `size`.
+        """
+        check_column(uid, "time", time)
+        check_aggregates(uid, aggregates)
+        keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
+        pane_ms = gcd(size_ms, slide_ms)
+        combiner = partial(WindowCombiner, keys, time, pane_ms, wanted)
+        folding = Folding(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
+        if slide_ms == size_ms:
+            tumbling = _made(uid, lambda: TumblingWindow(keys, size_ms, wanted))
+            return self._then(uid, tumbling, parallelism, folding, ("windows", wanted))
+        sliding = _made(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
+        return self._then(uid, sliding, parallelism, folding, ("panes", wanted))
+
+    def aggregate(
+        self,
+        uid: str,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        changelog: bool = False,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Running aggregates; each batch emits the new values of the keys it touched.
+
+        Args:
+            changelog: emit inserts and updates, told apart by a column `op`; see `runtime.operators.running_aggregate`.
+        """
+        check_aggregates(uid, aggregates)
+        keys, wanted = self.keys, dict(aggregates)
+        running = _made(uid, lambda: RunningAggregate(keys, wanted, changelog))
+        return self._then(uid, running, parallelism, state=("aggregates", wanted))
+
+    def batches(
+        self,
+        uid: str,
+        function: BatchFunction,
+        *,
+        max_rows: int,
+        max_wait_ms: int | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies `function` to batches of rows of many keys, in the order of each key.
+
+        A batch leaves with `max_rows` rows, or when its first has waited `max_wait_ms`; without an
+        age limit (None) only when it is full, or at the end of the input.
+        """
+        check_function(uid, function)
+        keys, limits = self.keys, _named(uid, lambda: BatchLimits(max_rows, max_wait_ms))
+        return self._then(uid, lambda: Batches(keys, function, limits), parallelism)
+
+    def process(
+        self,
+        uid: str,
+        function_factory: Callable[[], KeyedProcessFunction],
+        schema: pa.Schema,
+        *,
+        time: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Applies a row-wise function with state and timers per key; see `runtime.operators.functions.keyed_process`.
+
+        Args:
+            function_factory: makes the function of one subtask, such as its class.
+            schema: of the rows that come out; columns that a row lacks are null, others are refused.
+            time: column of event times, for `context.timestamp`.
+        """
+        check_factory(uid, function_factory, KeyedProcessFunction)
+        check_schema(uid, schema)
+        if time is not None:
+            check_column(uid, "time", time)
+        keys = self.keys
+        made = self._then(uid, lambda: KeyedProcess(function_factory(), keys, schema, time), parallelism)
+        return replace(made, columns=schema)
+
+    def connect_broadcast(
+        self,
+        uid: str,
+        rules: Stream,
+        function_factory: Callable[[], KeyedBroadcastProcessFunction],
+        schema: pa.Schema,
+        *,
+        time: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        check_factory(uid, function_factory, KeyedBroadcastProcessFunction)
+        joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
+        self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
+        return joined
+
+    def _then(
+        self,
+        uid: str,
+        make: Callable[[], Operator],
+        parallelism: int | None,
+        folding: Folding | None = None,
+        state: tuple[str, Mapping[str, Aggregate]] | None = None,
+    ) -> Stream:
+        """`state`: the name of the operator's keyed table, and the aggregates in it."""
+        flow = self.stream.flow
+        after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
+        types = () if state is None else _value_types(self.stream, *state, after.uid)
+        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, folding=folding, value_types=types)
+        return after

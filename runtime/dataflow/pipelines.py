@@ -1,0 +1,238 @@
+"""Pipelines: named, parameterised jobs that installed packages offer, and the registry in which they are found."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from runtime.data_roots import DataRoots
+from runtime.dataflow.builder import STAGE_FOLDERS, Dataflow
+from runtime.errors import JobRejected
+from runtime.ports import Sink, Source, StageFolders, UsesFolders
+
+ENTRY_POINT_GROUP: Final = "weir.pipelines"
+QUERY_NAME_LENGTH_MAX: Final = 100
+QUERY_LENGTH_MAX: Final = 20_000  #: characters of its SQL
+IMPORT_LIMIT_S: Final = 20.0  #: for one entry point
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class PipelineContext:
+    """What a pipeline may ask its surroundings: which paths it may use.
+
+    Args:
+        input_root: the folder of what PySpark stages compute of bounded sources, for a run; "": none, as in BATCH.
+        column_root: the folder of the columns that Spark was asked for, of the version.
+        stream_root: the folder of what standing PySpark stages have written; "": none yet, as at compilation.
+    """
+
+    input_root: str
+    data_roots: DataRoots = DataRoots()
+    column_root: str = ""
+    stream_root: str = ""
+
+    def check_path(self, parameter: str, path: str) -> None:
+        """For a path that goes to no source or sink, such as a file that a PySpark stage reads.
+
+        Raises:
+            JobRejected: `path` is outside WEIR_DATA_ROOTS; `parameter` is named.
+        """
+        self.data_roots.check(parameter, path)
+
+    def is_input(self, path: str) -> bool:
+        """Whether `path` lies below the folder of the run's inputs, after its symbolic links."""
+        return bool(self.input_root) and Path(path).resolve().is_relative_to(Path(self.input_root).resolve())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(Generic[P]):
+    """A named, parameterised job, offered through the entry point group `weir.pipelines`.
+
+    Args:
+        params: a msgspec Struct; its JSON schema is what the console checks and draws a form from.
+        build: makes the dataflow; touches nothing outside.
+        queries: SQL by name, which the console runs against any checkpoint of a job. Each state is a view called
+            `operator_state`, with other characters than letters and digits as `_`; `contents` lists what there is.
+
+    Raises:
+        JobRejected: a query has no name or no SQL, or is no SELECT; it is named.
+    """
+
+    name: str
+    description: str
+    params: type[P]
+    build: Callable[[P, PipelineContext], Dataflow]
+    queries: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, sql in self.queries.items():
+            _check_query(name, sql)
+
+    def parse(self, raw: Mapping[str, Any]) -> P:
+        """Raises JobRejected naming the parameter."""
+        try:
+            return msgspec.convert(dict(raw), self.params, strict=True)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            where = text.rsplit("`$.", 1)[1].rstrip("`") if "`$." in text else "params"
+            raise JobRejected("bad-params", where, text.split(" - at", maxsplit=1)[0]) from error
+
+    def dataflow(self, raw: Mapping[str, Any], context: PipelineContext) -> Dataflow:
+        """The job for the parameters `raw`.
+
+        Raises:
+            JobRejected: naming the parameter or operator at fault, also a folder outside WEIR_DATA_ROOTS.
+        """
+        params = self.parse(raw)
+        shared = STAGE_FOLDERS.set(StageFolders(context.column_root, context.stream_root, context.input_root))
+        try:
+            flow = self.build(params, context)
+        finally:
+            STAGE_FOLDERS.reset(shared)
+        for uid, source in flow.sources.items():
+            folders = {name: path for name, path in _folders(source) if not context.is_input(path)}
+            _check_folders(uid, folders, raw, context)
+        for uid, sink in flow.sinks.items():
+            _check_folders(uid, dict(_folders(sink)), raw, context)
+        return flow
+
+
+_SELECT: Final = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/|\()*(?:select|with|from|values|table)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+def _check_query(name: object, sql: object) -> None:
+    """What can be told without Spark."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > QUERY_NAME_LENGTH_MAX:
+        detail = f"a query needs a name: one line of 1 to {QUERY_NAME_LENGTH_MAX} printable characters, not {name!r}"
+        raise JobRejected("bad-query", "queries", detail)
+    if not isinstance(sql, str) or not sql.strip() or len(sql) > QUERY_LENGTH_MAX or "\0" in sql:
+        detail = f"a query needs SQL: 1 to {QUERY_LENGTH_MAX} characters"
+        raise JobRejected("bad-query", f"queries[{name!r}]", detail)
+    if _SELECT.match(sql) is None:
+        raise JobRejected("bad-query", f"queries[{name!r}]", "a query reads only: it begins with SELECT or WITH")
+
+
+def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:
+    return end.folders().items() if isinstance(end, UsesFolders) else ()
+
+
+def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any], context: PipelineContext) -> None:
+    """An error names the parameter that gave the folder, or the operator if none did."""
+    for name, path in folders.items():
+        parameter = next((key for key, value in raw.items() if value == path), f"{uid}.{name}")
+        context.data_roots.check(parameter, path)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The installed pipelines by name. Those that cannot be used stand in `broken`, with the reason."""
+
+    pipelines: Mapping[str, Pipeline[Any]]
+    broken: Mapping[str, str]
+
+    def pipeline(self, name: str) -> Pipeline[Any]:
+        """Raises JobRejected: no installed package offers it, or it is broken."""
+        if name in self.broken:
+            raise JobRejected("broken-pipeline", "pipeline", self.broken[name])
+        if name not in self.pipelines:
+            known = ", ".join(sorted(self.pipelines))
+            raise JobRejected("unknown-pipeline", "pipeline", f"{name!r} is not installed; known: {known}")
+        return self.pipelines[name]
+
+
+def registry() -> Registry:
+    """Loads every entry point; one that fails, hangs, or shares its name with another, costs that name only."""
+    return _registry(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def pipeline(name: str) -> Pipeline[Any]:
+    """One pipeline of the registry; a dotted path is never accepted.
+
+    Only entry points of this name are loaded, so that a slow or broken package costs its own pipelines only. The other
+    entry points are loaded if none of these offers the pipeline: an entry point may have another name than it.
+
+    Raises:
+        JobRejected: no installed package offers it, or it is broken.
+    """
+    found = _registry(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    return (found if name in found.pipelines or name in found.broken else registry()).pipeline(name)
+
+
+def _registry(points: Iterable[EntryPoint]) -> Registry:
+    found: dict[str, tuple[Pipeline[Any], str]] = {}
+    broken: dict[str, str] = {}
+    for point in points:
+        place = _place(point)
+        try:
+            with _limited():
+                offered = _loaded(point)
+        except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - code of any package; people need its error
+            broken[point.name] = f"{place} cannot be used: {type(error).__name__.strip('_')}: {error}"
+            continue
+        other, where = found.setdefault(offered.name, (offered, place))
+        if other is not offered:
+            broken[offered.name] = f"two packages offer {offered.name!r}: {where} and {place}. Remove one of them"
+    whole = {name: offered for name, (offered, _) in found.items() if name not in broken}
+    return Registry(whole, broken)
+
+
+class _TooSlow(BaseException):
+    """An import took longer than `IMPORT_LIMIT_S`. No `except Exception` of the package stops it."""
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Ends what runs within after `IMPORT_LIMIT_S`. Only the main thread can be interrupted; others have no limit.
+
+    The import stays in this thread, since packages may set signal handlers, which no other thread can.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TooSlow(f"its import takes longer than {IMPORT_LIMIT_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def parameter_schema(offered: Pipeline[Any]) -> dict[str, Any]:
+    """The JSON schema of the parameters, with their object on top, so that a form needs to follow no reference."""
+    (top,), components = msgspec.json.schema_components((offered.params,), ref_template="#/$defs/{name}")
+    schema: dict[str, Any] = components.pop(top["$ref"].rsplit("/", 1)[-1])
+    return schema | {"$defs": components} if components else schema
+
+
+def _loaded(point: EntryPoint) -> Pipeline[Any]:
+    offered = point.load()
+    if not isinstance(offered, Pipeline):
+        raise TypeError(f"it is no Pipeline but {type(offered).__name__}")
+    try:
+        parameter_schema(offered)
+    except (TypeError, KeyError) as error:
+        raise TypeError(f"its params have no schema, as a msgspec.Struct has: {error}") from error
+    return offered
+
+
+def _place(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else "unknown package"
+    return f"package {package} (entry point {point.name} = {point.value})"

@@ -1,0 +1,176 @@
+"""What a builder has collected of a job, and the compiled job that it becomes for a parallelism.
+
+It decides default parallelism and what an edge comes to between two steps, and keeps the code beside the graph. It does
+not know what a step does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
+from runtime.core.job.ids import OperatorId
+from runtime.errors import JobRejected
+from runtime.operators.partition import Partitioner
+from runtime.operators.windows.pre_aggregation import Combiner
+from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader, UsesFolders
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What folds the rows of an edge whose target is a window: `make` makes it for each subtask."""
+
+    pane_ms: int  #: event time that is folded together
+    make: Callable[[], Combiner]
+    time: str = ""  #: column of event times
+    size_ms: int = 0  #: length of a window
+    slide_ms: int = 0  #: from the beginning of one to that of the next
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One operator with its code. `parallelism` None means the job's."""
+
+    uid: OperatorId
+    name: str
+    role: Role
+    parallelism: int | None
+    bounded: bool = False
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    code: Any  #: Source for sources, Callable[[], Operator] for the others
+
+    def spec(self, parallelism: int) -> OperatorSpec:
+        return OperatorSpec(
+            uid=self.uid,
+            name=self.name,
+            role=self.role,
+            parallelism=min(self.parallelism or parallelism, parallelism),
+            bounded=self.bounded,
+            guarantee=self.guarantee,
+        )
+
+
+@dataclass(frozen=True)
+class CompiledJob:
+    """A graph and, by uid, what makes each operator. Survives cloudpickle: slots receive it from Spark."""
+
+    name: str
+    graph: JobGraph
+    sources: Mapping[OperatorId, Source]
+    operators: Mapping[OperatorId, Callable[[], Operator]]
+    sinks: Mapping[OperatorId, Sink]
+    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
+    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by number of the edge
+
+    def __post_init__(self) -> None:
+        """The graph names the operators that have a committer: a restore and its report know the graph only."""
+        operators = tuple(replace(operator, commits=operator.uid in self.sinks) for operator in self.graph.operators)
+        if operators != self.graph.operators:
+            object.__setattr__(self, "graph", replace(self.graph, operators=operators))
+
+
+@dataclass
+class Blueprint:
+    """Steps and edges in the order of their declaration."""
+
+    steps: list[Step] = field(default_factory=list)
+    edges: list[EdgeSpec] = field(default_factory=list)
+    sinks: dict[OperatorId, Sink] = field(default_factory=dict)
+    partitioners: dict[int, Partitioner] = field(default_factory=dict)
+    foldings: dict[int, Folding] = field(default_factory=dict)
+    loops: list[OperatorId] = field(default_factory=list)  #: heads
+
+    def connect(self, edge: EdgeSpec, partitioner: Partitioner | None = None, folding: Folding | None = None) -> None:
+        if partitioner is not None:
+            self.partitioners[len(self.edges)] = partitioner
+        if folding is not None:
+            self.foldings[len(self.edges)] = folding
+        self.edges.append(edge)
+
+    def feedback_into(self, head: OperatorId) -> int:
+        """How many edges lead back there."""
+        return sum(edge.feedback and edge.target == head for edge in self.edges)
+
+    def compiled(self, name: str, parallelism: int, max_parallelism: int) -> CompiledJob:
+        """Raises JobRejected, naming the operator at fault."""
+        if not 0 < parallelism <= max_parallelism:
+            limit = f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}"
+            raise JobRejected("bad-parallelism", "parallelism", limit)
+        self._check_loops()
+        self._check_event_time()
+        self._check_folders()
+        specs = tuple(step.spec(parallelism) for step in self.steps)
+        by_uid = {spec.uid: spec for spec in specs}
+        edges = tuple(_resolved(edge, by_uid) for edge in self.edges)
+        return CompiledJob(
+            name=name,
+            graph=JobGraph(specs, edges, max_parallelism),
+            sources={step.uid: step.code for step in self.steps if step.role is Role.SOURCE},
+            operators={step.uid: step.code for step in self.steps if step.role is not Role.SOURCE},
+            sinks=dict(self.sinks),
+            partitioners=dict(self.partitioners),
+            foldings=dict(self.foldings),
+        )
+
+    def _check_loops(self) -> None:
+        for uid in self.loops:
+            if not self.feedback_into(uid):
+                raise JobRejected("open-loop", uid, "nothing comes back into this loop: close it with close_with")
+
+    def _check_event_time(self) -> None:
+        """Behind an unbounded source without event time no watermark ever comes, so no window fires."""
+        if not self.foldings:
+            return
+        silent = {
+            step.uid
+            for step in self.steps
+            if step.role is Role.SOURCE and not step.bounded and not _emits_watermarks(step.code)
+        }
+        for number in self.foldings:
+            window = self.edges[number].target
+            for uid in sorted(silent & self._before(window)):
+                detail = f"its windows would never fire: the unbounded source {uid!r} gives no event_time"
+                raise JobRejected("no-event-time", window, detail)
+
+    def _check_folders(self) -> None:
+        """A job that reads its own output never comes to an end of it."""
+        read = {
+            os.path.normpath(path): step.uid
+            for step in self.steps
+            if step.role is Role.SOURCE and isinstance(step.code, UsesFolders)
+            for path in step.code.folders().values()
+        }
+        for uid, sink in self.sinks.items():
+            for path in sink.folders().values() if isinstance(sink, UsesFolders) else ():
+                if (source := read.get(os.path.normpath(path))) is not None:
+                    detail = f"it would write into {path}, which the source {source!r} reads: choose another folder"
+                    raise JobRejected("same-folder", uid, detail)
+
+    def _before(self, uid: OperatorId) -> set[OperatorId]:
+        """The operators whose records or watermarks reach `uid`."""
+        found, waiting = {uid}, [uid]
+        while waiting:
+            here = waiting.pop()
+            feeding = {edge.source for edge in self.edges if edge.target == here and not edge.feedback}
+            waiting += feeding - found
+            found |= feeding
+        return found
+
+
+def _emits_watermarks(source: Source) -> bool:
+    """Of an author's own source its reader tells: one that overrides no `watermark` never has any."""
+    if isinstance(source, KnowsEventTime):
+        return source.has_event_time
+    return type(source.reader()).watermark is not SourceReader.watermark
+
+
+def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
+    """A forward edge between different parallelisms deals in turn instead."""
+    if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
+        return edge
+    if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:
+        return edge
+    return replace(edge, partitioning=Partitioning.REBALANCE)

@@ -1,0 +1,130 @@
+"""In-memory counterpart of a run's records: a single run, fenced like the real records. For local runs and tests."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.core.effects import ReportCheckpoint
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunEvent, RunState, after
+from runtime.core.job.messages import CheckpointKind
+from runtime.run_store import Completed, OperationRequest
+
+
+@dataclass
+class MemoryRecords:
+    """Implements `records.RunRecords`. `restore_from` is the folder of a checkpoint to start from."""
+
+    token: Token = Token(1)
+    state: RunState = RunState.STARTING
+    restore_from: str | None = None
+    completed: list[Completed] = field(default_factory=list)
+    reports: list[ReportCheckpoint] = field(default_factory=list)
+    operations: list[OperationRequest] = field(default_factory=list)
+    settled: dict[str, tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+    live: Mapping[str, Any] = field(default_factory=dict)
+    attempts: list[tuple[int, str, str]] = field(default_factory=list)
+    details: list[Mapping[str, Any]] = field(default_factory=list)  #: of failed attempts
+    superseded: bool = False
+    _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _taken: list[OperationRequest] = field(default_factory=list)
+    _discarded: set[int] = field(default_factory=set)
+
+    def reserve_above(self, checkpoint: int, token: int) -> None:
+        """Sets token and checkpoint ids above the ids of earlier runs in the storage. Call before the run begins."""
+        if token >= self.token:
+            self.token = Token(token + 1)
+        self._ids = itertools.count(max(checkpoint + 1, next(self._ids)))
+
+    def next_checkpoint_id(self) -> int | None:
+        return None if self.superseded else next(self._ids)
+
+    def report_checkpoint(self, report: ReportCheckpoint) -> None:
+        self.reports.append(report)
+
+    def record_completed(self, completed: Completed) -> bool:
+        if self.superseded:
+            return False
+        if not any(c.manifest.checkpoint == completed.manifest.checkpoint for c in self.completed):
+            self.completed.append(completed)
+            self.completed.sort(key=lambda each: each.manifest.checkpoint)
+        return True
+
+    def change_state(
+        self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
+    ) -> RunState | None:
+        if self.superseded:
+            return None
+        if savepoint is not None:
+            asked = [o for o in self.operations + self._taken if o.kind in ("stop", "drain")]
+            self.settled |= {o.id: ({"checkpoint": savepoint}, None) for o in asked if o.id not in self.settled}
+        self.state = after(self.state, event) or self.state
+        self.failure = failure or self.failure
+        return self.state
+
+    def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
+        if self.superseded:
+            return None
+        self.attempts.append((self.token, "failed", reason))
+        self.details.append(detail)
+        self.token = Token(self.token + 1)
+        return self.token
+
+    def end_attempt(self, outcome: str, reason: str = "") -> None:
+        self.attempts.append((self.token, outcome, reason))
+
+    def note_restored(self, folder: str | None) -> None:
+        return None
+
+    def write_live(self, live: Mapping[str, Any]) -> None:
+        self.live = live
+
+    def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
+        if self.superseded:
+            return None
+        taken = [o for o in self.operations if o.kind == "cancel" or not only_cancel]
+        self.operations = [o for o in self.operations if o not in taken]
+        self._taken += taken
+        return [o for o in self._taken if o.id not in self.settled and (o.kind == "cancel" or not only_cancel)]
+
+    def requeue_operations(self) -> None:
+        self.operations = [o for o in self._taken if o.id not in self.settled] + self.operations
+        self._taken = []
+
+    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
+        self.settled[id] = (result, error)
+
+    def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
+        own = [
+            c.folder
+            for c in self.completed
+            if c.manifest.kind is CheckpointKind.CHECKPOINT and c.manifest.checkpoint not in self._discarded
+        ]
+        known = [self.restore_from, *own] if self.restore_from else own
+        return next((folder for folder in reversed(known) if folder not in passed_over), None)
+
+    def committed_since(self, checkpoint: int) -> list[int]:
+        return [
+            c.manifest.checkpoint
+            for c in self.completed
+            if c.manifest.checkpoint > checkpoint and c.manifest.kind is not CheckpointKind.SAVEPOINT
+        ]
+
+    def final_savepoint(self) -> str | None:
+        return next((c.folder for c in reversed(self.completed) if c.manifest.kind.ends_job), None)
+
+    def retained(self) -> list[str]:
+        own = [c.folder for c in self.completed if c.manifest.checkpoint not in self._discarded]
+        if self.restore_from is None or self.restore_from.startswith("/"):  # no retention for files elsewhere
+            return own
+        return [*own, self.restore_from]
+
+    def discard_beyond(self, keep: int) -> list[str]:
+        if self.superseded:
+            return []
+        own = [c for c in self.completed if c.manifest.kind is CheckpointKind.CHECKPOINT]
+        old = [c for c in own[:-keep] if c.manifest.checkpoint not in self._discarded]
+        self._discarded.update(c.manifest.checkpoint for c in old)
+        return [c.folder for c in old]

@@ -1,0 +1,312 @@
+"""Job master's records in Postgres: every write is conditional on the attempt's token.
+
+The loss of the connection is an EnvironmentFailure, which callers retry. The console's migrations own the tables;
+`queries.sql` names the columns.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from runtime.core.effects import ReportCheckpoint
+from runtime.core.job.ids import Token
+from runtime.core.job.lifecycle import RunEvent, RunState, after
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.io.postgres.queries import statement
+from runtime.run_store import Completed, OperationRequest
+
+T = TypeVar("T")
+POLL_S: Final = 1.0
+#: A vanished server is detected within seconds, not after the kernel's quarter of an hour.
+_SILENCE: Final = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+#: As in Django. Without it psycopg returns text of an SQL_ASCII database as bytes.
+_ENCODING: Final = "utf8"
+CHANNEL: Final = "weir_operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run with its job and version, as the console wrote them."""
+
+    job_id: int
+    lineage: int  #: first run of the lineage; its own id if it began from empty state
+    job_name: str
+    version_id: int
+    version_parallelism: int
+    parallelism: int
+    max_parallelism: int
+    pipeline: str
+    params: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    state: str
+    token: int
+    allow_unmapped: bool
+    has_checkpoint: bool  #: completed by an earlier attempt of this run
+
+
+def connect(url: str) -> "psycopg.Connection[dict[str, Any]]":
+    """Connects with autocommit. Raises EnvironmentFailure if Postgres cannot be reached."""
+    try:
+        conninfo = make_conninfo(url, client_encoding=_ENCODING, **_SILENCE)
+        return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row)
+    except psycopg.OperationalError as error:
+        raise EnvironmentFailure(f"Postgres cannot be reached: {error}") from error
+
+
+def load_run(url: str, run: int) -> RunRow:
+    """Raises JobRejected if there is no such run."""
+    with connect(url) as connection:
+        row = connection.execute(statement("load_run"), {"run": run}).fetchone()
+    if row is None:
+        raise JobRejected("unknown-run", "run", f"there is no run {run}")
+    return RunRow(**row)
+
+
+class PostgresRecords:
+    """Implements `records.RunRecords`. Thread-safe: calls are serialized."""
+
+    def __init__(
+        self, url: str, run: int, token: Token, max_parallelism: int, redact: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        """`redact` removes secrets from text and JSON that users see."""
+        self._url, self._run, self._token, self._redact = url, run, token, redact
+        self._max_parallelism = max_parallelism
+        self._drawn: Token | None = None
+        self._connection: psycopg.Connection[dict[str, Any]] | None = None
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------ checkpoints
+
+    def next_checkpoint_id(self) -> int | None:
+        row = self._one("next_checkpoint_id")
+        return None if row is None else int(row["last_checkpoint_id"])
+
+    def report_checkpoint(self, report: ReportCheckpoint) -> None:
+        values = {
+            "number": report.checkpoint,
+            "kind": str(report.kind),
+            "triggered_at": _time(report.triggered_at),
+            "acknowledged": report.acknowledged,
+            "subtasks": report.subtasks,
+            "max_parallelism": self._max_parallelism,
+        }
+        self._do("begin_checkpoint", **values)
+        if report.reason is not None:
+            self._do(
+                "fail_checkpoint",
+                number=report.checkpoint,
+                reason=str(report.reason),
+                detail=self._text(report.detail),
+                acknowledged=report.acknowledged,
+                at=_time(report.at),
+                duration_ms=report.at - report.triggered_at,
+            )
+
+    def record_completed(self, completed: Completed) -> bool:
+        manifest = completed.manifest
+        row = self._one(
+            "record_completed",
+            number=manifest.checkpoint,
+            kind=str(manifest.kind),
+            triggered_at=_time(manifest.triggered_at),
+            at=_time(completed.at),
+            duration_ms=completed.at - manifest.triggered_at,
+            size_bytes=completed.size_bytes,
+            written_bytes=completed.written_bytes,
+            subtasks=sum(len(o.subtasks) for o in manifest.operators.values()),
+            path=completed.folder,
+            operators=Jsonb(completed.operators),
+            finished=Jsonb(list(manifest.finished_operators())),
+            max_parallelism=manifest.max_parallelism,
+        )
+        return row is not None
+
+    def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
+        return self._path("restore_point", passed_over=list(passed_over))
+
+    def committed_since(self, checkpoint: int) -> list[int]:
+        return [row["number"] for row in self._all("committed_since", number=checkpoint)]
+
+    def final_savepoint(self) -> str | None:
+        return self._path("final_savepoint")
+
+    def retained(self) -> list[str]:
+        return [row["path"] for row in self._all("retained")]
+
+    def discard_beyond(self, keep: int) -> list[str]:
+        return [row["path"] for row in self._all("discard_beyond", keep=keep)]
+
+    # ------------------------------------------------------------ the run and its attempts
+
+    def change_state(
+        self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
+    ) -> RunState | None:
+        def work(connection: "psycopg.Connection[dict[str, Any]]") -> RunState | None:
+            with connection.transaction():
+                row = connection.execute(statement("lock_run"), self._ids()).fetchone()
+                if row is None:
+                    return None
+                before = RunState(row["state"])
+                state = after(before, event) or before
+                if state is not before:
+                    values = {"state": str(state), "terminal": state.is_terminal, "failure": self._jsonb(failure)}
+                    connection.execute(statement("set_state"), self._ids() | values)
+                if savepoint is not None:
+                    result = {"result": Jsonb({"checkpoint": savepoint})}
+                    connection.execute(statement("settle_ending"), self._ids() | result)
+                return state
+
+        return self._with(work)
+
+    def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
+        if self._drawn is None:  # kept for retries: the answer to a commit may be lost
+            row = self._one("draw_token")
+            assert row is not None, "a sequence always answers"
+            self._drawn = Token(row["token"])
+        drawn = self._drawn
+
+        def work(connection: "psycopg.Connection[dict[str, Any]]") -> Token | None:
+            with connection.transaction():
+                taken = connection.execute(statement("take_token"), self._ids() | {"drawn": drawn}).fetchone()
+                if taken is None:
+                    return None
+                values = {"outcome": "failed", "reason": self._text(reason), "detail": self._jsonb(detail)}
+                connection.execute(statement("end_attempt"), self._ids() | values)
+                connection.execute(statement("begin_attempt"), {"run": self._run, "token": drawn})
+                return drawn
+
+        with self._lock:
+            token = self._with(work)
+            self._drawn = None
+            if token is not None:
+                self._token = token
+            return token
+
+    def end_attempt(self, outcome: str, reason: str = "") -> None:
+        self._do("end_attempt", outcome=outcome, reason=self._text(reason), detail=None)
+
+    def note_restored(self, folder: str | None) -> None:
+        self._do("note_restored", path=folder)
+
+    def write_live(self, live: Mapping[str, Any]) -> None:
+        self._do("write_live", live=Jsonb(dict(live)))
+
+    # ------------------------------------------------------------ operations
+
+    def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
+        kinds = ["cancel"] if only_cancel else ["savepoint", "stop", "drain", "cancel"]
+        rows = self._all("take_operations", kinds=kinds)
+        if not rows and self._one("holds_run") is None:
+            return None
+        ordered = sorted(rows, key=lambda row: row["created_at"])
+        return [OperationRequest(row["id"], row["kind"]) for row in ordered]
+
+    def requeue_operations(self) -> None:
+        self._do("requeue_operations")
+
+    def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None:
+        state = "failed" if error else "succeeded"
+        self._do("settle_operation", operation=id, state=state, result=self._jsonb(result), error=self._jsonb(error))
+
+    # ------------------------------------------------------------ redacted values
+
+    def _text(self, value: str) -> str:
+        return _storable(str(self._redact(value)))
+
+    def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
+        if value is None:
+            return None
+        return Jsonb(self._redact(dict(value)), dumps=lambda plain: _storable(json.dumps(plain)))
+
+    # ------------------------------------------------------------ the connection
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _ids(self) -> dict[str, Any]:
+        return {"run": self._run, "token": self._token}
+
+    def _path(self, name: str, **values: Any) -> str | None:
+        row = self._one(name, **values)
+        return None if row is None else str(row["path"])
+
+    def _do(self, name: str, **values: Any) -> None:
+        self._with(lambda connection: connection.execute(statement(name), self._ids() | values))
+
+    def _one(self, name: str, **values: Any) -> dict[str, Any] | None:
+        return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchone())
+
+    def _all(self, name: str, **values: Any) -> list[dict[str, Any]]:
+        return self._with(lambda connection: connection.execute(statement(name), self._ids() | values).fetchall())
+
+    def _with(self, work: "Callable[[psycopg.Connection[dict[str, Any]]], T]") -> T:
+        """Drops a lost connection and raises EnvironmentFailure; every statement may be repeated."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = connect(self._url)
+            try:
+                return work(self._connection)
+            except (psycopg.OperationalError, psycopg.InterfaceError, ReadOnlySqlTransaction) as error:
+                self._drop()
+                raise EnvironmentFailure(f"Postgres: {error}") from error
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+
+class OperationsListener:
+    """Calls `poke` when the run has a new operation: at once by LISTEN, and each second as a fallback."""
+
+    def __init__(self, url: str, run: int, poke: Callable[[], None]) -> None:
+        self._url, self._run, self._poke = url, run, poke
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="operations", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while not self._closing.is_set():
+            try:
+                with connect(self._url) as connection:
+                    connection.execute(f"LISTEN {CHANNEL}")
+                    self._follow(connection)
+            except (EnvironmentFailure, psycopg.Error):
+                self._closing.wait(POLL_S)
+
+    def _follow(self, connection: "psycopg.Connection[dict[str, Any]]") -> None:
+        while not self._closing.is_set():
+            runs = [note.payload for note in connection.notifies(timeout=POLL_S, stop_after=1)]
+            if not runs or runs[0] == str(self._run):
+                self._poke()
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _storable(value: str) -> str:
+    """Replaces NUL, which Postgres cannot store: a malformed row must not hide the failure that quotes it."""
+    return value.replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

@@ -1,0 +1,1 @@
+"""Launchers of slots: threads of this process, or executors of Spark."""

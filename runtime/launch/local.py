@@ -1,0 +1,154 @@
+"""Slots as threads of a single process: for a first job, for tests, for a laptop without Java.
+
+    from runtime.launch.local import run_local
+    run_local(flow, parallelism=2, storage="/tmp/counts")
+
+Slots are not isolated: a crash of a slot's code is an exception, not a dead process.
+"""
+
+import threading
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from runtime.core.job.ids import Token
+from runtime.core.job.restart_strategy import FixedDelay, RestartStrategy
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import numbers_of
+from runtime.dataflow.builder import Dataflow
+from runtime.dataflow.plan import CompiledJob
+from runtime.errors import WeirError
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.logs import trace
+from runtime.io.memory.exchange import MemoryExchange, MemoryHub
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.savepoints import manifest_at
+from runtime.launch.slot_pool import Assignment, Stage, StandingLauncher, stand_ready
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.operators.arguments import check_folder
+from runtime.ports import Exchange, ExchangeListener
+from runtime.slot.slot import SlotConfig, run_slot
+
+STOP_S: Final = 10.0
+
+log = structlog.get_logger()
+
+
+class LocalLauncher(StandingLauncher):
+    """Implements `terms.Launcher` with threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hub = MemoryHub()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def usable(self) -> bool:
+        return True
+
+    @property
+    def host(self) -> str:
+        return "127.0.0.1"
+
+    def _start(self, stage: Stage, job: CompiledJob) -> None:
+        self._threads = [
+            threading.Thread(target=self._place, args=(stage, index, job), name=f"slot-{index}", daemon=True)
+            for index in range(job.graph.parallelism)
+        ]
+        stage.on_start()
+        for thread in self._threads:
+            thread.start()
+        threading.Thread(target=_watch, args=(stage, self._threads), name="slots-ended", daemon=True).start()
+
+    def _end(self) -> None:
+        for thread in self._threads:
+            thread.join(STOP_S)
+
+    def _place(self, stage: Stage, index: int, job: CompiledJob) -> None:
+        def run(given: Assignment) -> None:
+            config = SlotConfig(
+                index=index, token=Token(given.token), secret=given.secret, master=given.master, job=job
+            )
+            run_slot(config, self._exchange, FileStore)
+
+        try:
+            stand_ready(stage.stand, index, run)
+        except Exception as error:
+            log.error("a pool member failed", slot=index, traceback=trace(error))
+            stage.lost(index, repr(error))
+
+    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+        return MemoryExchange(self._hub, slot, token, listener, secret)
+
+
+def _watch(stage: Stage, threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
+    stage.over(None)
+
+
+def run_local(
+    flow: Dataflow,
+    *,
+    parallelism: int = 1,
+    storage: str,
+    settings: CoordinatorSettings | None = None,
+    records: MemoryRecords | None = None,
+    restart: RestartStrategy | None = None,
+) -> MemoryRecords:
+    """Runs a job to its end in this process. Returns its records.
+
+    Each call is a new run from empty state, unless `records` name a checkpoint to restore. `storage` and the folders of
+    sinks may hold files of earlier runs, whose token and checkpoint ids are lower. A run from empty state removes
+    prepared and uncommitted output of earlier runs of a job of this name; their plain savepoints cannot be restored
+    afterwards.
+
+    Raises:
+        JobRejected: the job cannot run, or `storage` is a URL; no slot was started.
+        WeirError: the job failed, and the restart strategy gave up.
+    """
+    # Above every token of earlier runs, whose output the sinks' folders may hold.
+    records = records or MemoryRecords(token=Token(SystemClock().now_ms()))
+    master = local_master(flow.compile(parallelism), storage, records, settings, restart)
+    done = master.run()
+    if done is not Exit.DONE or records.failure is not None:
+        raise WeirError(str(records.failure["message"]) if records.failure else f"the job ended as {done.name}")
+    return records
+
+
+def local_master(
+    job: CompiledJob,
+    storage: str,
+    records: MemoryRecords,
+    settings: CoordinatorSettings | None = None,
+    restart: RestartStrategy | None = None,
+) -> JobMaster:
+    """Job master over threads, for callers that send operations while the job runs.
+
+    Append the request to `records.operations`, then call the master's `poke()`, from any thread.
+    """
+    check_folder("run_local", "storage", storage)
+    root = Path(storage).absolute()
+    store = FileStore(str(root))
+    records.reserve_above(*newest_in(store, records.restore_from))
+    config = MasterConfig(
+        job_id=job.name,
+        token=records.token,
+        job=job,
+        storage=str(root),
+        coordinator=settings or CoordinatorSettings(),
+        restart=restart or FixedDelay(),
+    )
+    return JobMaster(config, records, store, LocalLauncher(), SystemClock())
+
+
+def newest_in(store: FileStore, restored: str | None) -> tuple[int, int]:
+    """Highest checkpoint id and token in the storage and in the savepoint to restore."""
+    named = [numbers_of(path.split("/", 1)[0]) for path in store.list("")]
+    if restored is not None:
+        manifest = manifest_at(store, restored)
+        named.append((manifest.checkpoint, manifest.token))
+    found = [numbers for numbers in named if numbers is not None]
+    return max((checkpoint for checkpoint, _ in found), default=0), max((token for _, token in found), default=0)

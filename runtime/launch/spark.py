@@ -1,0 +1,423 @@
+"""Job master on Spark: `python -m runtime.launch.spark run RUN TOKEN`.
+
+Slots run in the tasks of a barrier-mode stage that lasts across attempts. Spark places and isolates the tasks, ships
+the code and detects lost executors. Rendezvous, barriers and heartbeats use Weir's own connections, because Spark's
+`allGather` polls once a second. The stage consists of plain RDDs, so it starts without planning and compilation
+(docs/decisions/0008). The process ends when its stdin closes: no master outlives its supervisor.
+"""
+
+import math
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import structlog
+from pyspark import SparkConf, SparkContext, cloudpickle
+
+from runtime.core.job.ids import Token
+from runtime.data_roots import VARIABLE as DATA_ROOTS
+from runtime.dataflow.plan import CompiledJob
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.io import logs
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.postgres.store import OperationsListener, PostgresRecords, RunRow
+from runtime.launch.event_log import event_log_settings
+from runtime.launch.slot_pool import Stage, Stand, StandingLauncher
+from runtime.launch.standalone_cluster import StandaloneMaster
+from runtime.master.job_master import Exit, JobMaster, MasterConfig
+from runtime.master.master_process import job_of, records_of, serve, settings_of, show_life, stream_root
+from runtime.master.undelivered import check_delivered
+from runtime.slot.slot import SlotConfig, run_slot
+
+if TYPE_CHECKING:
+    from runtime.ports import Exchange, ExchangeListener
+
+STOP_S: Final = 15.0
+POLL_S: Final = 0.5  #: between polls of the cluster's slots
+SPARE_SLOTS: Final = 2  #: room for driver-side jobs and for tasks that are still being killed
+LOOPBACK: Final = "127.0.0.1"
+_GIST_CHARACTERS: Final = 500  #: kept of each end of an error text
+#: Error lines without information: blank, Py4J's prefix, traceback marks and locations, lists of folders.
+_NOISE: Final = re.compile(r"\s*$|An error occurred while calling |\s+\^+$|\s+File \"|PYTHONPATH was:|\s+/\S+:/\S+$")
+
+log = structlog.get_logger()
+
+
+class SparkLauncher(StandingLauncher):
+    """Implements `terms.Launcher` with a barrier-mode stage, in a Spark context that lives as long as the master."""
+
+    def __init__(self, name: str, spark_master: str, settings: Mapping[str, str] | None = None) -> None:
+        """`name` is the Spark application's name; `settings` are the version's, checked by `spark_settings`."""
+        super().__init__()
+        self._name, self._spark_master, self._settings = name, spark_master, settings or {}
+        self._context: SparkContext | None = None
+        self._opening = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._group = ""
+        self._standalone = StandaloneMaster(spark_master) if spark_master.startswith("spark://") else None
+        self._leaving = threading.Event()
+        self._submitted = False
+
+    @property
+    def spans_hosts(self) -> bool:
+        return bool(self._spark_master) and not self._spark_master.startswith("local[")
+
+    @property
+    def host(self) -> str:
+        if not self._spark_master or self._spark_master.startswith("local"):
+            return LOOPBACK
+        return os.environ.get("SPARK_LOCAL_IP") or self._towards_master()
+
+    @property
+    def ui_address(self) -> str:
+        return str(self._context.uiWebUrl or "") if self._context is not None else ""
+
+    def _towards_master(self) -> str:
+        url = urlsplit(self._spark_master.split(",")[0])
+        if url.scheme != "spark" or url.hostname is None:
+            problem = f"{self._spark_master!r} does not reveal this machine's address for slots: set SPARK_LOCAL_IP"
+            raise JobRejected("bad-environment", "SPARK_MASTER", problem)
+        try:
+            return _own_address(url.hostname)
+        except OSError as error:  # a name server's outage is temporary
+            raise EnvironmentFailure(f"SPARK_MASTER: no route to {self._spark_master!r}: {error}") from error
+
+    @property
+    def usable(self) -> bool:
+        """Whether the context, once created, still gets executors.
+
+        A killed JVM cannot be restarted in this process. A standalone master that restarted does not know the
+        application.
+        """
+        if self._context is None:
+            return True
+        if self._standalone is not None and self._standalone.has_forgotten_us:
+            return False
+        try:
+            return not self._context._jsc.sc().isStopped()
+        except Exception:
+            return False
+
+    def warm_up(self, slots: int) -> None:
+        """Starts the JVM ahead of the first stage. An error is only logged, since the stage will raise it again."""
+
+        def warm() -> None:
+            try:
+                self._open(slots)
+            except Exception as error:
+                log.warning("no Spark context yet", error=gist(error))
+
+        threading.Thread(target=warm, name="warm-up", daemon=True).start()
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._context.stop()
+
+    def _start(self, stage: Stage, job: CompiledJob) -> None:
+        self._group = f"{self._name}-{stage.stand.token}"
+        self._leaving, self._submitted = threading.Event(), False
+        arguments = (stage, job, self._group, self._leaving)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="stage", daemon=True)
+        self._thread.start()
+
+    def _end(self) -> None:
+        """Cancels the stage. Spark kills Python workers that do not exit by themselves, even stopped processes."""
+        if self._thread is None:
+            return
+        self._leaving.set()
+        self._thread.join(1.0)  # dismissed members exit by themselves
+        if self._thread.is_alive() and self._context is not None:
+            self._context.cancelJobGroup(self._group)
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                log.error("a Spark stage does not end and keeps its tasks", group=self._group)
+
+    def _run(self, stage: Stage, job: CompiledJob, group: str, leaving: threading.Event) -> None:
+        slots = job.graph.parallelism
+        try:
+            context = self._open_when_reachable(stage, slots, leaving)
+            place = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+            while context is not None and self._await_slots(context, stage, slots, leaving):
+                context.setJobGroup(group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True)
+                if self._run_stage(context, stage, slots, place, leaving):
+                    break
+            stage.over(None)
+        except Exception as error:
+            stage.over(gist(error), slots_lost=_EXECUTOR_LOST in str(error))
+
+    def _run_stage(
+        self,
+        context: SparkContext,
+        stage: Stage,
+        slots: int,
+        place: Callable[[Iterable[int]], Iterable[int]],
+        leaving: threading.Event,
+    ) -> bool:
+        """Blocks as long as the pool exists. False: slots were lost between their count and the start of the stage."""
+        self._submitted = True
+        over = threading.Event()
+        threading.Thread(target=self._watch_start, args=(context, stage, slots, over), daemon=True).start()
+        try:
+            context.parallelize(range(slots), slots).barrier().mapPartitions(place).collect()
+            return True
+        except Exception as error:
+            if _TOO_FEW_SLOTS not in str(error) or leaving.is_set():
+                raise
+            return False
+        finally:
+            over.set()
+
+    def _watch_start(self, context: SparkContext, stage: Stage, slots: int, over: threading.Event) -> None:
+        """Reports a shortage until the tasks run. A barrier stage starts its tasks together, once each has a slot."""
+        while not over.wait(POLL_S):
+            try:
+                if self._runs_tasks(context):
+                    stage.on_start()
+                    return
+                stage.on_shortage(self._slots_of(context), "Spark has not started the tasks yet")
+            except Exception as error:
+                log.debug("no news of the stage", error=gist(error))
+
+    def _runs_tasks(self, context: SparkContext) -> bool:
+        tracker = context.statusTracker()
+        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group))
+        stages = (tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds)
+        return any(found is not None and found.numActiveTasks > 0 for found in stages)
+
+    def _open_when_reachable(self, stage: Stage, slots: int, leaving: threading.Event) -> SparkContext | None:
+        """Waits for the Spark master before it opens the context: Spark ends a context, and its JVM, after a minute."""
+        while self._standalone is not None and self._context is None and not self._standalone.is_reachable:
+            stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
+            if leaving.wait(POLL_S):
+                return None
+        return self._open(slots)
+
+    def _await_slots(self, context: SparkContext, stage: Stage, slots: int, leaving: threading.Event) -> bool:
+        """Blocks until the cluster has a slot for each subtask. False: they are no longer wanted."""
+        while not leaving.is_set():
+            there = self._slots_of(context)
+            if there >= slots:
+                return True
+            if self._spark_master.startswith("local[") or not self._spark_master:
+                raise EnvironmentFailure(f"the job needs {slots} slots, and {context.master} has only {there}")
+            stage.on_shortage(there, self._standalone.shortage(context) if self._standalone is not None else "")
+            leaving.wait(POLL_S)
+        return False
+
+    @staticmethod
+    def _slots_of(context: SparkContext) -> int:
+        """Tasks that this application's executors run at once, counted as in Spark's own check of barrier stages."""
+        spark = context._jsc.sc()
+        return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
+
+    def _open(self, slots: int) -> SparkContext:
+        """Creates a context of its own: an existing context has other settings, and may have too few slots."""
+        with self._opening:
+            if self._context is None:
+                if not self._spark_master.startswith("spark://"):
+                    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # Spark's UI listens there
+                self._context = SparkContext(conf=self._conf(slots))
+                self._context.setLogLevel("ERROR")
+            return self._context
+
+    def _conf(self, slots: int) -> SparkConf:
+        settings = SparkConf().setAppName(self._name)
+        settings.setAll([*_SPARK_SETTINGS.items(), *event_log_settings(os.environ).items(), *self._settings.items()])
+        settings.setExecutorEnv(pairs=[(name, os.environ[name]) for name in _SLOT_VARIABLES if name in os.environ])
+        settings.setMaster(self._spark_master or f"local[{slots + SPARE_SLOTS}]")
+        if is_local(settings.get("spark.master", "")):
+            settings.set("spark.authenticate", "true")
+        if self._spark_master.startswith("spark://"):
+            operators = _set_where_absent(settings, {**_CLUSTER_SETTINGS, **UI_SETTINGS, **_addresses(self.host)})
+            operators.setAll(list(self._settings.items()))
+            settings.set("spark.cores.max", str(cores_for(slots, operators)))
+        else:
+            settings.setAll(list(UI_SETTINGS.items()))
+        if self.spans_hosts:
+            _set_where_absent(settings, _EXECUTOR_SETTINGS)
+        return settings
+
+
+def _set_where_absent(settings: SparkConf, defaults: Mapping[str, str]) -> SparkConf:
+    """Sets defaults that neither version nor administrator has set. Returns the administrator's settings."""
+    SparkContext._ensure_initialized(conf=settings)
+    operators = SparkConf()
+    for name, value in defaults.items():
+        if not operators.contains(name) and not settings.contains(name):
+            settings.set(name, value)
+    return operators
+
+
+def cores_for(slots: int, conf: SparkConf) -> int:
+    """Cores of a standalone cluster that provide `slots` slots. Executors of a fixed size are counted whole."""
+    per_slot = int(conf.get("spark.task.cpus", "1") or 1)
+    per_executor = int(conf.get("spark.executor.cores", "0") or 0)
+    if per_executor < per_slot:
+        return slots * per_slot
+    return math.ceil(slots / (per_executor // per_slot)) * per_executor
+
+
+def _addresses(host: str) -> dict[str, str]:
+    return {"spark.driver.host": host, "spark.driver.bindAddress": host}
+
+
+_EXECUTOR_LOST: Final = "ExecutorLostFailure"
+_TOO_FEW_SLOTS: Final = "SPARK-24819"  #: Spark's error code for a barrier stage that needs more slots than there are
+#: On a cluster, unless the administrator has set them. Spark counts the slots of a silent host until its executors have
+#: missed their heartbeats: two minutes by Spark's defaults, half a minute by these.
+_CLUSTER_SETTINGS: Final = {
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
+#: Unless version or administrator has set them. No records of a job enter an executor's JVM, which only starts and
+#: monitors Python processes. Spark's default heap is 1 GB, its minimum 450 MB. `local[N]` has no executors.
+_EXECUTOR_SETTINGS: Final = {"spark.executor.memory": "512m"}
+#: Of a context that runs a job. On a cluster, unless the administrator has set them.
+UI_SETTINGS: Final = {
+    "spark.ui.enabled": "true",
+    "spark.ui.port": "0",
+    "spark.ui.killEnabled": "false",  # runs are ended in the console, which records the reason
+}
+_SPARK_SETTINGS: Final = {
+    "spark.stage.maxConsecutiveAttempts": "1",  # Weir restarts the job, from the last checkpoint
+    "spark.task.maxFailures": "1",
+    "spark.python.task.killTimeout": "100ms",  # siblings of a dead slot end at once
+    "spark.python.worker.reuse": "false",  # threads and memory that a slot leaks end with its process
+    "spark.python.daemon.module": "runtime.launch.spark_daemon",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "5",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.speculation": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # The driver starts a stage and waits: optimized compilation only delays its start. The administrator's options
+    # follow these, which therefore select no garbage collector: with two selected no JVM starts.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+
+#: Environment that limits which files a slot may read. Executors on other hosts have an environment of their own.
+_SLOT_VARIABLES: Final = (DATA_ROOTS, "WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark generates its authentication secret. A cluster's secret is in spark-defaults.conf."""
+    return re.fullmatch(r"local(\[[^]]*\])?", master) is not None
+
+
+def _own_address(peer: str) -> str:
+    """Address of this machine on the route to `peer`. No packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Iterable[int]]:
+    """Function that runs in each task. It captures plain values only; modules for executors are imported inside.
+
+    Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
+    """
+
+    def place(indices: Iterable[int]) -> Iterable[int]:
+        (index,) = indices
+        from pyspark import cloudpickle
+
+        from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
+        from runtime.launch.slot_pool import Assignment, stand_ready
+        from runtime.slot import gc_tuning as collector
+
+        def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
+            own = _own_address(stand.master.rsplit(":", 1)[0])
+            return FlightExchange(slot, token, secret, listener, host=own)
+
+        def run(given: Assignment) -> None:
+            config = SlotConfig(
+                index=index,
+                token=Token(given.token),
+                secret=given.secret,
+                master=given.master,
+                job=cloudpickle.loads(job),
+                has_own_process=True,
+            )
+            collector.settle()
+            run_slot(config, exchange, FileStore)
+
+        logs.configure()
+        stand_ready(stand, index, run)
+        yield index
+
+    return place
+
+
+def gist(error: BaseException) -> str:
+    """Beginning and end of a Spark error's text without Java frames. It is pages long; these name failure and cause."""
+    kept = []
+    for line in str(error).splitlines():
+        if line.startswith("\tat "):
+            break
+        if not _NOISE.match(line):
+            kept.append(line.strip().removeprefix(": "))
+    text = " ".join(kept)
+    if len(text) > 2 * _GIST_CHARACTERS:
+        text = f"{text[:_GIST_CHARACTERS]} ... {text[-_GIST_CHARACTERS:]}"
+    return text or type(error).__name__
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _master(
+    row: RunRow, run: int, token: Token, launcher: SparkLauncher, url: str
+) -> tuple[JobMaster, PostgresRecords]:
+    """Compiles the run's version and creates its job master. Raises JobRejected."""
+    settings = settings_of(row)
+    job = job_of(row)
+    if not row.allow_unmapped:
+        check_delivered(stream_root(row), job.sinks)
+    storage = str(Path(os.environ["WEIR_STORAGE"]) / str(row.job_id))
+    records = records_of(row, run, token, url)
+    config = MasterConfig(
+        job_id=str(row.job_id),
+        token=token,
+        job=job,
+        storage=storage,
+        host=launcher.host,
+        coordinator=settings.coordinator,
+        restart=settings.restart,
+        heartbeat_timeout_ms=settings.heartbeat_timeout_ms,
+        slots=settings.slots,
+        had_slots=row.has_checkpoint,
+        retained_checkpoints=settings.retained_checkpoints,
+        on_corrupt_checkpoint=settings.on_corrupt_checkpoint,
+        allow_unmapped=row.allow_unmapped,
+        slot_memory_bytes=settings.slot_memory_bytes,
+    )
+    master = JobMaster(config, records, FileStore(storage), launcher, SystemClock(), show_life)
+    return master, records
+
+
+def _run(row: RunRow, run: int, token: Token, url: str) -> Exit:
+    name, chosen = f"{row.job_name}, run {run}", settings_of(row).spark
+    launcher = SparkLauncher(name, os.environ.get("SPARK_MASTER", ""), chosen)
+    launcher.warm_up(row.parallelism)
+    master, records = _master(row, run, token, launcher, url)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=master.release, daemon=True).start())
+    listener = OperationsListener(url, run, master.poke)
+    try:
+        return master.run()
+    finally:
+        listener.close()
+        launcher.close()
+        records.close()
+
+
+if __name__ == "__main__":
+    sys.exit(serve("runtime.launch.spark", _run))

@@ -1,0 +1,1 @@
+"""The job master: attempts, their slots, checkpoints made durable, and restores."""

@@ -1,0 +1,33 @@
+"""Checkpoint output that the job master commits as a whole (`SinkCommitter.commit_epoch`)."""
+
+from collections.abc import Mapping
+
+from runtime.core.job.ids import OperatorId, Token
+from runtime.core.snapshot.commit import owed, permit_for_recorded
+from runtime.core.snapshot.manifest import Manifest
+from runtime.errors import JobRejected
+from runtime.ports import Sink, SinkCommitter
+
+
+class EpochCommits:
+    """Commits of a single attempt; used by the metadata thread."""
+
+    def __init__(self, sinks: Mapping[OperatorId, Sink], token: Token) -> None:
+        self._sinks, self._token = sinks, token
+        self._committers: dict[OperatorId, SinkCommitter] = {}
+
+    def on_recorded(self, manifest: Manifest) -> None:
+        """Commits the output of a recorded checkpoint, sink by sink. Idempotent.
+
+        Raises:
+            EnvironmentFailure: a target failed. Earlier sinks have committed.
+            JobRejected: a sink refuses permanently; the error names it.
+        """
+        permit = permit_for_recorded(manifest, self._token)
+        for uid, committables in owed(manifest).items():
+            if uid not in self._committers:
+                self._committers[uid] = self._sinks[uid].committer()
+            try:
+                self._committers[uid].commit_epoch(permit, committables)
+            except JobRejected as error:
+                raise JobRejected(error.code, f"{uid}.{error.field}", error.detail) from error

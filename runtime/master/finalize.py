@@ -1,0 +1,71 @@
+"""Completion of a checkpoint: its manifest is made durable, then recorded under the attempt's token."""
+
+from typing import Any, Final
+
+from runtime.core.job.ids import SubtaskId
+from runtime.core.restore.mapping import has_state
+from runtime.core.snapshot.manifest import Manifest, SnapshotTimings
+from runtime.errors import EnvironmentFailure
+from runtime.io.manifests import write_manifest
+from runtime.io.savepoints import gather
+from runtime.ports import SnapshotStore
+from runtime.run_store import Completed, RunRecords
+
+Timings = tuple[tuple[SubtaskId, SnapshotTimings], ...]
+
+_PHASES: Final = ("start_delay", "alignment", "sync", "async")  #: in order; their sum is the duration of a subtask
+
+
+def complete(store: SnapshotStore, records: RunRecords, manifest: Manifest, timings: Timings, at: int) -> bool | str:
+    """Completes a checkpoint. Returns True if recorded, False if superseded, or why the manifest was not written.
+
+    Raises:
+        EnvironmentFailure: it is unknown whether the checkpoint was recorded. A retry is safe: recording is idempotent.
+    """
+    copied_bytes = 0
+    try:
+        if manifest.kind.is_savepoint:
+            manifest, copied_bytes = gather(store, manifest)
+        folder, nbytes = write_manifest(store, manifest)
+    except (OSError, EnvironmentFailure) as error:
+        return f"{type(error).__name__}: {error}"
+    record = Completed(
+        manifest=manifest,
+        folder=folder,
+        size_bytes=nbytes + sum(segment.nbytes for segment in manifest.segments()),
+        written_bytes=nbytes + copied_bytes + sum(t.written_bytes for _, t in timings),
+        at=at,
+        operators=_summary(manifest, timings),
+    )
+    return records.record_completed(record)
+
+
+def _summary(manifest: Manifest, timings: Timings) -> list[dict[str, Any]]:
+    """Statistics per operator for the console: the maximum of each phase, and all phases of the slowest subtask."""
+    rows = []
+    for uid, operator in manifest.operators.items():
+        own = {subtask.index: t for subtask, t in timings if subtask.operator == uid}
+        longest = {f"max_{phase}_ms": max((_ms(t, phase) for t in own.values()), default=0.0) for phase in _PHASES}
+        slowest = max(own, key=lambda index: sum(_ms(own[index], phase) for phase in _PHASES), default=None)
+        rows.append(
+            {
+                "uid": uid,
+                "finished": str(operator.finished),
+                "subtasks": operator.parallelism,
+                "has_state": has_state(operator),
+                "state_bytes": sum(s.nbytes for t in operator.subtasks.values() for s in t.segments()),
+                "written_bytes": sum(t.written_bytes for t in own.values()),
+                **longest,
+                "slowest": None if slowest is None else _phases_of(slowest, own[slowest]),
+            }
+        )
+    return rows
+
+
+def _phases_of(index: int, timings: SnapshotTimings) -> dict[str, Any]:
+    return {"subtask": index, **{f"{phase}_ms": _ms(timings, phase) for phase in _PHASES}}
+
+
+def _ms(timings: SnapshotTimings, phase: str) -> float:
+    took_ms: float = getattr(timings, f"{phase}_ms")
+    return round(took_ms, 1)

@@ -1,0 +1,53 @@
+"""Schedule of an attempt's live reports: about once a second, and a last report at the end.
+
+A report is skipped while more important writes are queued. The last report is never skipped: it has the final numbers.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from runtime.core.checkpoint.coordinator import Coordinator
+from runtime.master.launcher import Outcome, OutcomeKind
+from runtime.master.metadata_thread import Scribe
+from runtime.master.slot_monitor import Monitor, shown
+from runtime.run_store import RunRecords
+
+LIVE_MS: Final = 1_000
+
+
+class Reports:
+    """Owned by the master's loop. Times are monotonic milliseconds.
+
+    Args:
+        facts: entries that are added to every report.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        coordinator: Coordinator,
+        scribe: Scribe,
+        records: RunRecords,
+        facts: Mapping[str, Any],
+    ) -> None:
+        self._monitor, self._coordinator = monitor, coordinator
+        self._scribe, self._records, self._facts = scribe, records, facts
+        self._written_at = 0.0
+        self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
+
+    def write_if_due(self, now: float) -> None:
+        if now - self._written_at >= LIVE_MS and not self._scribe.behind:
+            self._written_at = now
+            self._write(now, once=True)
+
+    def write_last(self, now: float, outcome: Outcome) -> None:
+        """Writes the last report. At the end of a job it waits for an unavailable database, as all final records do."""
+        self._write(now, once=outcome.kind is not OutcomeKind.ENDED)
+
+    def _write(self, now: float, *, once: bool) -> None:
+        live = self._monitor.report(now)
+        if self.not_triggered:
+            live["counters"]["checkpoints_not_triggered"] = self.not_triggered
+        live |= {"checkpoint": shown(self._coordinator.progress), **self._facts}
+        self._scribe.submit(partial(self._records.write_live, live), once=once)

@@ -1,0 +1,115 @@
+"""Check that every host of a job sees the same folders: the master writes a marker, and each slot looks for it.
+
+A mount that is missing on a host leaves an ordinary folder in its place. Slots there would read no input, or write
+output and state that no other host sees. Before any subtask is opened, the master marks checkpoint storage and every
+folder of a source or sink. A slot that does not find a marker fails the start.
+"""
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from runtime.connectors.names import safe
+from runtime.core.job.ids import Token
+from runtime.data_roots import CheckedFolder
+from runtime.dataflow.plan import CompiledJob
+from runtime.durable import make_folder
+from runtime.io.control.messages import Marker
+from runtime.ports import UsesFolders
+
+INPUT: Final = "path"  #: argument of a source that names its input; it may appear later, and is never created
+SAMPLE_FILES: Final = 5
+PATIENCE_S: Final = 3.0  #: for a shared file system to show a new file on other hosts
+
+log = structlog.get_logger()
+
+
+def folders_of(job: CompiledJob, storage: str) -> tuple[set[str], set[str]]:
+    """Folders that the job reads, and folders that it writes, including checkpoint storage."""
+    inputs: set[str] = set()
+    outputs = {storage}
+    for uid, connector in itertools.chain(job.sources.items(), job.sinks.items()):
+        if isinstance(connector, UsesFolders):
+            for argument, folder in connector.folders().items():
+                reads = uid in job.sources and argument == INPUT
+                (inputs if reads else outputs).add(str(Path(folder).absolute()))
+    return inputs, outputs
+
+
+def check_roots(job: CompiledJob) -> None:
+    """Raises JobRejected, naming operator and argument, if a folder lies outside WEIR_DATA_ROOTS now."""
+    for uid, connector in itertools.chain(job.sources.items(), job.sinks.items()):
+        if isinstance(connector, UsesFolders):
+            for argument, folder in connector.folders().items():
+                CheckedFolder.of(f"{uid}.{argument}", folder).check()
+
+
+def leave_markers(job: CompiledJob, job_id: str, token: Token, storage: str) -> list[Marker]:
+    """Marks every folder of the job and creates output folders. A missing input folder gets no marker.
+
+    Markers of older attempts, whose master was killed, are removed.
+
+    Raises:
+        OSError: an output folder cannot be created.
+    """
+    inputs, outputs = folders_of(job, storage)
+    for folder in outputs:
+        make_folder(Path(folder))
+    name = _name(job_id, token)
+    return [_mark(Path(folder), name, job_id) for folder in sorted(inputs | outputs) if Path(folder).is_dir()]
+
+
+def remove_markers(markers: Sequence[Marker], job_id: str, token: Token) -> None:
+    """Idempotent."""
+    for marker in markers:
+        with contextlib.suppress(OSError):  # the next attempt removes it
+            (Path(marker.folder) / _name(job_id, token)).unlink(missing_ok=True)
+
+
+def unshared(markers: Sequence[Marker]) -> str | None:
+    """The first folder that differs from the master's on this host, or None. Blocks for seconds at most."""
+    for marker in markers:
+        for pause_s in _pauses():
+            if all(os.path.lexists(Path(marker.folder) / file) for file in marker.files):
+                break
+            threading.Event().wait(pause_s)
+        else:
+            return marker.folder
+    return None
+
+
+def _pauses() -> Iterator[float]:
+    waited, pause_s = 0.0, 0.05
+    while waited < PATIENCE_S:
+        yield pause_s
+        waited, pause_s = waited + pause_s, pause_s * 2
+
+
+def _mark(folder: Path, name: str, job_id: str) -> Marker:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(itertools.islice((entry.name for entry in entries), 10_000))
+        for old in names:
+            if old.startswith(_name(job_id, None)) and old != name:
+                (folder / old).unlink(missing_ok=True)
+        (folder / name).touch()
+    except OSError as error:
+        log.info("a folder is compared by its files, as it cannot be marked", folder=str(folder), error=str(error))
+        return Marker(str(folder), _sample(folder))
+    return Marker(str(folder), [name])
+
+
+def _sample(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [entry.name for entry in itertools.islice(entries, SAMPLE_FILES)]
+    return []
+
+
+def _name(job_id: str, token: Token | None) -> str:
+    return f".weir-{safe(job_id)}-marker-{'' if token is None else token}"

@@ -1,0 +1,99 @@
+"""Wait for slots before an attempt: a shortage is a state of the run, not a failure.
+
+The job master polls the launcher several times a second. A lasting shortage becomes the state `waiting` and a live
+report. It ends with new slots, by a user's cancel, or at the timeout in the settings. The wait starts no process and
+reads no clock of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from runtime.core.job.lifecycle import RunEvent
+from runtime.master.launcher import Launcher, Outcome, OutcomeKind, SlotPhase, SlotStatus
+from runtime.ports import Clock
+
+GRACE_MS: Final = 3_000  #: a shorter shortage is not reported: executors may be starting
+REPORT_MS: Final = 1_000
+FIRST_S: Final = 0.005  #: between the first two polls, then doubled: threads are ready within 10 ms
+STARTING_S: Final = 0.05  #: longest pause between polls before a shortage is reported
+WAITING_S: Final = 0.5
+
+Report = Callable[[RunEvent | None, Mapping[str, Any]], None]
+
+
+class SlotWait:
+    """Wait of a single attempt, owned by the master's thread. Call `turn` until it returns an outcome or `is_over`.
+
+    Args:
+        report: records a change of the run's state and the live report.
+        patience_ms: how long slots may be missing; None: no limit.
+        start_ms: how long the processes of the slots may take from the start of their tasks.
+    """
+
+    def __init__(
+        self, launcher: Launcher, clock: Clock, report: Report, patience_ms: int | None, start_ms: int
+    ) -> None:
+        self._launcher, self._clock, self._report = launcher, clock, report
+        self._patience_ms, self._start_ms = patience_ms, start_ms
+        self._short_since: float | None = None
+        self._starting_since: float | None = None
+        self._reported_at: float | None = None
+        self._pause_s = FIRST_S / 2
+        self.is_over = False
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the run is in the state `waiting`."""
+        return self._reported_at is not None
+
+    def next_pause_s(self) -> float:
+        """Seconds to sleep before the next turn."""
+        self._pause_s = min(2 * self._pause_s, STARTING_S)
+        return WAITING_S if self.is_reported else self._pause_s
+
+    def turn(self) -> Outcome | None:
+        """Polls the launcher. Returns the outcome if the wait failed, else None."""
+        if not self._launcher.usable:
+            return Outcome(OutcomeKind.BROKEN, "Spark is gone, or has forgotten this application")
+        status, now = self._launcher.status(), self._clock.monotonic_ms()
+        match status.phase:
+            case SlotPhase.READY:
+                self._leave()
+                self.is_over = True
+                return None
+            case SlotPhase.STARTING:
+                return self._on_starting(status, now)
+            case SlotPhase.WAITING:
+                return self._on_shortage(status, now)
+            case SlotPhase.OPENING:
+                return None
+
+    def _on_starting(self, status: SlotStatus, now: float) -> Outcome | None:
+        self._short_since = None
+        self._leave()
+        if self._starting_since is None:
+            self._starting_since = now
+        if now - self._starting_since <= self._start_ms:
+            return None
+        slots = ", ".join(map(str, status.missing))
+        return Outcome(OutcomeKind.FAILED, f"slots {slots} did not connect within {self._start_ms} ms of their start")
+
+    def _on_shortage(self, status: SlotStatus, now: float) -> Outcome | None:
+        self._starting_since = None
+        if self._short_since is None:
+            self._short_since = now
+        waited_ms = now - self._short_since
+        if self._patience_ms is not None and waited_ms > self._patience_ms:
+            text = f"no slots within {self._patience_ms} ms: {status}"
+            return Outcome(OutcomeKind.FAILED, text, final=True, code="no-slots")
+        if waited_ms >= GRACE_MS and (self._reported_at is None or now - self._reported_at >= REPORT_MS):
+            event = None if self.is_reported else RunEvent.SLOTS_MISSING
+            self._reported_at = now
+            numbers = {"wanted": status.wanted, "there": status.there, "held_by": status.held_by}
+            self._report(event, {"waiting": numbers})
+        return None
+
+    def _leave(self) -> None:
+        if self.is_reported:
+            self._reported_at = None
+            self._report(RunEvent.SLOTS_AVAILABLE, {})

@@ -1,0 +1,162 @@
+"""A join with a bounded stream that every subtask holds whole.
+
+Input 1 is the build side: its rows are kept in broadcast state, and indexed when the first probe row comes. Input 0 is
+the probe side; no row of it comes before the end of the build side (`build_sides`). A null key matches nothing, as
+in SQL.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.errors import DataRejected, JobRejected
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.broadcast import BroadcastTable
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_codec import check_key_type, codec_of, common_key_type, plain, plain_type
+from runtime.state.index.key_index import NOWHERE, KeyIndex, Slots
+
+PROBE: Final = 0
+BUILD: Final = 1
+
+
+class BroadcastJoin(Operator):
+    """Adds columns of the build side to the probe side.
+
+    Args:
+        on: key columns, of the same name on both sides; unique in the build side.
+        take: columns of the build side to add.
+        how: "inner" drops probe rows without a match, "left" keeps them with nulls.
+    """
+
+    def __init__(self, on: Sequence[str], take: Sequence[str], how: str = "inner") -> None:
+        if how not in ("inner", "left"):
+            raise JobRejected("bad-join", "how", f"must be 'inner' or 'left', not {how!r}")
+        if not on:
+            raise JobRejected("bad-join", "on", "a join needs at least one key column")
+        self._on = tuple(on)
+        self._take = tuple(take)
+        self._inner = how == "inner"
+        self._lookup: _Lookup | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        self._build: BroadcastTable = context.state.broadcast_table("build")
+
+    def joined_columns(self, probe: pa.Schema, build: pa.Schema) -> pa.Schema:
+        """The columns that come out, for the columns of both sides.
+
+        Raises:
+            JobRejected: the build side lacks a column, or both sides have it.
+        """
+        self._check_build(build)
+        self._check_probe(probe)
+        return pa.schema([*probe, *(pa.field(name, plain_type(build.field(name).type)) for name in self._take)])
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        if input == BUILD:
+            self._remember(batch)
+        elif batch.num_rows:
+            self._probe(batch, out)
+
+    def _remember(self, batch: pa.RecordBatch) -> None:
+        wanted = self._check_build(batch.schema)
+        columns = [plain(batch.column(name)) for name in wanted]
+        self._build.append(pa.RecordBatch.from_arrays(columns, names=wanted))
+        self._lookup = None
+
+    def _check_build(self, schema: pa.Schema) -> list[str]:
+        """The columns that are kept of it."""
+        wanted = list(dict.fromkeys([*self._on, *self._take]))
+        for name in wanted:
+            if name not in schema.names:
+                raise JobRejected("unknown-column", name, f"the build side has only {', '.join(schema.names)}")
+        for name in self._on:
+            check_key_type(name, schema.field(name).type)
+        return wanted
+
+    def _check_probe(self, schema: pa.Schema) -> None:
+        for name in self._take:
+            if name in schema.names:
+                raise JobRejected("duplicate-column", name, "both sides of the join have this column")
+
+    def _probe(self, batch: pa.RecordBatch, out: Collector) -> None:
+        if self._lookup is None:
+            self._lookup = _Lookup(self._on, self._build.table())
+        rows = self._lookup.rows([batch.column(name) for name in self._on])
+        found = rows != NOWHERE
+        if self._inner and not found.all():
+            batch, rows, found = batch.filter(pa.array(found)), rows[found], found[found]
+        if batch.num_rows:
+            out.emit(self._joined(batch, pa.array(rows, mask=~found)))
+
+    def _joined(self, batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+        self._check_probe(batch.schema)
+        assert self._lookup is not None, "the lookup is made before the first row"
+        added = [self._lookup.column(name, rows) for name in self._take]
+        fields = [*batch.schema, *(pa.field(name, array.type) for name, array in zip(self._take, added, strict=True))]
+        return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=pa.schema(fields))
+
+
+class _Lookup:
+    """Build rows by key. Without a build row every lookup fails, and its columns are of type null."""
+
+    def __init__(self, on: Sequence[str], table: pa.Table | None) -> None:
+        self._on = on
+        self._table = None if table is None else table.combine_chunks()
+        self._index = KeyIndex(len(on))
+        if self._table is not None:
+            self._keys = [pa.concat_arrays(self._table.column(name).chunks) for name in on]
+            self._codecs = [codec_of(plain_type(key.type)) for key in self._keys]
+            self._fill()
+
+    def rows(self, keys: Sequence[pa.Array]) -> Slots:
+        """The build row of each probe row, or `NOWHERE`."""
+        if self._table is None:
+            return np.full(len(keys[0]), NOWHERE, dtype=np.intp)
+        self._check_types(keys)
+        distinct = factorise(keys)
+        once = [plain(key) for key in distinct.once(keys)]
+        slots = self._index.find(self._encoded(once, learn=False))
+        rows = np.where(slots == NOWHERE, NOWHERE, self._row_of[slots])
+        rows[_any_null(once)] = NOWHERE
+        return np.asarray(rows[distinct.which])
+
+    def column(self, name: str, rows: pa.Array) -> pa.Array:
+        if self._table is None:
+            return pa.nulls(len(rows))
+        taken = self._table.column(name).take(rows)
+        return pa.concat_arrays(taken.chunks) if taken.num_chunks else pa.array([], taken.type)
+
+    def _fill(self) -> None:
+        usable = np.flatnonzero(~_any_null(self._keys))
+        keys = [key.take(pa.array(usable)) for key in self._keys]
+        distinct = factorise(keys)
+        if len(distinct) < len(usable):
+            raise DataRejected(f"the build side of a join has the key {self._repeated(keys, distinct.which)} twice")
+        self._row_of = np.zeros(1, dtype=np.intp)
+        if len(usable):
+            slots = self._index.add(self._encoded(keys, learn=True))
+            self._row_of = np.zeros(self._index.capacity, dtype=np.intp)
+            self._row_of[slots] = usable
+
+    def _repeated(self, keys: Sequence[pa.Array], which: Slots) -> dict[str, Any]:
+        row = int(np.flatnonzero(np.bincount(which)[which] > 1)[0])
+        return {name: key[row].as_py() for name, key in zip(self._on, keys, strict=True)}
+
+    def _encoded(self, keys: Sequence[pa.Array], learn: bool) -> npt.NDArray[np.int64]:
+        return np.stack([codec.encode(key, learn) for codec, key in zip(self._codecs, keys, strict=True)])
+
+    def _check_types(self, keys: Sequence[pa.Array]) -> None:
+        for name, probe, build in zip(self._on, keys, self._keys, strict=True):
+            check_key_type(name, probe.type)
+            if common_key_type(probe.type, build.type) is None:
+                raise JobRejected("bad-join", name, f"the key is {probe.type} here and {build.type} in the build side")
+
+
+def _any_null(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    masks = [np.asarray(pc.is_null(column)) for column in columns]
+    return np.asarray(np.logical_or.reduce(masks))

@@ -1,0 +1,1 @@
+"""Functions of job authors, by row and by batch, with their keyed state and timers."""

@@ -1,0 +1,252 @@
+"""Asynchronous requests: rows go out to a service, many at a time, and what it answers goes on.
+
+The requests run on an event loop of their own, in one thread beside the slot's; the operator looks at the answers when
+it is woken. Rows without an answer are state, so a restored job asks again for each of them. Event time does not
+overtake them, and the end of the input waits for them.
+
+A function that must block (a client without asyncio) calls it through `asyncio.to_thread`.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from runtime.core.job.messages import MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.functions.function import Row, RowCollector
+from runtime.operators.functions.kept_rows import KeptRows, joined
+from runtime.operators.functions.row_values import rows_of
+from runtime.ports import Collector, Operator, OperatorContext
+
+AsyncFunction = Callable[[Row], Awaitable[Iterable[Row]]]
+TimeoutFunction = Callable[[Row], Iterable[Row]]
+
+_CLOSE_S: Final = 2.0  #: how long cancelled requests may take to end
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Rows that have not been asked for: there are as many requests as there may be."""
+
+    batch: pa.RecordBatch
+    time: int  #: event time when they came
+
+
+@dataclass(slots=True)
+class _Request:
+    row: Row
+    stored: pa.RecordBatch  #: the row as it came
+    time: int
+    deadline_ms: int
+    future: "Future[list[Row]]"
+
+    @property
+    def done(self) -> bool:
+        return self.future.done()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Most requests at a time in one subtask, and how long one may take."""
+
+    capacity: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise JobRejected("bad-async", "capacity", f"at least 1 request at a time, not {self.capacity}")
+        if self.timeout_ms < 1:
+            raise JobRejected("bad-async", "timeout_ms", f"a request may take at least 1 ms, not {self.timeout_ms}")
+
+
+class AsyncMap(Operator):
+    """Applies an asynchronous row function.
+
+    Args:
+        function: gets a row as a dict, returns rows as dicts.
+        schema: of the rows that come out; columns that a row lacks are null, others are refused.
+        ordered: answers leave in the order of the rows; else as they come.
+        on_timeout: what goes on for a row whose request took too long; None: the operator fails.
+    """
+
+    def __init__(
+        self,
+        function: AsyncFunction,
+        schema: pa.Schema,
+        limits: RequestLimits,
+        ordered: bool = True,
+        on_timeout: TimeoutFunction | None = None,
+    ) -> None:
+        self._function = function
+        self._limits = limits
+        self._ordered = ordered
+        self._on_timeout = on_timeout
+        self._schema = schema
+        self._out = RowCollector(schema)
+        self._waiting: deque[_Waiting] = deque()
+        self._requests: deque[_Request] = deque()  #: oldest first
+        self._time = MIN_WATERMARK
+        self._runner: _Runner | None = None
+
+    # ------------------------------------------------------------ life
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        self._kept = KeptRows(context.state.object_table("_open_requests"))
+        self._runner = _Runner(f"requests of {context.uid}/{context.index}", context.wake)
+
+    def start(self, out: Collector) -> None:
+        for batch in self._kept.restored():
+            self._take(batch)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._take(batch)
+
+    def snapshot(self, checkpoint: int) -> None:
+        rows = [request.stored for request in self._requests] + [waiting.batch for waiting in self._waiting]
+        self._kept.replace(self._spread(joined(rows)) if rows else {})
+
+    def finish(self, out: Collector) -> None:
+        assert not self._requests, "the end came before the answers"
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
+    def output_columns(self) -> pa.Schema:
+        return self._schema
+
+    # ------------------------------------------------------------ when
+
+    def ready(self, finishing: bool) -> bool:
+        return not self._waiting and len(self._requests) < (1 if finishing else self._limits.capacity)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._time = watermark
+
+    def watermark_hold(self) -> int | None:
+        return self._requests[0].time if self._requests else None
+
+    def next_processing_timer(self) -> int | None:
+        if self._answered():
+            return self._context.now_ms()
+        return next((request.deadline_ms for request in self._requests if not request.done), None)
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        self._give_up(now_ms)
+        with self._out.into(out):
+            for request in self._answered():
+                self._requests.remove(request)
+                for row in request.future.result():
+                    self._out.emit(row)
+        self._ask()
+
+    # ------------------------------------------------------------ inside
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(_Waiting(batch, self._time))
+        self._ask()
+
+    def _ask(self) -> None:
+        """Makes requests for rows that wait, while there may be more."""
+        while self._waiting and len(self._requests) < self._limits.capacity:
+            waiting = self._waiting[0]
+            asked = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
+            for number, row in enumerate(rows_of(asked)):
+                self._request(row, asked.slice(number, 1), waiting.time)
+            waiting.batch = waiting.batch.slice(asked.num_rows)
+            if not waiting.batch.num_rows:
+                self._waiting.popleft()
+
+    def _request(self, row: Row, stored: pa.RecordBatch, time: int) -> None:
+        assert self._runner is not None, "requests are made after open"
+        future = self._runner.submit(_answer(self._function, row))
+        self._requests.append(_Request(row, stored, time, self._context.now_ms() + self._limits.timeout_ms, future))
+
+    def _answered(self) -> list[_Request]:
+        """The requests whose rows may leave now."""
+        if not self._ordered:
+            return [request for request in self._requests if request.done]
+        found = []
+        for request in self._requests:
+            if not request.done:
+                break
+            found.append(request)
+        return found
+
+    def _give_up(self, now_ms: int) -> None:
+        """Ends requests that take too long.
+
+        Raises:
+            TimeoutError: there is no function for that.
+        """
+        for request in self._requests:
+            if request.deadline_ms > now_ms or request.done:
+                continue
+            if self._on_timeout is None:
+                raise TimeoutError(f"no answer within {self._limits.timeout_ms} ms to the row {request.row}")
+            request.future.cancel()
+            request.future = Future()
+            request.future.set_result(list(self._on_timeout(request.row)))
+
+    def _spread(self, rows: pa.Table) -> dict[int, pa.Table]:
+        """Over the key groups of this subtask, in their order, so that they can be dealt to more subtasks."""
+        groups = self._context.key_groups
+        size = -(-rows.num_rows // len(groups))
+        return {
+            group: rows.slice(number * size, size)
+            for number, group in enumerate(groups)
+            if number * size < rows.num_rows
+        }
+
+
+async def _answer(function: AsyncFunction, row: Row) -> list[Row]:
+    try:
+        return list(await function(row))
+    except SystemExit as error:  # it would end the event loop, and with it the answers to all other rows
+        raise RuntimeError(f"the function for {row} wanted to exit: {error}") from error
+
+
+class _Runner:
+    """An event loop in a thread.
+
+    Args:
+        name: of the thread.
+        wake: called, from that thread, when a request has ended.
+    """
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Any) -> "Future[list[Row]]":
+        future: Future[list[Row]] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+    def close(self) -> None:
+        """Cancels what is under way. A request that does not end by that is left behind."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
+        self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,0 +1,47 @@
+"""Rows that an operator holds for a while, as keyed state: Arrow by key group, so they move with their groups."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.state.object_table import Entry, ObjectTable
+
+_KEY: Final = msgspec.msgpack.encode(None)
+
+
+class KeptRows:
+    """What `snapshot` puts away and the next attempt finds."""
+
+    def __init__(self, table: ObjectTable) -> None:
+        self._table = table
+
+    def restored(self) -> list[pa.RecordBatch]:
+        """In the order of key groups."""
+        stored = sorted((entry[0], data) for entry, data in self._table.items())
+        return [batch for _, data in stored for batch in pa.ipc.open_stream(data).read_all().to_batches()]
+
+    def replace(self, parts: Mapping[int, pa.Table]) -> None:
+        """Keeps these, by key group, and nothing else."""
+        for group in [entry[0] for entry, _ in self._table.items() if entry[0] not in parts]:
+            self._table.delete(_entry(group))
+        for group, rows in parts.items():
+            self._table.put(_entry(group), _encoded(rows))
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """One table of batches that agree in columns, though perhaps not in what may be null."""
+    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+
+
+def _entry(group: int) -> Entry:
+    return group, _KEY, None
+
+
+def _encoded(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found

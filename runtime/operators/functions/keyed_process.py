@@ -1,0 +1,323 @@
+"""Row-wise functions with state and timers per key.
+
+    class Sessions(KeyedProcessFunction):
+        # Counts the rows of a user between two pauses of more than a minute.
+
+        def open(self, context):
+            self.open_sessions = context.value_state("open")  # [first, last, count] of each
+
+        def process(self, row, context, out):
+            at = context.timestamp
+            near = [s for s in self.open_sessions.get() or [] if s[0] - 60_000 <= at <= s[1] + 60_000]
+            far = [s for s in self.open_sessions.get() or [] if s not in near]
+            joined = [min([at, *(s[0] for s in near)]), max([at, *(s[1] for s in near)]), 1 + sum(s[2] for s in near)]
+            self.open_sessions.update([*far, joined])
+            context.register_event_timer(joined[1] + 60_000)
+
+        def on_timer(self, timestamp_ms, context, out):
+            over = [s for s in self.open_sessions.get() or [] if s[1] + 60_000 == timestamp_ms]
+            for first, last, count in over:
+                out.emit({"user": context.current_key, "first": first, "count": count})
+            self.open_sessions.update([s for s in self.open_sessions.get() or [] if s not in over])
+
+    stream.key_by("user").process("sessions", Sessions, schema, time="at")
+
+The order of rows and timers is known only as far as the watermark tells: rows arrive out of order, and a row may be
+processed before a timer that its time has passed. `Sessions` gives the same answer wherever the watermark falls,
+because a row joins the session that it belongs to by its own time. A function that only compares the timer with the
+last row does not, and its answers differ from run to run, and between STREAMING and BATCH.
+
+A batch is taken row by row inside one operator: what a row puts into state, the next one sees. Everything runs on the
+subtask's loop, one thing at a time, so rows and timers of a key never meet.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.job.messages import MAX_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.event_time import event_times_ms
+from runtime.operators.functions.function import (
+    Function,
+    FunctionContext,
+    FunctionOperator,
+    HandlesBroadcast,
+    returned_rows,
+)
+from runtime.operators.functions.keyed_state import At, Cells, CurrentKey, KeyedListState, MapState
+from runtime.operators.functions.row_values import note_row, rows_of, values_of
+from runtime.operators.functions.timers import Timer, Timers
+from runtime.operators.functions.value_state import AggregatingState, ExpiringValueState, ReducingState, ValueState
+from runtime.ports import Collector, OperatorContext
+from runtime.state.index.factorise import factorise
+from runtime.state.index.hashing import key_groups
+from runtime.state.index.key_codec import plain_type
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
+
+
+class ProcessContext(FunctionContext):
+    """What a function may ask for. States are declared in `open`; they and timers are those of the current key."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
+        self.key = CurrentKey()
+        self._cells: list[Cells] = []
+        self._values: list[ValueState] = []
+        self._numbers: dict[At, int] = {}  #: of the keys of timers
+        self._read_keys: dict[int, Any] = {}  #: by number
+        self.event_timers = Timers(context.state.object_table("_event_timers"), self.key)
+        self.processing_timers = Timers(context.state.object_table("_processing_timers"), self.key)
+        #: Milliseconds: the event time of the row (None without a time column), or the time of the timer.
+        self.timestamp: int | None = None
+
+    # ------------------------------------------------------------ states
+
+    def value_state(self, name: str, *, ttl_ms: int | None = None) -> ValueState:
+        cells = self._declare(name, ttl_ms)
+        if ttl_ms is not None:
+            return ExpiringValueState(cells)
+        self._values.append(state := ValueState(cells))
+        return state
+
+    def list_state(self, name: str, *, ttl_ms: int | None = None) -> KeyedListState:
+        """With a time to live, each element has its own."""
+        return KeyedListState(self._declare(name, ttl_ms))
+
+    def map_state(self, name: str, *, ttl_ms: int | None = None) -> MapState:
+        """With a time to live, each entry has its own."""
+        return MapState(self._declare(name, ttl_ms))
+
+    def reducing_state(
+        self, name: str, function: Callable[[Any, Any], Any], *, ttl_ms: int | None = None
+    ) -> ReducingState:
+        return ReducingState(self.value_state(name, ttl_ms=ttl_ms), function)
+
+    def aggregating_state(
+        self,
+        name: str,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        *,
+        ttl_ms: int | None = None,
+    ) -> AggregatingState:
+        """Args: `create` makes an accumulator, `add` folds a value into it and returns it, `result` reads it."""
+        return AggregatingState(self.value_state(name, ttl_ms=ttl_ms), create, add, result)
+
+    # ------------------------------------------------------------ here and now
+
+    @property
+    def current_key(self) -> Any:
+        """The value of the key column; a tuple when there are several."""
+        number = self.key.number
+        try:
+            return self._read_keys[number]
+        except KeyError:
+            values = _decode(self.key.get()[1])
+            key = self._read_keys[number] = values[0] if len(values) == 1 else tuple(values)
+            return key
+
+    def register_event_timer(self, timestamp_ms: int) -> None:
+        """`on_timer` is called when the watermark reaches it; if it is past already, at the next watermark."""
+        self.event_timers.register(timestamp_ms)
+
+    def register_processing_timer(self, timestamp_ms: int) -> None:
+        """`on_timer` is called when the wall clock reaches it. Those still ahead when the input ends do not fire."""
+        self.processing_timers.register(timestamp_ms)
+
+    # ------------------------------------------------------------ for the operator
+
+    @contextmanager
+    def handling(self, keys: list[At]) -> Iterator[None]:
+        """While rows or timers of these keys are handled, one after the other; each sets the key's number first."""
+        self.key.keys = keys
+        for state in self._values:
+            state.begin(len(keys))
+        try:
+            yield
+        finally:
+            for state in self._values:
+                state.end()
+            self.key.keys, self.timestamp = [], None
+            self._numbers, self._read_keys = {}, {}
+
+    def enter(self, at: At, timestamp: int) -> None:
+        """A timer comes, perhaps of a key that was not handled yet."""
+        number = self._numbers.setdefault(at, len(self._numbers))
+        if number == len(self.key.keys):
+            self.key.keys.append(at)
+            for state in self._values:
+                state.grow()
+        self.key.number, self.timestamp = number, timestamp
+
+    def sweep(self) -> None:
+        for cells in self._cells:
+            cells.sweep()
+
+    def _declare(self, name: str, ttl_ms: int | None) -> Cells:
+        table = self._context.state.object_table(name)
+        cells = Cells(table, self.key, self.now_ms, ttl_ms)
+        self._cells.append(cells)
+        return cells
+
+
+class KeyedProcessFunction(Function[ProcessContext]):
+    """What an author writes; one per subtask. Only `process` and `on_timer` have a current key."""
+
+
+class KeyedBroadcastProcessFunction(KeyedProcessFunction, HandlesBroadcast[ProcessContext]):
+    """With a second input whose rows every subtask gets; there is no current key then."""
+
+
+class KeyedProcess(FunctionOperator[ProcessContext]):
+    """Runs a function over rows and timers.
+
+    Args:
+        function: for this subtask alone.
+        keys: key columns: text, binary, integers or booleans.
+        schema: of the rows that come out.
+        time: column of event times.
+    """
+
+    def __init__(
+        self, function: KeyedProcessFunction, keys: Sequence[str], schema: pa.Schema, time: str | None = None
+    ) -> None:
+        super().__init__(function, schema)
+        self._keys = tuple(keys)
+        self._time = time
+        self._checked: pa.Schema | None = None
+        self._sorted_key: At | None = None  #: of the last row of sorted input
+
+    @property
+    def time(self) -> str | None:
+        """The column of event times."""
+        return self._time
+
+    def open(self, context: OperatorContext) -> None:
+        self._groups = context.max_parallelism
+        super().open(context)
+
+    def _made(self, context: OperatorContext) -> ProcessContext:
+        return ProcessContext(context)
+
+    def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
+        self._check_keys(batch.schema)
+        keys, which = self._keys_of(batch)
+        times = self._times_of(batch)
+        process: Callable[..., object] = self._function.process
+        context, collector, key = self._context, self._out, self._context.key
+        with collector.into(out), context.handling(keys):
+            row = None
+            try:
+                for row, key.number, context.timestamp in zip(rows_of(batch), which, times):  # noqa: B905  # as long
+                    if (returned := process(row, context, collector)) is not None:
+                        raise returned_rows(returned)
+            except (Exception, SystemExit) as error:
+                note_row(error, row)
+                raise
+
+    def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
+        """The timers before a row's time fire before it, all timers of a key before the next key (as Flink in BATCH).
+
+        So the queue holds timers of the current key only.
+        """
+        if not batch.num_rows:
+            return
+        self._check_keys(batch.schema)
+        keys, which = self._keys_of(batch)
+        first, last = keys[which[0]], keys[which[-1]]
+        if self._sorted_key not in (None, first):
+            self._fire(self._context.event_timers.due(MAX_WATERMARK), out)
+        self._sorted_key = last
+        process: Callable[..., object] = self._function.process
+        context, collector, key, timers = self._context, self._out, self._context.key, self._context.event_timers
+        with collector.into(out), context.handling(keys):
+            key.number = which[0]
+            for row, number, time in zip(rows_of(batch), which, self._times_of(batch)):  # noqa: B905  # as long
+                if (due := timers.next_ms) is not None:
+                    if number != key.number:
+                        self._fire_current(MAX_WATERMARK)
+                    elif time is not None and due < time:
+                        self._fire_current(time - 1)
+                key.number, context.timestamp = number, time
+                try:
+                    if (returned := process(row, context, collector)) is not None:
+                        raise returned_rows(returned)
+                except (Exception, SystemExit) as error:
+                    note_row(error, row)
+                    raise
+
+    def _fire_current(self, watermark: int) -> None:
+        """Fires timers of the current key in the middle of its rows."""
+        on_timer: Callable[..., object] = self._function.on_timer
+        for timestamp, _, _ in self._context.event_timers.due(watermark):
+            self._context.timestamp = timestamp
+            if (returned := on_timer(timestamp, self._context, self._out)) is not None:
+                raise returned_rows(returned)
+
+    def _times_of(self, batch: pa.RecordBatch) -> Iterable[int | None]:
+        return repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
+
+    def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[At], list[int]]:
+        """Key group and key of each distinct key, and which of them each row has."""
+        columns = batch.select(list(self._keys))
+        distinct = factorise(columns.columns)
+        once = columns.take(pa.array(distinct.first))
+        groups = key_groups(once, self._keys, self._groups).tolist()
+        keys = map(_encode, zip(*map(values_of, once.columns), strict=True))
+        return list(zip(groups, keys, strict=True)), distinct.which.tolist()
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._fire(self._context.event_timers.due(watermark), out)
+
+    def next_processing_timer(self) -> int | None:
+        return self._context.processing_timers.next_ms
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        self._fire(self._context.processing_timers.due(now_ms), out)
+
+    def snapshot(self, checkpoint: int) -> None:
+        super().snapshot(checkpoint)
+        self._context.sweep()
+
+    def _fire(self, due: Iterator[Timer], out: Collector) -> None:
+        on_timer: Callable[..., object] = self._function.on_timer
+        with self._out.into(out), self._context.handling([]):
+            for timestamp, group, key in due:
+                self._context.enter((group, key), timestamp)
+                if (returned := on_timer(timestamp, self._context, self._out)) is not None:
+                    raise returned_rows(returned)
+
+    def _check_keys(self, schema: pa.Schema) -> None:
+        if schema is self._checked:
+            return
+        for name in self._keys:
+            kind = plain_type(schema.field(name).type)
+            if not _can_be_key(kind):
+                detail = f"a key of a process function is text, binary, an integer or a boolean, not {kind}"
+                raise JobRejected("bad-key-type", name, detail)
+        self._checked = schema
+
+
+def _can_be_key(kind: Any) -> bool:
+    """Types whose Python values are equal exactly where their keys are, also after they were stored."""
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_integer,
+            pa.types.is_boolean,
+            pa.types.is_null,
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_fixed_size_binary,
+        )
+    )

@@ -1,0 +1,224 @@
+"""State of the current key, for row-wise functions: value, list, map, reducing, aggregating; each with a time to live.
+
+    self.seen = context.value_state("seen", ttl_ms=3_600_000)    get, update, clear
+    self.last = context.list_state("last")                       get, add, replace, clear
+    self.by_page = context.map_state("by-page")                  like a dictionary
+    self.best = context.reducing_state("best", max)              get, add, clear
+    self.mean = context.aggregating_state("mean", lambda: [0, 0], lambda a, v: [a[0] + v, a[1] + 1],
+                                          lambda a: a[0] / a[1])  get, add, clear
+
+Values are JSON values (and bytes). Those that can change are encoded when they are put, so what `get` returns is a
+copy, and the same before and after a restore. A change to it counts when it is put back. A value that would come back
+as another type, such as a tuple, a set or a datetime, is refused.
+
+A time to live is processing time since an element was last written. What has outlived it is not there to any read, and
+is removed at the next snapshot at the latest.
+
+Lists and maps are here, and what all kinds share; those that have one value per key are in `value_state`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from typing import Any, Final
+
+import msgspec
+
+from runtime.errors import JobRejected, WeirError
+from runtime.state.object_table import Entry, ObjectTable, Place, Stored, is_plain, place_of
+from runtime.state.values import check_storable, not_storable
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
+
+At = tuple[int, bytes]  #: key group, key
+
+
+class CurrentKey:
+    """The key whose row or timer is being handled; all states of an operator share it.
+
+    It is a number: rows and timers are handled many at a time, and each time the keys that occur are numbered.
+    """
+
+    __slots__ = ("keys", "number")
+
+    def __init__(self) -> None:
+        self.keys: list[At] = []
+        self.number = 0
+
+    def get(self) -> At:
+        """Key group and key.
+
+        Raises:
+            WeirError: no row and no timer is being handled.
+        """
+        if not self.keys:
+            raise no_key()
+        return self.keys[self.number]
+
+
+def no_key() -> WeirError:
+    return WeirError("there is no current key here: keyed state and timers belong to a row or a timer")
+
+
+class Cells:
+    """The elements of one named state under the current key.
+
+    Each is stored as bytes, with the time at which it expires; or as the value itself, if it is plain and lives for
+    ever: then it is encoded once, when a snapshot is written, and not for every row.
+    """
+
+    def __init__(self, table: ObjectTable, current: CurrentKey, now_ms: Callable[[], int], ttl_ms: int | None) -> None:
+        if ttl_ms is not None and ttl_ms <= 0:
+            raise JobRejected("bad-ttl", table.schema.name, f"a time to live is at least 1 ms, not {ttl_ms}")
+        self._table = table
+        self.current = current
+        self._now_ms = now_ms
+        self._ttl_ms = ttl_ms
+        self._expiries = self._restored_expiries()  #: soonest first, since each write moves its entry to the end
+
+    def read(self, place: Place) -> tuple[bool, Any]:
+        """Whether there is a living element, and its value."""
+        stored = self.stored(place)
+        return (False, None) if stored is None else self.opened(stored)
+
+    def write(self, place: Place, value: Any) -> None:
+        """Sets an element.
+
+        Raises:
+            JobRejected: the value cannot be stored; the state is named.
+        """
+        entry: Entry = (*self.current.get(), place)
+        if self._ttl_ms is None:
+            self.put_for_ever(entry, value if is_plain(value) else self.encoded(value))
+            return
+        expires = self._now_ms() + self._ttl_ms
+        self._table.put(entry, self.encoded(value, expires))
+        self._expiries.pop(entry, None)
+        self._expiries[entry] = expires
+
+    def put_for_ever(self, entry: Entry, stored: Stored) -> None:
+        """Sets an element of any key."""
+        self._table.put(entry, stored)
+        if self._expiries:  # restored from a version that had a time to live
+            self._expiries.pop(entry, None)
+
+    def encoded(self, value: Any, expires: int | None = None) -> bytes:
+        """How a value is stored that is not plain.
+
+        Raises:
+            JobRejected: it cannot be; the state is named.
+        """
+        name = self._table.schema.name
+        check_storable(name, value)
+        try:
+            return _encode((expires, value))
+        except (ValueError, OverflowError) as error:
+            raise not_storable(name, error) from error
+
+    def opened(self, stored: Stored) -> tuple[bool, Any]:
+        """Whether it lives, and the value."""
+        expires, value = _opened(stored)
+        return (False, None) if self._is_past(expires) else (True, value)
+
+    def remove(self, place: Place) -> None:
+        self.delete((*self.current.get(), place))
+
+    def delete(self, entry: Entry) -> None:
+        """Removes an element of any key."""
+        self._expiries.pop(entry, None)
+        self._table.delete(entry)
+
+    def stored(self, place: Place) -> Stored | None:
+        """What lies in the table, whether it lives or not."""
+        return self._table.under(*self.current.get()).get(place)
+
+    def living(self) -> list[tuple[Any, Any]]:
+        """Places and values of the current key, in the order in which they were written."""
+        found = ((place, *_opened(stored)) for place, stored in self._table.under(*self.current.get()).items())
+        return [(place, value) for place, expires, value in found if not self._is_past(expires)]
+
+    def next_place(self) -> int:
+        """One behind the last place of a list."""
+        last = next(reversed(self._table.under(*self.current.get())), None)
+        return last + 1 if isinstance(last, int) else 0
+
+    def clear(self) -> None:
+        for place in list(self._table.under(*self.current.get())):
+            self.remove(place)
+
+    def sweep(self) -> None:
+        """Removes what has expired, of all keys."""
+        now, expired = self._now_ms(), []
+        for entry, expires in self._expiries.items():
+            if expires > now:
+                break
+            expired.append(entry)
+        for entry in expired:
+            self.delete(entry)
+
+    def _is_past(self, expires: int | None) -> bool:
+        return expires is not None and expires <= self._now_ms()
+
+    def _restored_expiries(self) -> dict[Entry, int]:
+        found = [(expires, entry) for entry, stored in self._table.items() if (expires := _opened(stored)[0])]
+        return {entry: expires for expires, entry in sorted(found, key=lambda pair: pair[0])}
+
+
+def _opened(stored: Stored) -> tuple[int | None, Any]:
+    """When it expires, and the value."""
+    if type(stored) is not bytes:
+        return None, stored
+    expires, value = _decode(stored)
+    return expires, value
+
+
+class KeyedListState:
+    """A list per key. Adding costs the element alone, however long the list is."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def get(self) -> list[Any]:
+        return [value for _, value in self._cells.living()]
+
+    def add(self, value: Any) -> None:
+        self._cells.write(self._cells.next_place(), value)
+
+    def replace(self, values: Iterable[Any]) -> None:
+        values = list(values)
+        self._cells.clear()
+        for place, value in enumerate(values):
+            self._cells.write(place, value)
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+
+class MapState(MutableMapping[Any, Any]):
+    """A dictionary per key; its keys are text, integers or bytes, in the order in which they were written."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def __getitem__(self, key: Any) -> Any:
+        there, value = self._cells.read(place_of(key))
+        if not there:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._cells.write(place_of(key), value)
+
+    def __delitem__(self, key: Any) -> None:
+        place = place_of(key)
+        if not self._cells.read(place)[0]:
+            raise KeyError(key)
+        self._cells.remove(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([_decode(place) for place, _ in self._cells.living()])
+
+    def __len__(self) -> int:
+        return len(self._cells.living())
+
+    def clear(self) -> None:
+        self._cells.clear()

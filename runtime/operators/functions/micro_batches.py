@@ -1,0 +1,124 @@
+"""Micro-batches: rows of many keys leave together, when there are enough or the first has waited long enough.
+
+Rows leave in the order in which they came, so the order of a key is kept. Those that wait are keyed state: they are
+restored with their key groups and leave before anything new of their keys.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.core.job.messages import MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.functions.batch import applied
+from runtime.operators.functions.kept_rows import KeptRows, joined
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.index.hashing import key_groups
+
+BY_SIZE: Final = "batches_by_size"
+BY_TIME: Final = "batches_by_time"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """When a batch leaves: with so many rows, or when the first of them has waited so long."""
+
+    max_rows: int
+    max_wait_ms: int | None  #: None: a batch leaves when it is full, or at the end of the input
+
+    def __post_init__(self) -> None:
+        if self.max_rows < 1:
+            raise JobRejected("bad-batch", "max_rows", f"a batch has at least 1 row, not {self.max_rows}")
+        if self.max_wait_ms is not None and self.max_wait_ms < 0:
+            raise JobRejected("bad-batch", "max_wait_ms", f"rows wait 0 ms or longer, not {self.max_wait_ms}")
+
+
+class Batches(Operator):
+    """Applies a function to batches.
+
+    Args:
+        keys: key columns.
+        function: gets a record batch, returns one; an empty result is not sent.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], function: Callable[[pa.RecordBatch], pa.RecordBatch], limits: BatchLimits
+    ) -> None:
+        self._keys = tuple(keys)
+        self._function = function
+        self._limits = limits
+        self._buffer: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._deadline_ms: int | None = None  #: of the first row in the buffer
+        self._time = MIN_WATERMARK
+        self._hold = MIN_WATERMARK  #: event time when the first row in the buffer came
+
+    @property
+    def max_wait_ms(self) -> int | None:
+        return self._limits.max_wait_ms
+
+    def open(self, context: OperatorContext) -> None:
+        self._context = context
+        self._kept = KeptRows(context.state.object_table("_buffered"))
+
+    def start(self, out: Collector) -> None:
+        for batch in self._kept.restored():
+            self._add(batch, out)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._add(batch, out)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._time = watermark
+
+    def watermark_hold(self) -> int | None:
+        return self._hold if self._rows else None
+
+    def next_processing_timer(self) -> int | None:
+        return self._deadline_ms if self._rows else None
+
+    def on_processing_time(self, now_ms: int, out: Collector) -> None:
+        self._leave(BY_TIME, out)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._kept.replace(self._by_group() if self._rows else {})
+
+    def settle(self, out: Collector) -> None:
+        if self._rows:
+            self._leave(BY_TIME, out)
+
+    def finish(self, out: Collector) -> None:
+        self.settle(out)
+
+    # ------------------------------------------------------------ inside
+
+    def _add(self, batch: pa.RecordBatch, out: Collector) -> None:
+        while batch.num_rows:
+            if not self._rows:
+                wait_ms = self._limits.max_wait_ms
+                self._deadline_ms = None if wait_ms is None else self._context.now_ms() + wait_ms
+                self._hold = self._time
+            fitting = batch.slice(0, self._limits.max_rows - self._rows)
+            batch = batch.slice(fitting.num_rows)
+            self._buffer.append(fitting)
+            self._rows += fitting.num_rows
+            if self._rows == self._limits.max_rows:
+                self._leave(BY_SIZE, out)
+
+    def _leave(self, cause: str, out: Collector) -> None:
+        rows, self._buffer, self._rows = joined(self._buffer).combine_chunks(), [], 0
+        self._context.count(cause)
+        (batch,) = rows.to_batches()
+        result = applied(self._function, batch)
+        if result.num_rows:
+            out.emit(result)
+
+    def _by_group(self) -> dict[int, pa.Table]:
+        (batch,) = joined(self._buffer).combine_chunks().to_batches()
+        groups = key_groups(batch, self._keys, self._context.max_parallelism)
+        return {
+            int(group): pa.Table.from_batches([batch.filter(pa.array(groups == group))]) for group in np.unique(groups)
+        }

@@ -1,0 +1,140 @@
+"""Aggregates over all records so far, per key; each batch emits the new values of the keys that it touched.
+
+As a changelog the output says what each row does to the table of results, in a column `op` with Flink's row kinds:
+`insert` a key that is new; `update_before` withdraws what was given out for a key, and `update_after` takes its place.
+Of a key whose values stay the same it says nothing. Keys are never forgotten here, so there is no `delete`.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.index.factorise import Distinct, factorise
+from runtime.state.index.key_index import NOWHERE, Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import UNSETTLED
+
+OP: Final = "op"  #: the column of a changelog that says what a row does
+_ROWS_PER_BATCH: Final = 65_536
+INSERT, UPDATE_BEFORE, UPDATE_AFTER = "insert", "update_before", "update_after"
+
+
+class RunningAggregate(Operator):
+    """Emits the keys, then one column per aggregate, sorted by key within a batch.
+
+    Args:
+        keys: key columns.
+        aggregates: by output column.
+        changelog: emit what changed, with a last column `op`.
+    """
+
+    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], changelog: bool = False) -> None:
+        self._keys = tuple(keys)
+        self._aggregates = AggregateSet(aggregates)
+        self._changelog = changelog
+        self._names = [*self._keys, *self._aggregates.names]
+        if changelog and not aggregates:
+            raise JobRejected("bad-aggregates", ", ".join(self._keys), "a changelog needs an aggregate that can change")
+        names = [*self._names, OP] if changelog else self._names
+        if len(set(names)) != len(names):
+            raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {names}")
+
+        self._is_sorted = False
+
+    def open(self, context: OperatorContext) -> None:
+        keys = pa.schema([pa.field(key, UNSETTLED) for key in self._keys])
+        self._table: KeyedTable = context.state.keyed_table("aggregates", keys, self._aggregates.fields())
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        if not batch.num_rows:
+            return
+        distinct, keys = self._keys_of(batch)
+        rows = self._changes(batch, distinct, keys) if self._changelog else self._folded(batch, distinct, keys)
+        if rows.num_rows:
+            out.emit(self._sorted(rows))
+
+    def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
+        """Emits nothing: the values of each key leave once, in `finish`."""
+        self._is_sorted = True
+        if batch.num_rows:
+            self._fold(batch, *self._keys_of(batch))
+
+    def finish(self, out: Collector) -> None:
+        if not self._is_sorted:
+            return
+        slots = self._table.slots()
+        for start in range(0, len(slots), _ROWS_PER_BATCH):
+            some = slots[start : start + _ROWS_PER_BATCH]
+            rows = self._shown([self._table.key_column(key, some) for key in self._keys], some)
+            out.emit(_with_op(self._sorted(rows), INSERT) if self._changelog else self._sorted(rows))
+
+    def _keys_of(self, batch: pa.RecordBatch) -> tuple[Distinct, list[pa.Array]]:
+        kinds = [batch.schema.field(key).type for key in self._keys]
+        self._table.settle(kinds, self._aggregates.kinds(batch.schema))
+        columns = [batch.column(key) for key in self._keys]
+        distinct = factorise(columns)
+        return distinct, distinct.once(columns)
+
+    def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """By key. Whole numbers that occur once mostly lie in order; if not, numpy sorts them several times faster."""
+        keys = rows.column(0)
+        if OP in rows.schema.names or len(self._keys) > 1 or keys.null_count or not pa.types.is_integer(keys.type):
+            return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys]))
+        values = keys.to_numpy()
+        return rows if (values[1:] > values[:-1]).all() else rows.take(pa.array(np.argsort(values)))
+
+    def _folded(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        return self._results(self._fold(batch, distinct, keys), keys)
+
+    def _fold(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> Slots:
+        slots = self._table.upsert(keys)
+        self._aggregates.fold(self._table, batch, slots[distinct.which])
+        self._table.touch(slots)
+        return slots
+
+    def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        known = pa.array(self._table.find(keys) != NOWHERE)
+        before = self._results(self._table.upsert(keys), keys)
+        now = self._folded(batch, distinct, keys)
+        changed = pc.and_(known, _differ(before, now, self._aggregates.names))
+        kinds = [
+            (now.filter(pc.invert(known)), INSERT),
+            (before.filter(changed), UPDATE_BEFORE),  # ahead of what takes its place: sorting by key is stable
+            (now.filter(changed), UPDATE_AFTER),
+        ]
+        return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
+
+    def _results(self, slots: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        """What is known of the keys. The table has some in another form: text that came as codes, one zero of two."""
+        shown = [
+            values if pa.types.is_integer(values.type) else self._table.key_column(key, slots)
+            for key, values in zip(self._keys, keys, strict=True)
+        ]
+        return self._shown(shown, slots)
+
+    def _shown(self, keys: Sequence[pa.Array], slots: Slots) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, slots)], names=self._names)
+
+
+def _with_op(rows: pa.RecordBatch, op: str) -> pa.RecordBatch:
+    return rows.append_column(OP, pa.array([op] * len(rows), pa.string()))
+
+
+def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """By row, whether any of these columns differs."""
+    return reduce(pc.or_, (differs(before[name], now[name]) for name in names), pa.array([False] * len(now)))
+
+
+def differs(before: pa.Array, now: pa.Array) -> pa.Array:
+    """By row, whether two columns of one type differ. A null equals a null only, and what is no number is one value."""
+    both = pc.fill_null(pc.not_equal(before, now), False)
+    if pa.types.is_floating(now.type):
+        both = pc.and_not(both, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(now)), False))
+    return pc.or_(both, pc.xor(before.is_valid(), now.is_valid()))

@@ -1,0 +1,1 @@
+"""Event-time windows, and their pre-aggregation before the shuffle."""

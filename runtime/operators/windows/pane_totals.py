@@ -1,0 +1,160 @@
+"""Totals over the panes of overlapping windows, without merging every pane again for every window.
+
+Two stacks: of the panes up to some point there are totals from each of them to that point, what came behind it is in
+one total, and a window is two of these, merged. When the windows have passed the first stack both are made anew, from
+all panes. So a pane is merged a few times in its life, however many windows it lies in. All this follows from the state
+and lives in memory only. A key has one position in all totals.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.operators.aggregates import AggregateSet
+from runtime.operators.windows.cells import Cells, Positions
+from runtime.state.index.key_index import Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import TableSchema
+
+_FRONT_CELLS: Final = 1 << 22  #: positions of the first stack at most
+_FEWEST_FRONT: Final = 4  #: panes that are in it in any case
+_SPARE_KEYS: Final = 1024  #: positions of keys that are gone that are not worth a clean-up
+
+PaneSlots = Callable[[int], Slots]
+
+
+class PaneTotals:
+    """Of one operator subtask.
+
+    Args:
+        table: the state: a row per key and pane.
+        keys: the key columns that make a key, without the pane.
+        aggregates: one of them counts rows.
+        slots_of: the rows of a pane.
+    """
+
+    def __init__(self, table: KeyedTable, keys: Sequence[str], aggregates: AggregateSet, slots_of: PaneSlots) -> None:
+        self._table = table
+        self._keys = tuple(keys)
+        self._aggregates = aggregates
+        self._slots_of = slots_of
+        self._known: KeyedTable | None = None  #: by key, its position
+        self._live = 0  #: positions when they were last given out anew
+        self._rows: dict[int, tuple[Slots, Positions]] = {}  #: by pane, its rows in the table and their positions
+        self._front: dict[int, Cells] = {}  #: from each of the first panes up to the last one in front, in their order
+        self._front_last: int | None = None
+        self._back: Cells | None = None
+        self._back_first: int | None = None
+        self._upto: int | None = None  #: panes below are in front or back; None: nothing holds
+
+    def changed(self, pane: int) -> None:
+        """More has come for a pane."""
+        if self._upto is not None and pane < self._upto:
+            self._upto = None
+        self._rows.pop(pane, None)
+
+    def forget(self, pane: int) -> None:
+        """The state has it no more."""
+        self._rows.pop(pane, None)
+        self._front.pop(pane, None)
+
+    def of(self, panes: Sequence[int], start: int, end: int) -> tuple[list[pa.Array], list[pa.Array]]:
+        """Keys and results of what lies in [start, end), which must not go back; `panes` are those there, in order."""
+        upto = self._upto
+        if upto is None or not self._reaches(start):
+            self._begin(panes)
+        else:
+            for pane in panes[bisect_left(panes, upto) :]:
+                self._push(pane)
+        self._upto = end
+        cells = self._both(start)
+        slots = np.flatnonzero(cells.column(self._aggregates.row_count()))
+        return [self._known_keys.key_column(key, slots) for key in self._keys], self._aggregates.results(cells, slots)
+
+    # ------------------------------------------------------------ the stacks
+
+    def _reaches(self, start: int) -> bool:
+        """Whether the stacks hold what lies behind `start` apart from what lies before."""
+        if self._front_last is not None and start <= self._front_last:
+            return any(pane >= start for pane in self._front)
+        return self._back_first is None or self._back_first >= start
+
+    def _begin(self, panes: Sequence[int]) -> None:
+        """Puts all of these in front."""
+        renewed = self._renew()
+        self._front, self._back, self._back_first = {}, None, None
+        self._front_last = panes[-1]
+        cells = Cells(self._fields, 0)
+        kept: dict[int, Cells] = {}
+        for number, pane in reversed([*enumerate(panes)]):
+            cells = self._with_pane(cells, pane)
+            if number < max(_FEWEST_FRONT, _FRONT_CELLS // max(1, len(cells))):
+                kept[pane] = cells.copy(len(cells))
+            else:
+                kept.clear()  # few keys let later ones be kept; but whoever looks for this pane must not find those
+        self._front = dict(reversed(kept.items()))
+        if renewed:
+            self._live = len(self._known_keys)
+
+    def _push(self, pane: int) -> None:
+        self._back = self._with_pane(Cells(self._fields, 0) if self._back is None else self._back, pane)
+        if self._back_first is None:
+            self._back_first = pane
+
+    def _both(self, start: int) -> Cells:
+        front = next((cells for pane, cells in self._front.items() if pane >= start), None)
+        back = self._back
+        if front is None:
+            assert back is not None, "a window that fires has a pane"
+            return back
+        if back is None:
+            return front
+        both = front.copy(max(len(front), len(back)))
+        self._aggregates.merge(both, self._parts(back, np.arange(len(back))), np.arange(len(back)))
+        return both
+
+    def _with_pane(self, cells: Cells, pane: int) -> Cells:
+        """`cells`, or longer ones in their place, with a pane in it."""
+        slots, at = self._rows_of(pane)
+        known = len(self._known_keys)
+        if known > len(cells):
+            cells = cells.copy(known + known // 4)
+        self._aggregates.merge(cells, self._parts(self._table, slots), at)
+        return cells
+
+    def _parts(self, state: Cells | KeyedTable, slots: Positions) -> pa.RecordBatch:
+        names = self._aggregates.fields().names
+        return pa.RecordBatch.from_arrays([state.value_column(name, slots) for name in names], names=names)
+
+    # ------------------------------------------------------------ positions
+
+    @property
+    def _fields(self) -> Sequence[pa.Field]:
+        return list(self._table.schema.values)
+
+    @property
+    def _known_keys(self) -> KeyedTable:
+        if self._known is None:
+            keys = pa.schema([field for field in self._table.schema.keys if field.name in self._keys])
+            self._known = KeyedTable(TableSchema("known", keys, _NO_VALUE), max_parallelism=1)
+        return self._known
+
+    def _rows_of(self, pane: int) -> tuple[Slots, Positions]:
+        if pane not in self._rows:
+            slots = self._slots_of(pane)
+            keys = [self._table.key_column(key, slots) for key in self._keys]
+            self._rows[pane] = slots, self._known_keys.upsert(keys)
+        return self._rows[pane]
+
+    def _renew(self) -> bool:
+        """Forgets the positions where most may be those of keys that are gone."""
+        if len(self._known_keys) <= 2 * self._live + _SPARE_KEYS:
+            return False
+        self._known, self._rows = None, {}
+        return True
+
+
+_NO_VALUE: Final = pa.schema([pa.field("-", pa.bool_(), nullable=False)])

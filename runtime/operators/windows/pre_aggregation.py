@@ -1,0 +1,269 @@
+"""What windows are sent instead of rows: rows folded per key and pane before the shuffle.
+
+A pane is a stretch of event time that no window cuts. What is held of it must go before event time has passed its end,
+and before anything else is said (a barrier, the end, a channel set aside, a probe): so nothing is held when state is
+captured, and whoever judges lateness judges as if rows had not been held. What does not pay is passed on row by row, in
+the same columns, which are these by position: the keys, when the pane begins (ms), the state columns of the aggregates,
+and how many rows were folded to this one. The keys go by their names there; all others get names that no key has.
+
+A sum that leaves 64 bits is refused where windows are, since it may be one of rows that are late: such rows are passed
+on as well. A single value that the sum cannot hold (an unsigned one from 2^63 on) is refused here, late or not.
+
+Integer keys that lie close together go straight into arrays (`dense`), all others into a table.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from runtime.core.job.messages import MIN_WATERMARK
+from runtime.errors import DataRejected, JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet, Columns, Count, kind_of
+from runtime.operators.column_names import free
+from runtime.operators.event_time import Times, panes
+from runtime.operators.windows.cells import Cells
+from runtime.operators.windows.dense import DensePanes, Keys
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_codec import check_key_type, plain, plain_type
+from runtime.state.index.key_index import Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import TableSchema, namespace_field
+
+_PANE: Final = ":pane"
+_ROWS: Final = ":count"
+_MOST_HELD: Final = 1 << 19  #: entries in the table
+_BATCH_ROWS: Final = 65_536
+_WORTH_ARRAYS: Final = 1.5  #: rows to an entry
+_WORTH_TABLE: Final = 4  #: rows to a key within a batch: looking keys up here costs what it costs behind the shuffle
+_TOO_FEW: Final = 1 << 10  #: rows of a batch that say little
+_JUDGED: Final = 1 << 14  #: entries after which it is seen whether it pays
+_PAUSE: Final = 1 << 22  #: rows until it is tried again
+
+
+class Combiner(Protocol):
+    """On one edge of one subtask. Whatever it gives must be sent at once, ahead of what comes next."""
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]: ...
+    def advance(self, watermark: int) -> list[pa.RecordBatch]:
+        """What must go before the receiver is told of `watermark`."""
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """Everything."""
+
+
+def counting(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
+    """These and, where none of them counts all rows, one more behind them that does."""
+    counted = any(type(wanted) is Count for wanted in aggregates.values())
+    return AggregateSet(aggregates if counted else {**aggregates, free("", aggregates): Count()})
+
+
+def rows_of(parts: pa.RecordBatch) -> int:
+    """How many rows went into these."""
+    return int(pc.sum(parts.column(-1)).as_py())
+
+
+def state_of(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.RecordBatch:
+    """The state columns of parts with so many keys, by their names in the state. The last may count the rows."""
+    first = keys + 1
+    return pa.RecordBatch.from_arrays(parts.columns[first : first + len(state)], names=state.names)
+
+
+class WindowCombiner:
+    """Implements `Combiner` for windows.
+
+    Args:
+        keys: key columns.
+        time: column of event times.
+        pane_ms: length of a pane; panes are aligned to the epoch.
+        aggregates: by output column.
+    """
+
+    def __init__(self, keys: Sequence[str], time: str, pane_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._time = time
+        self._pane_ms = pane_ms
+        self._fields = AggregateSet(aggregates).fields()
+        self._aggregates = counting(aggregates)
+        self._settled = False
+        self._watermark = MIN_WATERMARK
+        self._first_end: int | None = None  #: of the panes held
+        self._rows, self._entries = 0, 0  #: given out since it was last judged
+        self._paused = 0  #: rows that are still to be passed on as they are
+        self._table_paused = 0  #: rows that are still to be kept out of the table
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if not batch.num_rows:
+            return []
+        self._settle(batch.schema)
+        numbers = panes(batch, self._time, self._pane_ms)
+        if self._paused > 0:
+            self._paused -= batch.num_rows
+            return self._as_they_are(batch, numbers)
+        try:
+            held = self._into_arrays(batch, numbers) or self._into_table(batch, numbers)
+        except DataRejected:
+            return [*self._given_out(None), *self._as_they_are(batch, numbers)]
+        if not held:
+            return self._as_they_are(batch, numbers)
+        lowest = numbers if isinstance(numbers, int) else int(numbers.min())
+        end = (lowest + 1) * self._pane_ms
+        self._first_end = end if self._first_end is None else min(self._first_end, end)
+        if len(self._table) <= _MOST_HELD:
+            return self.advance(self._watermark)
+        found = self._given_out(None)
+        self._judge()
+        return found
+
+    def advance(self, watermark: int) -> list[pa.RecordBatch]:
+        self._watermark = max(self._watermark, watermark)
+        if self._first_end is None or self._watermark < self._first_end - 1:
+            return []
+        found = self._given_out((self._watermark + 1) // self._pane_ms)
+        self._judge()
+        return found
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """It is not judged by what it gives out here: a barrier may come when a pane has hardly begun."""
+        judged = self._rows, self._entries
+        found = [] if self._first_end is None else self._given_out(None)
+        self._rows, self._entries = judged
+        return found
+
+    # ------------------------------------------------------------ taking in
+
+    def _settle(self, schema: pa.Schema) -> None:
+        """Takes over the types of the data, which are those of all batches of a stream."""
+        if self._settled:
+            return
+        kinds = self._aggregates.kinds(schema)
+        self._state = [field.with_type(kind) for field, kind in zip(self._aggregates.fields(), kinds, strict=True)]
+        keys = [pa.field(key, _key_type(schema, key)) for key in self._keys]
+        pane, rows = pa.field(_PANE, pa.int64(), nullable=False), pa.field(_ROWS, pa.int64(), nullable=False)
+        self._schema = _told_apart([*keys, pane, *self._state[: len(self._fields)], rows])
+        self._pane = self._schema.names[len(keys)]
+        self._dense = DensePanes(self._state, self._aggregates.row_count())
+        held = TableSchema("held", pa.schema([*keys, namespace_field(self._pane, pa.int64())]), pa.schema(self._state))
+        self._table = KeyedTable(held, max_parallelism=1)
+        self._settled = True
+
+    def _into_arrays(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        keys = self._close_together(batch)
+        at = None if keys is None else self._dense.positions(keys, numbers)
+        if at is None:
+            return False
+        self._aggregates.fold(self._dense.cells, batch, at)
+        return True
+
+    def _close_together(self, batch: pa.RecordBatch) -> Keys | None:
+        """The keys as integers, if they are such."""
+        column = batch.column(self._keys[0])
+        kind = column.type
+        if len(self._keys) > 1 or not types.is_integer(kind) or types.is_uint64(kind) or column.null_count:
+            return None
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+
+    def _into_table(self, batch: pa.RecordBatch, numbers: Times | int) -> bool:
+        if self._table_paused > 0:
+            self._table_paused -= batch.num_rows
+            return False
+        columns = [*(_takeable(batch.column(key)) for key in self._keys), self._starts(numbers, batch.num_rows)]
+        distinct = factorise(columns)
+        if batch.num_rows > _TOO_FEW and batch.num_rows < _WORTH_TABLE * len(distinct):
+            self._table_paused = _PAUSE
+            return False
+        slots = self._table.upsert(distinct.once(columns))
+        self._aggregates.fold(self._table, batch, slots[distinct.which])
+        return True
+
+    # ------------------------------------------------------------ giving out
+
+    def _as_they_are(self, batch: pa.RecordBatch, numbers: Times | int) -> list[pa.RecordBatch]:
+        cells, at = Cells(self._state, batch.num_rows), np.arange(batch.num_rows)
+        self._aggregates.fold(cells, batch, at)
+        keys = [plain(batch.column(key)) for key in self._keys]
+        return [self._parts(keys, self._starts(numbers, batch.num_rows), cells, at)]
+
+    def _starts(self, numbers: Times | int, rows: int) -> pa.Array:
+        starts = np.full(rows, numbers) if isinstance(numbers, int) else numbers
+        return pa.array(starts * self._pane_ms)
+
+    def _given_out(self, before: int | None) -> list[pa.RecordBatch]:
+        """What is held of the panes before this one, or of all."""
+        found = [*self._out_of_arrays(before), *self._out_of_table(before)]
+        self._first_end = self._earliest_end()
+        for parts in found:
+            self._rows += rows_of(parts)
+            self._entries += parts.num_rows
+        return [parts.slice(at, _BATCH_ROWS) for parts in found for at in range(0, parts.num_rows, _BATCH_ROWS)]
+
+    def _out_of_arrays(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        panes = self._dense.panes
+        due = panes if before is None else range(panes.start, min(panes.stop, before))
+        if not due:
+            return
+        keys, numbers, slots = self._dense.held(due)
+        if len(slots):
+            key = pa.array(keys).cast(self._schema.field(0).type)
+            yield self._parts([key], pa.array(numbers * self._pane_ms), self._dense.cells, slots)
+        self._dense.drop(due)
+
+    def _out_of_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
+        due = self._table.slots()
+        if before is not None:
+            due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
+        slots = due[self._table.column(self._aggregates.row_count())[due] > 0]  # rows that were refused left others
+        if len(slots):
+            keys = [self._table.key_column(name, slots) for name in self._keys]
+            yield self._parts(keys, self._table.key_column(self._pane, slots), self._table, slots)
+        self._table.delete(due)
+        self._table.forget_texts()
+
+    def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, slots: Slots) -> pa.RecordBatch:
+        names = [*self._fields.names, self._aggregates.row_count()]
+        columns = [state.value_column(name, slots) for name in names]
+        return pa.RecordBatch.from_arrays([*keys, starts, *columns], schema=self._schema)
+
+    def _earliest_end(self) -> int | None:
+        starts = [pane * self._pane_ms for pane in self._dense.panes[:1]]
+        slots = self._table.slots()
+        if len(slots):
+            starts.append(int(self._table.key_codes(self._pane)[slots].min()))
+        return min(starts) + self._pane_ms if starts else None
+
+    def _judge(self) -> None:
+        """Stops for a while where most rows have an entry of their own."""
+        if self._entries < _JUDGED:
+            return
+        if self._rows < _WORTH_ARRAYS * self._entries:
+            self._paused = _PAUSE
+        self._rows, self._entries = 0, 0
+
+
+def _key_type(schema: pa.Schema, key: str) -> Any:
+    """The type in which it is sent.
+
+    Raises:
+        JobRejected: it has no values that can be told apart, stored and sorted.
+    """
+    kind = plain_type(kind_of(schema, key))
+    check_key_type(key, kind)
+    if types.is_null(kind):
+        raise JobRejected("bad-key-type", key, "a column of nulls alone cannot be the key of a window")
+    return kind
+
+
+def _takeable(column: pa.Array) -> pa.Array:
+    """Arrow has no kernel that takes rows of views."""
+    return plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
+
+
+def _told_apart(fields: Sequence[pa.Field]) -> pa.Schema:
+    """The first to have a name keeps it."""
+    names: list[str] = []
+    for field in fields:
+        names.append(free(field.name, names))
+    return pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])

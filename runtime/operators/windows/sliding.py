@@ -1,0 +1,197 @@
+"""Event-time windows that overlap: of one size, one beginning every `slide`.
+
+The state is a row per key and pane, where a pane is as long as the greatest common divisor of size and slide: so no
+window cuts one, and a row is kept once, however many windows it lies in. A pane goes when the last window that it lies
+in has fired. A row is late when that window has; while some of its windows have fired and others have not, it counts
+for those.
+
+Panes say nothing of which windows have fired, so how far event time had come is state too (`fired`).
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from math import gcd
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.column_names import free
+from runtime.operators.windows.fired import FiredTimes
+from runtime.operators.windows.pane_totals import PaneTotals
+from runtime.operators.windows.pre_aggregation import counting, state_of
+from runtime.operators.windows.tumbling import WindowOutput
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_index import Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import UNSETTLED, namespace_field
+
+_MOST_PANES: Final = 10_000  #: of a window: with more, the slide is most likely a mistake
+_MS: Final = timedelta(milliseconds=1)
+MAX_LENGTH: Final = timedelta(days=36_525)  #: 100 years; above 292 its nanoseconds do not fit 64 bits
+
+
+def window_ms(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, int]:
+    """Size and slide in milliseconds; without a slide, windows follow each other.
+
+    Raises:
+        JobRejected: there are no such windows.
+    """
+    size_ms = _milliseconds(uid, "size", size)
+    slide_ms = size_ms if slide is None else _milliseconds(uid, "slide", slide)
+    if slide_ms > size_ms:
+        detail = f"the slide of {slide_ms} ms is longer than the window of {size_ms} ms: rows in between would be lost"
+        raise JobRejected("bad-window", uid, detail)
+    panes = size_ms // gcd(size_ms, slide_ms)
+    if panes > _MOST_PANES:
+        detail = f"a slide of {slide_ms} ms cuts a window of {size_ms} ms into {panes} panes, more than {_MOST_PANES}"
+        raise JobRejected("bad-window", uid, detail)
+    return size_ms, slide_ms
+
+
+def _milliseconds(uid: str, argument: str, length: object) -> int:
+    if not isinstance(length, timedelta):
+        raise JobRejected("bad-window", uid, f"{argument} must be a timedelta, not {type(length).__name__}")
+    if length % _MS:
+        raise JobRejected("bad-window", uid, f"{argument} must be a whole number of milliseconds, not {length}")
+    if length < _MS:
+        raise JobRejected("bad-window", uid, f"{argument} must be at least 1 ms, not {length}")
+    if length > MAX_LENGTH:
+        raise JobRejected("bad-window", uid, f"{argument} must be at most {MAX_LENGTH.days} days, not {length}")
+    return length // _MS
+
+
+class SlidingWindow(Operator):
+    """Aggregates per key and window.
+
+    Args:
+        keys: key columns.
+        size_ms: length of a window.
+        slide_ms: from the beginning of one to that of the next; one begins at the epoch.
+        aggregates: by output column.
+    """
+
+    def __init__(self, keys: Sequence[str], size_ms: int, slide_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._size_ms, self._slide_ms, self._pane_ms = size_ms, slide_ms, gcd(size_ms, slide_ms)
+        self._results = AggregateSet(aggregates)
+        self._aggregates = counting(aggregates)
+        self._fields = self._aggregates.fields()
+        self._output = WindowOutput(self._keys, size_ms, aggregates)
+        self._pane = free(f"pane_{self._pane_ms}_ms", self._keys)  #: so that panes of another length are refused
+        self._settled_for: pa.Schema | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(self._pane, pa.int64())]
+        self._table: KeyedTable = context.state.keyed_table("panes", pa.schema(keys), self._fields)
+        self._fired = FiredTimes(context, self._keys, self._size_ms, self._slide_ms, only_size_ms=None)
+        self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
+        self._restore()
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._settle(batch.schema)
+        parts = self._fired.without_late(batch, self._time)
+        if not parts.num_rows:
+            return
+        columns = parts.columns[: len(self._keys) + 1]
+        distinct = factorise(columns)
+        slots = self._table.upsert(distinct.once(columns))
+        fresh = slots[self._table.column(self._aggregates.row_count())[slots] == 0]
+        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), slots[distinct.which])
+        self._table.touch(slots)
+        self._note(fresh, columns[-1])
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        while self._panes:
+            start = self._next_start()
+            if start + self._size_ms - 1 > watermark:
+                break
+            self._fire(start, out)
+            self._time = start + self._size_ms - 1
+            self._drop_before(start + self._slide_ms)
+        self._time = max(self._time, watermark)
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._fired.keep(self._time)
+
+    # ------------------------------------------------------------ what there is
+
+    def _restore(self) -> None:
+        self._time = self._fired.least
+        self._panes: list[int] = []  #: when those begin that hold something, in order
+        self._slots: dict[int, list[Slots]] = {}
+        self._by_pane(self._table.slots())
+
+    def _settle(self, schema: pa.Schema) -> None:
+        if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
+            return
+        kinds, keys = [field.type for field in schema], len(self._keys) + 1
+        before = self._table.schema
+        self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
+        if self._table.schema is not before:  # totals are in the types of the table
+            self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
+        self._settled_for = schema
+
+    def _note(self, fresh: Slots, panes: pa.Array) -> None:
+        """Remembers which rows are new, and that totals have changed."""
+        self._by_pane(fresh)
+        for pane in pc.unique(panes).to_pylist():
+            self._totals.changed(pane)
+
+    def _by_pane(self, slots: Slots) -> None:
+        starts = self._table.key_codes(self._pane)[slots]
+        if len(starts) and (starts != starts[0]).any():
+            order = np.argsort(starts, kind="stable")
+            slots, starts = slots[order], starts[order]
+        borders = np.flatnonzero(np.diff(starts)) + 1
+        for begin, end in zip([0, *borders], [*borders, len(starts)], strict=True):
+            if begin < end:
+                self._add_to_pane(int(starts[begin]), slots[begin:end])
+
+    def _add_to_pane(self, pane: int, slots: Slots) -> None:
+        if pane not in self._slots:
+            insort(self._panes, pane)
+            self._slots[pane] = []
+        self._slots[pane].append(slots)
+
+    def _slots_of(self, pane: int) -> Slots:
+        return np.concatenate(self._slots[pane])
+
+    # ------------------------------------------------------------ windows
+
+    def _next_start(self) -> int:
+        """When the first window begins that has not fired and holds something."""
+        after_fired = (self._time + 1 - self._size_ms) // self._slide_ms + 1
+        holding = -((self._size_ms - self._pane_ms - self._panes[0]) // self._slide_ms)
+        return max(after_fired, holding) * self._slide_ms
+
+    def _fire(self, start: int, out: Collector) -> None:
+        end = start + self._size_ms
+        inside = self._panes[bisect_left(self._panes, start) : bisect_left(self._panes, end)]
+        keys, results = self._totals.of(inside, start, end)
+        if self._fired.greatest >= end - 1:
+            keys, results = self._not_fired(keys, results, end - 1)
+        if len(keys[0]):
+            self._output.emit(keys, np.full(len(keys[0]), start), results[: len(self._results.names)], out)
+
+    def _not_fired(
+        self, keys: Sequence[pa.Array], results: Sequence[pa.Array], at: int
+    ) -> tuple[list[pa.Array], list[pa.Array]]:
+        """Only the keys of key groups that had not come to this time before they were restored."""
+        batch = pa.RecordBatch.from_arrays(list(keys), names=list(self._keys))
+        wanted = pa.array(self._fired.before(batch) < at)
+        return [key.filter(wanted) for key in keys], [result.filter(wanted) for result in results]
+
+    def _drop_before(self, start: int) -> None:
+        gone = self._panes[: bisect_left(self._panes, start)]
+        if not gone:
+            return
+        self._table.delete(np.concatenate([slots for pane in gone for slots in self._slots.pop(pane)]))
+        for pane in gone:
+            self._totals.forget(pane)
+        self._panes = self._panes[len(gone) :]

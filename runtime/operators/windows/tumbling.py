@@ -1,0 +1,122 @@
+"""Event-time tumbling windows over keys. What comes in has been folded by `combine`, one pane to a window.
+
+A window [s, e) is complete when the watermark has reached e - 1: it fires once, and what comes later for it is late: it
+is counted, and dropped. A window is a key of the table (the author's keys, then its start), so it moves with its key
+group and leaves a tombstone when it has fired. How far event time had come is state too (`fired`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.errors import JobRejected
+from runtime.operators.aggregates import Aggregate, AggregateSet
+from runtime.operators.event_time import Times
+from runtime.operators.windows.fired import FiredTimes
+from runtime.operators.windows.pre_aggregation import state_of
+from runtime.ports import Collector, Operator, OperatorContext
+from runtime.state.index.factorise import factorise
+from runtime.state.index.key_index import Slots
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.schema import UNSETTLED, namespace_field
+
+START, _END = "window_start", "window_end"
+_TIME: Final = pa.timestamp("ms")
+_ROWS_PER_BATCH: Final = 65_536
+
+
+class WindowOutput:
+    """Windows as rows: the keys, when the window begins and ends, and the aggregates.
+
+    Raises:
+        JobRejected: two of these columns have the same name.
+    """
+
+    def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Iterable[str]) -> None:
+        self._names = [*keys, START, _END, *aggregates]
+        self._order = [(name, "ascending") for name in (START, *keys)]
+        self._size_ms = size_ms
+        if len(set(self._names)) != len(self._names):
+            detail = f"output columns must differ: {', '.join(self._names)}"
+            raise JobRejected("duplicate-column", ", ".join(keys), detail)
+
+    def emit(self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector) -> None:
+        """In the order of windows, then keys."""
+        times = [pa.array(starts).view(_TIME), pa.array(starts + self._size_ms).view(_TIME)]
+        fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
+        fired = fired.take(pc.sort_indices(fired, sort_keys=self._order))
+        for start in range(0, fired.num_rows, _ROWS_PER_BATCH):
+            out.emit(fired.slice(start, _ROWS_PER_BATCH))
+
+
+class TumblingWindow(Operator):
+    """Aggregates per key and window.
+
+    Args:
+        keys: key columns.
+        size_ms: length of a window; windows are aligned to the epoch.
+        aggregates: by output column.
+    """
+
+    def __init__(self, keys: Sequence[str], size_ms: int, aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._size_ms = size_ms
+        self._aggregates = AggregateSet(aggregates)
+        self._fields = self._aggregates.fields()
+        self._output = WindowOutput(self._keys, size_ms, aggregates)
+        self._watermark = MIN_WATERMARK
+        self._settled_for: pa.Schema | None = None
+
+    def open(self, context: OperatorContext) -> None:
+        keys = [*(pa.field(key, UNSETTLED) for key in self._keys), namespace_field(START, pa.int64())]
+        self._table: KeyedTable = context.state.keyed_table("windows", pa.schema(keys), self._fields)
+        self._fired = FiredTimes(context, self._keys, self._size_ms, self._size_ms, self._size_ms)
+        self._first_end = self._earliest_end()
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._settle(batch.schema)
+        parts = self._fired.without_late(batch, self._watermark)
+        if not parts.num_rows:
+            return
+        columns = parts.columns[: len(self._keys) + 1]
+        distinct = factorise(columns)
+        slots = self._table.upsert(distinct.once(columns))
+        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), slots[distinct.which])
+        self._table.touch(slots)
+        self._first_end = min(self._first_end, pc.min(columns[-1]).as_py() + self._size_ms)
+
+    def on_watermark(self, watermark: int, out: Collector) -> None:
+        self._watermark = max(self._watermark, watermark)
+        if self._watermark < self._first_end - 1:
+            return
+        slots = self._table.slots()
+        due = slots[self._table.key_codes(START)[slots] <= self._watermark + 1 - self._size_ms]
+        self._fire(due, out)
+        self._table.delete(due)
+        self._first_end = self._earliest_end()
+
+    def snapshot(self, checkpoint: int) -> None:
+        self._fired.keep(self._watermark)
+
+    def _settle(self, schema: pa.Schema) -> None:
+        if self._settled_for is schema or schema.equals(self._settled_for or pa.schema([])):
+            return
+        kinds, keys = [field.type for field in schema], len(self._keys) + 1
+        self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
+        self._settled_for = schema
+
+    def _earliest_end(self) -> int:
+        slots = self._table.slots()
+        if not len(slots):
+            return MAX_WATERMARK
+        return int(self._table.key_codes(START)[slots].min()) + self._size_ms
+
+    def _fire(self, slots: Slots, out: Collector) -> None:
+        if not len(slots):
+            return
+        starts = self._table.key_codes(START)[slots]
+        keys = [self._table.key_column(key, slots) for key in self._keys]
+        self._output.emit(keys, starts, self._aggregates.results(self._table, slots), out)

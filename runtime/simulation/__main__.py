@@ -1,0 +1,106 @@
+"""Lives through many seeds, or replays one.
+
+    python -m runtime.simulation --seeds 2000
+    python -m runtime.simulation --replay 1234
+
+A violation prints the journal of the shortest world found in which the same law breaks, its seed, the law, and the
+command that replays it.
+"""
+
+import argparse
+import os
+import sys
+
+from tqdm import tqdm
+
+from runtime.io.clock import SystemClock
+from runtime.simulation.cuts import Cuts
+from runtime.simulation.seeds import first_broken
+from runtime.simulation.shrinking import Budget, shrink
+from runtime.simulation.simulation import BrokenSeed, Plan, simulate
+
+
+def main(arguments: list[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    if chosen.replay is not None:
+        return _replay(chosen.replay, _cuts(chosen))
+    with tqdm(total=chosen.seeds, unit="seed", disable=None, smoothing=0.05) as bar:
+        broken = first_broken(range(chosen.start, chosen.start + chosen.seeds), chosen.processes, bar.update)
+    if broken is not None:
+        return _explain(broken, chosen.tries, chosen.shrink_s)
+    print(f"{chosen.seeds} seeds, 0 violations")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m runtime.simulation", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to live through")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="worlds at a time")
+    parser.add_argument("--tries", type=int, default=400, help="how many smaller worlds to try after a violation")
+    parser.add_argument("--shrink-s", type=float, default=90, help="for how many seconds at most")
+    parser.add_argument(
+        "--replay", type=int, metavar="SEED", help="one seed, with its journal; the rest makes it smaller"
+    )
+    parser.add_argument("--only", type=_names, help="these faults and requests, such as crash_slot:1,stop:2, or none")
+    parser.add_argument("--rows", type=int, help="so many rows in each split")
+    parser.add_argument("--skip", type=_names, default=frozenset(), help="without these steps")
+    parser.add_argument("--parallelism", type=int, help="of any operator, at most")
+    parser.add_argument("--schedule", type=int, default=0, help="which of the interleavings of the same world")
+    return parser
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset() if text == "none" else frozenset(text.split(","))
+
+
+def _cuts(chosen: argparse.Namespace) -> Cuts:
+    return Cuts(
+        only=chosen.only,
+        rows=chosen.rows,
+        skip=chosen.skip,
+        parallelism=chosen.parallelism,
+        schedule=chosen.schedule,
+    )
+
+
+# ---------------------------------------------------------------- one seed
+
+
+def _replay(seed: int, cuts: Cuts) -> int:
+    try:
+        simulation = simulate(seed, Plan(cuts=cuts))
+    except BrokenSeed as broken:
+        _tell(broken)
+        return 1
+    print("\n".join(simulation.world.lines()))
+    faults = ", ".join(simulation.world.faults.struck) or "no fault"
+    print(f"\nseed {seed}: {simulation.world.steps} steps, runs {', '.join(simulation.endings)}; {faults}")
+    return 0
+
+
+def _explain(broken: BrokenSeed, tries: int, shrink_s: float) -> int:
+    clock = SystemClock()
+    deadline = clock.monotonic_ms() + 1000 * shrink_s
+    with tqdm(total=tries, desc=f"seed {broken.simulation.seed} broke a law; making it smaller", disable=None) as bar:
+
+        def progress(best: BrokenSeed) -> None:
+            bar.set_postfix_str(f"journal of {best.lines} lines, {broken.lines} at first", refresh=False)
+            bar.update()
+
+        best = shrink(broken, Budget(tries, lambda: clock.monotonic_ms() < deadline, progress))
+    _tell(best)
+    if best.lines < broken.lines:
+        print(f"its journal has {best.lines} lines, {broken.lines} at first")
+    return 1
+
+
+def _tell(broken: BrokenSeed) -> None:
+    seed, cuts = broken.simulation.seed, broken.simulation.cuts
+    print("\n".join(broken.simulation.world.lines()))
+    print(f"\nseed {seed}: {broken.law}\n{broken.detail}")
+    print(f"replay: python -m runtime.simulation --replay {seed} {cuts.options()}".rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

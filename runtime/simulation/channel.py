@@ -1,0 +1,32 @@
+"""One channel between two subtasks: a queue, and the watch that knows its laws."""
+
+from collections import deque
+from typing import Final
+
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import Message, Records
+from runtime.simulation.invariants import ChannelWatch
+from runtime.simulation.model import ROW_BYTES
+
+WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
+FIRST_BYTES: Final = 4 * ROW_BYTES
+
+
+class Channel:
+    """FIFO, with the watch that knows its laws."""
+
+    def __init__(self, channel: ChannelId, *, charged: bool) -> None:
+        self.queue: deque[Message] = deque()
+        self.nbytes = 0
+        self.watch = ChannelWatch(channel, WINDOW_BYTES if charged else None)
+        self.before_step = 0  #: bytes on it when its sender's step began
+
+    def push(self, message: Message) -> None:
+        self.watch.sent(message, self.before_step)
+        self.queue.append(message)
+        self.nbytes += message.nbytes if isinstance(message, Records) else 0
+
+    def pop(self) -> Message:
+        message = self.queue.popleft()
+        self.nbytes -= message.nbytes if isinstance(message, Records) else 0
+        return message

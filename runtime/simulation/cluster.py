@@ -1,0 +1,398 @@
+"""One attempt: its subtasks, the channels between them, its slots and their links to the master.
+
+A host performs the effects of one subtask machine as a production worker does: in order, before the next event. Links
+are FIFO per slot; when a message is taken off a link is up to the loop. An abandoned attempt goes on acting for a
+while.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+import msgspec
+
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    CaptureState,
+    Close,
+    CloseLog,
+    CommitOutput,
+    Decline,
+    DropLog,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    LogFeedback,
+    PreparePreBarrier,
+    Process,
+    ReportBuildSide,
+    ReportEnded,
+    ReportFinished,
+    Settle,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    FeedbackReplayed,
+    FeedbackReplayEnded,
+    MessageArrived,
+    SnapshotFailed,
+    SnapshotStored,
+    SourceAdvanced,
+    SourceExhausted,
+    SourceIdle,
+    SourceResumed,
+    SubtaskEvent,
+    SubtaskStarted,
+)
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, SubtaskId, Token
+from runtime.core.job.key_groups import owner_of
+from runtime.core.job.messages import Records
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot, folder_of
+from runtime.core.subtask.credits import Credits, Grants
+from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.spec import spec_of
+from runtime.core.subtask.subtask import Subtask
+from runtime.core.subtask.watermark_alignment import hearings
+from runtime.errors import EnvironmentFailure
+from runtime.simulation.channel import FIRST_BYTES, WINDOW_BYTES, Channel
+from runtime.simulation.invariants import check_subtask
+from runtime.simulation.jobs import Job
+from runtime.simulation.model import (
+    MAX_PARALLELISM,
+    ROW_BYTES,
+    WINDOW_MS,
+    ModelOperator,
+    Row,
+    Rows,
+    SourceOperator,
+    group_of,
+    route,
+)
+from runtime.simulation.slots import Broken, Report, Slot, Started
+from runtime.simulation.snapshots import HELD, POOLED, Snapshots, batch_of, read_image, read_table, rows_of
+from runtime.simulation.world import World
+from runtime.task.feedback_log import NO_LOG, Copied, FeedbackLogs, Log, replayed
+
+
+class Attempt:
+    """The subtasks of one token."""
+
+    def __init__(
+        self,
+        world: World,
+        job: Job,
+        graph: JobGraph,
+        token: Token,
+        dealt: Mapping[SubtaskId, Restored],
+        mode: CheckpointMode,
+    ) -> None:
+        self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
+        self.lingers = 10**9  #: steps that it goes on acting once abandoned
+        self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
+        self.slots = {index: Slot(world) for index in range(graph.parallelism)}
+        self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
+        self.order = list(self.hosts.values())
+        panes_ms = dict.fromkeys(job.into_windows, WINDOW_MS // 4)  # less than a window, so that it happens
+        machines = {subtask: host.machine for subtask, host in self.hosts.items()}
+        for host in self.order:
+            if host.machine.is_source:
+                host.reading = Reading(hearings(graph, host.subtask, panes_ms, machines))
+
+    def abandon(self, lingers: int) -> None:
+        self.lingers = lingers
+
+    def crash(self, index: int) -> None:
+        """The slot's process is gone; what it had sent may still arrive."""
+        self.slots[index].crash()
+
+    def deliver_down(self) -> bool:
+        """Hands one message of the master to a subtask."""
+        ready = [slot for slot in self.slots.values() if slot.alive and slot.down.ready]
+        if not ready:
+            return False
+        subtask, event = self.world.rng.choice(ready).down.pop()
+        self.hosts[subtask].handle(event)
+        return True
+
+    def step(self) -> bool:
+        """Lets one subtask that can do something do it."""
+        start = self.world.rng.randrange(len(self.order))
+        return any(host.step() for host in self.order[start:] + self.order[:start])
+
+
+class Host:
+    """One subtask: its machine, its operator, its credits."""
+
+    def __init__(self, attempt: Attempt, subtask: SubtaskId, restored: Restored) -> None:
+        self.attempt, self.subtask, self.world = attempt, subtask, attempt.world
+        graph = attempt.graph
+        self.slot = attempt.slots[subtask.index]
+        log = bool(restored.feedback)
+        self.machine = Subtask(spec_of(graph, subtask, restored.watermark, restored.finished, attempt.mode, log))
+        self.charged = {channel for channel in graph.outputs[subtask] if not graph.is_feedback(channel)}
+        self.credits = Credits(self.charged, FIRST_BYTES)
+        self.grants = Grants(self.machine.spec.regular, FIRST_BYTES, WINDOW_BYTES, ROW_BYTES, 3, 2)
+        self.outputs = graph.outputs[subtask]
+        self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
+        self.turn = 0
+        self.leisure = Random(f"{attempt.token} {subtask}")  # of its own: merging changes nothing that others see
+        self.untidied: list[Callable[[], None]] = []
+        self.reading = Reading()
+        self.poll_at = 0
+        self.operator = self._operator(restored)
+        self.snapshots = Snapshots()
+        self.logs = FeedbackLogs()
+        self.log: Rows = []  #: read, and not replayed yet
+        self.replays = replayed(self.world.storage, restored.feedback)
+        self.started = False
+
+    def _operator(self, restored: Restored) -> ModelOperator:
+        parallelism = self.attempt.graph.by_uid[self.subtask.operator].parallelism
+        prefix = f"{self.attempt.token}-{self.subtask.operator}-{self.subtask.index}"
+        operator = self.attempt.job.operator(self.subtask, parallelism, self.world.target, prefix)
+        if not restored.finished:
+            store = self.world.storage
+            images = [read_image(store, snapshot) for snapshot in restored.snapshots]
+            table = read_table(store, restored.broadcast) if restored.broadcast else ()
+            held = [(key, time) for key, time in restored.lists.get(HELD, ())]
+            pooled = [(key, time) for key, time in restored.unions.get(POOLED, ())]
+            operator.restore(images, held, table, pooled)
+        return operator
+
+    # ------------------------------------------------------------ running
+
+    def step(self) -> bool:
+        """One thing, if there is any: open, read a message, poll the source."""
+        if not self.slot.alive or self.machine.ended:
+            return False
+        if not self.started:
+            self.started = True
+            self.handle(SubtaskStarted())
+            self.report(Started())
+            return True
+        if not self.credits.runnable:
+            return False
+        if self.machine.loop.replaying:
+            return self._replay()
+        return self._poll() if self.machine.is_source else self._read_message()
+
+    def _replay(self) -> bool:
+        """A restored log, in pieces of any size."""
+        if not self.log:
+            try:
+                records = next(self.replays, None)
+            except EnvironmentFailure as trouble:
+                self._break(trouble)
+                return True
+            if records is None:
+                self.handle(FeedbackReplayEnded())
+                return True
+            self.log = rows_of(records.payload)
+        count = self.world.rng.randint(1, len(self.log))
+        rows, self.log = self.log[:count], self.log[count:]
+        self.handle(FeedbackReplayed(Records(rows, count, ROW_BYTES * count)))
+        return True
+
+    def _read_message(self) -> bool:
+        self.grants.reading(self.world.now)
+        readable = [(c, queue) for c, queue in self.incoming if queue.queue and self.machine.readable(c)]
+        if not readable:
+            self.grants.starved()
+            return False
+        channel, queue = self.world.rng.choice(readable)
+        message = queue.pop()
+        self.handle(MessageArrived(channel, message))
+        if isinstance(message, Records) and not self.attempt.graph.is_feedback(channel):
+            for one, nbytes in self.grants.consumed(channel, message.nbytes, self.world.now):
+                self._repay(one, nbytes)
+        return True
+
+    def _repay(self, channel: ChannelId, nbytes: int) -> None:
+        sender = self.attempt.hosts[self.attempt.graph.source(channel)]
+        if self.world.rng.random() < 0.7:
+            sender.credits.repay(channel, nbytes)
+        else:
+            self.world.later(lambda: sender.credits.repay(channel, nbytes))
+
+    @property
+    def waits_for_slower(self) -> bool:
+        return not self.machine.idle and self.reading.waits_for_slower(self.world.now)
+
+    def _poll(self) -> bool:
+        source = self.operator
+        if not self.machine.may_poll or self.waits_for_slower or self.world.now < self.poll_at:
+            return False
+        assert isinstance(source, SourceOperator), "only sources are polled"
+        rows = source.poll(self.world.rng.randrange(8), self.world.rng.randint(1, 3), self.world.now)
+        if rows:
+            self.reading.came(len(rows), 0, self.world.now)
+            self.poll_at = self.world.now + self.world.rng.randint(0, self.world.pace_ms)
+            if self.machine.idle:
+                self.handle(SourceResumed())
+            self._begin_step()
+            self._emit(rows)
+            watermark = source.watermark()
+            if watermark is not None:
+                self.handle(SourceAdvanced(watermark))
+        elif source.exhausted:
+            self.handle(SourceExhausted())
+        elif source.idle(self.world.now) and not self.machine.idle:
+            self.handle(SourceIdle())
+        else:
+            return False
+        return True
+
+    def handle(self, event: SubtaskEvent) -> None:
+        self.world.note(f"{self.attempt.token}:{self.subtask}", event)
+        self._begin_step()
+        effects = self.machine.handle(event)
+        try:
+            for effect in effects:
+                self._perform(effect)
+        except EnvironmentFailure as trouble:
+            self._break(trouble)
+        check_subtask(self.machine)
+
+    def _break(self, trouble: EnvironmentFailure) -> None:
+        self.report(Broken(str(trouble)))
+        self.slot.alive = False
+
+    def _begin_step(self) -> None:
+        for channel in self.outputs:
+            self.attempt.channels[channel].before_step = self.attempt.channels[channel].nbytes
+
+    # ------------------------------------------------------------ effects
+
+    def _perform(self, effect: SubtaskEffect) -> None:
+        operator = self.operator
+        match effect:
+            case Process(channel, records):
+                self._emit(operator.process(self.attempt.graph.input_of(channel), records.payload))
+            case AdvanceWatermark(time):
+                self._emit(operator.advance(time))
+            case Broadcast(message):
+                for channel in self.outputs:
+                    self.attempt.channels[channel].push(message)
+            case PreparePreBarrier(checkpoint):
+                self._emit(operator.prepare(checkpoint))
+            case CaptureState():
+                self._capture(effect)
+            case LogFeedback() | CloseLog() | DropLog() | Settle():
+                self._perform_in_loop(effect)
+            case EndInput(number):
+                self._emit(operator.end_input(number))
+            case Finish():
+                self._emit(operator.finish())
+            case CommitOutput(permit):
+                operator.commit(permit)
+            case Close():
+                operator.close()
+            case ForgetCheckpoint():
+                pass
+            case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
+                self.report(effect)
+
+    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
+        match effect:
+            case LogFeedback(checkpoints, records):
+                batch = batch_of(records.payload)
+                self.logs.add(checkpoints, Records(batch, records.rows, records.nbytes))
+            case CloseLog(checkpoint):
+                self._store_later(*self.logs.complete(checkpoint))
+            case DropLog(checkpoint):
+                self.logs.drop(checkpoint)
+            case Settle():
+                self._emit(self.operator.settle())
+
+    def report(self, what: Report) -> None:
+        self.slot.say(self.subtask, what)
+
+    def _emit(self, rows: Rows) -> None:
+        for channel, part in self._partition(rows):
+            nbytes = ROW_BYTES * len(part)
+            self.attempt.channels[channel].push(Records(part, len(part), nbytes))
+            if channel in self.charged:
+                self.credits.spend(channel, nbytes)
+
+    def _partition(self, rows: Rows) -> list[tuple[ChannelId, Rows]]:
+        parts: dict[ChannelId, Rows] = {}
+        by_edge: dict[int, list[ChannelId]] = {}
+        for channel in self.outputs:
+            by_edge.setdefault(channel.edge, []).append(channel)
+        for edge, channels in by_edge.items():
+            for row in rows:
+                for channel in self._targets(edge, channels, row):
+                    parts.setdefault(channel, []).append(row)
+        return list(parts.items())
+
+    def _targets(self, edge: int, channels: list[ChannelId], row: Row) -> list[ChannelId]:
+        match self.attempt.graph.edges[edge].partitioning:
+            case Partitioning.FORWARD:
+                return channels
+            case Partitioning.BROADCAST:
+                return channels
+            case Partitioning.HASH:
+                return [channels[owner_of(group_of(row[0]), MAX_PARALLELISM, len(channels))]]
+            case Partitioning.REBALANCE:
+                self.turn += 1
+                return [channels[self.turn % len(channels)]]
+            case Partitioning.CUSTOM:
+                return [channels[route(row[0], len(channels))]]
+
+    # ------------------------------------------------------------ snapshots
+
+    def _capture(self, effect: CaptureState) -> None:
+        capture = self.snapshots.capture(self.operator.image(), full=effect.barrier.kind.is_savepoint)
+        committables = self.operator.committables()
+        rest = SubtaskSnapshot(finished=effect.finished, watermark=effect.watermark, committables=committables)
+        copied = Copied(barrier=effect.barrier, capture=capture, rest=rest, timings=SnapshotTimings())
+        if effect.logs:
+            self.logs.begin(copied, effect.inherits)
+        else:
+            self._store_later(copied, NO_LOG)
+
+    def _store_later(self, copied: Copied, log: Log) -> None:
+        self.world.later(lambda: self._store(copied, log), "slow_snapshot")
+
+    def _store(self, copied: Copied, log: Log) -> None:
+        """The background part of a snapshot. Any failure costs this checkpoint only."""
+        faults, barrier = self.world.faults, copied.barrier
+        lost = faults.strikes("lose_snapshot")
+        if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
+            return
+        folder = folder_of(barrier.kind, barrier.checkpoint, self.attempt.token)
+        event: SubtaskEvent
+        try:
+            prefix = f"{folder}/{self.subtask.operator}-{self.subtask.index}"
+            stored, _ = copied.capture.write(self.world.storage, prefix)
+            feedback = log.write(self.world.storage, f"{prefix}.loop", MAX_PARALLELISM)
+        except EnvironmentFailure as failure:
+            event = SnapshotFailed(barrier.checkpoint, str(failure))
+        else:
+            named = msgspec.structs.replace(
+                copied.rest,
+                keyed=stored.keyed,
+                broadcast=stored.broadcast,
+                lists=stored.lists,
+                unions=stored.unions,
+                feedback=feedback,
+            )
+            event = SnapshotStored(barrier.checkpoint, named, SnapshotTimings())
+        if not lost:
+            self.handle(event)
+        if isinstance(event, SnapshotStored) and not barrier.kind.is_savepoint:
+            self.untidied.append(partial(copied.capture.tidy, self.world.storage, prefix))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Merges state files, now or after a later snapshot. Any failure costs nothing: it is tried again."""
+        if self.leisure.random() < 0.5:
+            with suppress(EnvironmentFailure):
+                while self.untidied:
+                    self.untidied.pop()()

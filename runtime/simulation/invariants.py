@@ -1,0 +1,201 @@
+"""The laws that hold after every step of every world. A broken one is a `Violation` that names the law."""
+
+from collections import Counter
+from collections.abc import Iterable, Set
+
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
+from runtime.core.job.messages import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    Barrier,
+    CheckpointKind,
+    EndOfData,
+    EndOfPartition,
+    Idle,
+    Message,
+    Records,
+    Watermark,
+)
+from runtime.core.snapshot.manifest import CommitPermit, FinishedState, Manifest, numbers_of
+from runtime.core.subtask.credits import CHANNEL_WINDOW_BYTES
+from runtime.core.subtask.subtask import Subtask
+from runtime.master.retention import files_of
+from runtime.ports import SnapshotStore
+
+
+class Violation(Exception):
+    """A law is broken: a bug of the core, or of the simulator."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        super().__init__(f"{law}: {detail}")
+        self.law, self.detail = law, detail
+
+
+def require(holds: bool, law: str, detail: object) -> None:
+    if not holds:
+        raise Violation(law, str(detail))
+
+
+class ChannelWatch:
+    """What one channel has carried, by its order: data, end of data, the barrier of a stop, end of partition."""
+
+    def __init__(self, channel: ChannelId, window_bytes: int | None = CHANNEL_WINDOW_BYTES) -> None:
+        self.channel = channel
+        self.window_bytes = window_bytes  #: None: it leads back into a loop and is not charged
+        self.last_barrier = 0
+        self.drained = self.sealed = self.ended = self.idle = False
+
+    def sent(self, message: Message, in_flight_bytes: int) -> None:
+        """`in_flight_bytes` were on the channel before the step that sends `message` began."""
+        require(not self.ended, "end-of-partition-is-last", f"{message} on {self.channel}")
+        match message:
+            case Records():
+                require(not self.sealed, "no-records-behind-the-last-barrier", f"{message} on {self.channel}")
+                require(not self.idle, "no-records-while-idle", f"{message} on {self.channel}")
+                require(not self.drained, "no-records-after-end-of-data", f"{message} on {self.channel}")
+                within = self.window_bytes is None or in_flight_bytes < self.window_bytes
+                require(within, "bounded-queues", f"{in_flight_bytes} bytes before the step on {self.channel}")
+            case Watermark():
+                require(not self.sealed, "no-watermark-behind-the-last-barrier", f"{message} on {self.channel}")
+                self.idle = False
+            case Idle():
+                require(not self.idle, "idleness-is-said-once", f"{message} on {self.channel}")
+                self.idle = True
+            case Barrier(checkpoint, kind):
+                require(checkpoint > self.last_barrier, "barriers-rise", f"{message} on {self.channel}")
+                self.last_barrier = checkpoint
+                self.sealed = self.sealed or kind.ends_job
+            case EndOfData(drain):
+                self.drained = self.drained or drain
+            case EndOfPartition():
+                self.ended = True
+            case _:
+                pass
+
+
+def check_subtask(machine: Subtask) -> None:
+    """After every event of a subtask."""
+    waiting = machine.aligning is not None
+    require(waiting or not machine.blocked, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
+    if machine.idle:
+        times = (machine.watermarks.time(channel) for channel in machine.spec.regular)
+        furthest = max((time for time in times if time < MAX_WATERMARK), default=MIN_WATERMARK)
+        detail = f"{machine.spec.id} is idle at {machine.watermark}, a channel at {furthest}"
+        require(furthest <= machine.watermark, "an-idle-subtask-holds-back-no-time", detail)
+
+
+class Ledger:
+    """What has been triggered, recorded and committed in the whole life of a job."""
+
+    def __init__(self) -> None:
+        self.triggered: dict[CheckpointId, tuple[Token, CheckpointKind]] = {}
+        self.recorded: dict[CheckpointId, Manifest] = {}
+        self.settled: set[str] = set()
+        self.completed_by_attempt: Counter[Token] = Counter()
+
+    def began(self, checkpoint: CheckpointId, token: Token, kind: CheckpointKind) -> None:
+        newest = max((c for c, (t, _) in self.triggered.items() if t == token), default=0)
+        require(checkpoint not in self.triggered, "an-id-is-used-once", checkpoint)
+        require(checkpoint > newest, "ids-increase", f"{checkpoint} after {newest}")
+        self.triggered[checkpoint] = (token, kind)
+
+    def was_recorded(self, manifest: Manifest, graph: JobGraph, current: Token) -> None:
+        """At the instant from which the checkpoint exists."""
+        checkpoint = CheckpointId(manifest.checkpoint)
+        require(manifest.token == current, "one-owner", f"{checkpoint} recorded by {manifest.token}, owner {current}")
+        require(checkpoint not in self.recorded, "recorded-once", checkpoint)
+        begun = self.triggered.get(checkpoint)
+        require(begun == (manifest.token, manifest.kind), "recorded-as-triggered", f"{checkpoint}: {begun}")
+        check_manifest(manifest, graph)
+        self.recorded[checkpoint] = manifest
+        self.completed_by_attempt[Token(manifest.token)] += 1
+
+    def may_commit(self, permit: CommitPermit, names: Iterable[str], restoring: bool) -> None:
+        manifest = self.recorded.get(permit.checkpoint)
+        require(manifest is not None, "commit-only-what-is-recorded", permit)
+        assert manifest is not None
+        own = permit.token == manifest.token or restoring
+        require(own, "commit-with-the-right-token", f"{permit}, manifest of {manifest.token}")
+        plain = manifest.kind is CheckpointKind.SAVEPOINT and not restoring
+        require(not plain, "a-savepoint-notifies-nobody", permit)
+        held = committables(manifest)
+        for name in names:
+            require(name in held, "commit-only-what-the-manifest-holds", f"{name} by {permit}")
+
+    def settle(self, operation: str) -> None:
+        require(operation not in self.settled, "an-operation-is-settled-once", operation)
+        self.settled.add(operation)
+
+
+def committables(manifest: Manifest) -> set[str]:
+    return {name for o in manifest.operators.values() for t in o.subtasks.values() for name in t.committables}
+
+
+def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
+    """Complete, and its finished set closed under predecessors."""
+    finished = set(manifest.finished_operators())
+    heads = {edge.target for edge in graph.edges if edge.feedback}
+    for operator in graph.operators:
+        entry = manifest.operators[operator.uid]
+        whole = sorted(entry.subtasks) == list(range(operator.parallelism))
+        require(whole, "every-subtask-in-the-manifest", f"{manifest.checkpoint}: {operator.uid}")
+        if operator.uid in finished:
+            before = set(graph.predecessors(operator.uid)) - finished
+            require(not before, "finished-set-closed-under-predecessors", f"{operator.uid} finished, not {before}")
+        logged = any(snapshot.feedback for snapshot in entry.subtasks.values())
+        require(not logged or operator.uid in heads, "only-back-edges-are-logged", operator.uid)
+        drained = manifest.kind is CheckpointKind.DRAIN
+        require(not (logged and drained), "a-drain-leaves-nothing-on-its-way", operator.uid)
+        done = sum(snapshot.finished for snapshot in entry.subtasks.values())
+        flagged = entry.finished is FinishedState.FINISHED
+        require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)
+        partly_union = 0 < done < operator.parallelism and any(s.unions for s in entry.subtasks.values())
+        require(not partly_union, "a-union-list-is-whole", f"{manifest.checkpoint}: {operator.uid} is partly finished")
+
+
+def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
+    """After every deletion."""
+    there = set(store.list(""))
+    for manifest in retained:
+        missing = files_of(manifest) - there
+        require(not missing, "a-retained-checkpoint-keeps-its-files", f"{manifest.checkpoint} lacks {sorted(missing)}")
+
+
+def check_discarded(
+    store: SnapshotStore, discarded: Iterable[Manifest], retained: Iterable[Manifest], limit: int
+) -> None:
+    """After a deletion that did not fail. Checkpoints up to `limit` cannot be read: they may name files up to there."""
+    needed = {path for manifest in retained for path in files_of(manifest)}
+    for manifest in discarded:
+        own = [path for path in files_of(manifest) - needed if _checkpoint_of(path) > limit]
+        left = set(own) & set(store.list(""))
+        require(not left, "deletion-goes-on", f"{sorted(left)} of {manifest.checkpoint}, unreadable up to {limit}")
+
+
+def _checkpoint_of(path: str) -> int:
+    numbers = numbers_of(path.split("/", 1)[0])
+    assert numbers is not None, path
+    return numbers[0]
+
+
+def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:
+    """After every cleaning of output: what a manifest owes is prepared or committed."""
+    for manifest in retained:
+        missing = committables(manifest) - there
+        require(not missing, "a-retained-checkpoint-keeps-its-output", f"{manifest.checkpoint} lacks {sorted(missing)}")
+
+
+def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tuple[str, str, int]]) -> None:
+    """Exactly once, at the end."""
+    missing, surplus = expected - committed, committed - expected
+    require(not surplus, "nothing-committed-twice", _some(surplus))
+    require(not missing, "nothing-lost", _some(missing))
+
+
+def check_notified(graph: JobGraph, told: Set[SubtaskId]) -> None:
+    require(told <= set(graph.subtasks), "only-known-subtasks-are-told", told)
+
+
+def _some(rows: Counter[tuple[str, str, int]]) -> str:
+    return f"{sum(rows.values())} rows, such as {sorted(rows)[:5]}"

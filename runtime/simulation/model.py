@@ -1,0 +1,423 @@
+"""Operators of the simulator, in plain Python; they have the hooks of `runtime.ports.Operator`, in the same order.
+
+A record is a key and an event time. State is as in production: keyed by key group, a list that is dealt anew, and a
+broadcast table. What an operator must never see (records after `finish`, late records, a second `close`) is asserted
+here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+from zlib import crc32
+
+from runtime.core.job.key_groups import key_group_of
+from runtime.core.job.messages import MAX_WATERMARK, MIN_WATERMARK
+from runtime.core.snapshot.manifest import CommitPermit
+
+Row = tuple[str, int]
+Rows = list[Row]
+KeyedState = dict[int, dict[str, int]]  #: key group, then name or key
+
+MAX_PARALLELISM: Final = 8
+WINDOW_MS: Final = 10
+ROW_BYTES: Final = 10
+HOPS_MAX: Final = 3
+
+
+def group_of(name: str) -> int:
+    return key_group_of(crc32(name.encode()), MAX_PARALLELISM)
+
+
+def route(name: str, targets: int) -> int:
+    """The routing of an author who does not know of key groups."""
+    return crc32(name.encode()) // 3 % targets
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a source's input; event times rise within it.
+
+    It may pause: row `pauses_at` and those behind it are there from `resumes_ms` of the world on. Whoever reads it has
+    nothing to say of time meanwhile, so they are later than all other rows of the job. A `steady` one says after its
+    pause what time has come to, and no more until its end.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    pauses_at: int | None = None
+    resumes_ms: int = 0
+    steady: bool = False
+
+    def ready(self, now: int) -> int:
+        """How many rows are there."""
+        return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The state of one operator subtask, copied at a barrier."""
+
+    keyed: Mapping[int, Mapping[str, int]]
+    held: tuple[Row, ...]
+    table: tuple[str, ...]
+    pooled: tuple[Row, ...] | None = None  #: of an operator with a union list
+
+
+class Target(Protocol):
+    """The external system behind a sink."""
+
+    def prepare(self, name: str, rows: Sequence[Row]) -> None: ...
+    def commit(self, permit: CommitPermit, names: Sequence[str]) -> None: ...
+
+
+class ModelOperator:
+    """Passes records on. The base of all others."""
+
+    def __init__(self, groups: range) -> None:
+        self.groups = groups
+        self.keyed: KeyedState = {}
+        self.held: Rows = []
+        self.table: list[str] = []
+        self.finished = False
+        self.closed = False
+        self.inputs_ended: set[int] = set()
+
+    def restore(
+        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+    ) -> None:
+        for image in images:
+            for group in set(image.keyed) & set(self.groups):
+                assert group not in self.keyed, "two old subtasks held one key group"
+                self.keyed[group] = dict(image.keyed[group])
+        self.held, self.table = list(held), list(table)
+
+    def image(self) -> Image:
+        return Image({g: dict(rows) for g, rows in self.keyed.items()}, tuple(self.held), tuple(self.table))
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return rows
+
+    def advance(self, time: int) -> Rows:
+        return []
+
+    def prepare(self, checkpoint: int) -> Rows:
+        return []
+
+    def settle(self) -> Rows:
+        """In a loop that comes to its end: what is held back."""
+        return []
+
+    def end_input(self, input: int) -> Rows:
+        assert input not in self.inputs_ended, "end_input came twice"
+        self.inputs_ended.add(input)
+        return []
+
+    def finish(self) -> Rows:
+        assert not self.finished, "finish came twice"
+        self.finished = True
+        return []
+
+    def commit(self, permit: CommitPermit) -> None:
+        return
+
+    def committables(self) -> tuple[Any, ...]:
+        return ()
+
+    def close(self) -> None:
+        assert not self.closed, "close came twice"
+        self.closed = True
+
+    def _add(self, name: str, amount: int = 1) -> int:
+        rows = self.keyed.setdefault(group_of(name), {})
+        rows[name] = rows.get(name, 0) + amount
+        return rows[name]
+
+
+class SourceOperator(ModelOperator):
+    """Reads the splits that hash to its key groups; the position in each is keyed state."""
+
+    def __init__(self, groups: range, splits: Sequence[Split], bounded: bool) -> None:
+        super().__init__(groups)
+        self.splits = [split for split in splits if group_of(split.name) in groups]
+        self.bounded = bounded
+
+    def position(self, split: Split) -> int:
+        return self.keyed.get(group_of(split.name), {}).get(split.name, 0)
+
+    @property
+    def drained(self) -> bool:
+        """Every row so far has been given out."""
+        return all(self.position(split) == len(split.rows) for split in self.splits)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.bounded and self.drained
+
+    def idle(self, now: int) -> bool:
+        """Nothing to read, and no word about the time of what comes next: no split at all, or a pausing one."""
+        waiting = [split for split in self.splits if self.position(split) < len(split.rows)]
+        nothing_now = all(self.position(split) == split.ready(now) for split in self.splits)
+        return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
+
+    def poll(self, choice: int, max_rows: int, now: int) -> Rows:
+        """Up to `max_rows` rows of one split; `choice` says of which."""
+        unread = [split for split in self.splits if self.position(split) < split.ready(now)]
+        if not unread:
+            return []
+        split = unread[choice % len(unread)]
+        start = self.position(split)
+        rows = list(split.rows[start : min(start + max_rows, split.ready(now))])
+        self.move(split, start + len(rows))
+        return rows
+
+    def move(self, split: Split, position: int) -> None:
+        """Sets the next row of `split`."""
+        self._add(split.name, position - self.position(split))
+
+    def watermark(self) -> int | None:
+        """Just below the earliest row still to come; an unbounded split may always bring one as late as its last."""
+        times = []
+        for split in self.splits:
+            position = self.position(split)
+            if position == split.pauses_at:
+                times.append(split.rows[position - 1][1] if position else 0)
+            elif split.steady and split.pauses_at is not None and position > split.pauses_at:
+                times.append(split.rows[split.pauses_at][1] - 1)
+            elif position < len(split.rows):
+                times.append(split.rows[position][1] - 1)
+            elif not self.bounded:
+                times.append(split.rows[-1][1] if split.rows else 0)
+        return min(times, default=None)
+
+
+class ListSourceOperator(SourceOperator):
+    """Keeps its splits in list state, an entry of name and position each: a restore decides which subtask reads on."""
+
+    def __init__(self, groups: range, splits: Sequence[Split], bounded: bool, index: int, parallelism: int) -> None:
+        super().__init__(groups, (), bounded)
+        self.all_splits = {split.name: split for split in splits}
+        self.splits = [split for split in splits if route(split.name, parallelism) == index]
+        self.positions: dict[str, int] = {}
+
+    def restore(
+        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+    ) -> None:
+        if not list(images):
+            return
+        self.positions = dict(held)
+        self.splits = [self.all_splits[name] for name in self.positions]
+
+    def image(self) -> Image:
+        return Image({}, tuple((split.name, self.position(split)) for split in self.splits), ())
+
+    def position(self, split: Split) -> int:
+        return self.positions.get(split.name, 0)
+
+    def move(self, split: Split, position: int) -> None:
+        self.positions[split.name] = position
+
+
+class BatchingOperator(ModelOperator):
+    """Collects a few rows and passes them on together, at the latest before a barrier: none is ever in its state."""
+
+    def __init__(self, groups: range) -> None:
+        super().__init__(groups)
+        self.batch: Rows = []
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.batch += rows
+        return self._flush() if len(self.batch) > 3 else []
+
+    def advance(self, time: int) -> Rows:
+        return self._flush()
+
+    def prepare(self, checkpoint: int) -> Rows:
+        return self._flush()
+
+    def settle(self) -> Rows:
+        return self._flush()
+
+    def finish(self) -> Rows:
+        super().finish()
+        return self._flush()
+
+    def _flush(self) -> Rows:
+        rows, self.batch = self.batch, []
+        return rows
+
+    def image(self) -> Image:
+        assert not self.batch, "what precedes the barrier was not flushed"
+        return super().image()
+
+
+class HoldingOperator(ModelOperator):
+    """Work in flight, as of asynchronous look-ups: up to three rows stay in list state; `end_input` gives them out."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.held += rows
+        ready, self.held = self.held[:-3], self.held[-3:]
+        return ready
+
+    def end_input(self, input: int) -> Rows:
+        super().end_input(input)
+        return self.settle()
+
+    def settle(self) -> Rows:
+        rows, self.held = self.held, []
+        return rows
+
+
+class PoolingOperator(HoldingOperator):
+    """The same in a union list: everybody is given the rows of all, and picks those of its own key groups."""
+
+    def restore(
+        self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
+    ) -> None:
+        super().restore(images, [row for row in pooled if group_of(row[0]) in self.groups], table, ())
+
+    def image(self) -> Image:
+        return replace(super().image(), held=(), pooled=tuple(self.held))
+
+
+class HopOperator(ModelOperator):
+    """Sends a row round a loop: the key says how often still, behind a mark, and so changes with each hop.
+
+    It counts what passes, so that it has state of its own.
+    """
+
+    def __init__(self, groups: range, mark: str) -> None:
+        super().__init__(groups)
+        self.mark = mark
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [(self._hopped(key, time), time) for key, time in rows]
+
+    def _hopped(self, key: str, time: int) -> str:
+        self._add(key)
+        plain, mark, left = key.partition(self.mark)
+        if not mark:
+            return f"{key}{self.mark}{crc32(f'{key}@{time}'.encode()) % HOPS_MAX}"
+        return f"{plain}{self.mark}{int(left) - 1}"
+
+
+class AgainOperator(ModelOperator):
+    """Keeps the rows that have hops left."""
+
+    def __init__(self, groups: range, mark: str) -> None:
+        super().__init__(groups)
+        self.mark = mark
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [row for row in rows if not row[0].endswith(f"{self.mark}0")]
+
+
+class OutOperator(AgainOperator):
+    """Lets out the rows that have none, as they once came in."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [(key.partition(self.mark)[0], time) for key, time in rows if key.endswith(f"{self.mark}0")]
+
+
+class JoinOperator(ModelOperator):
+    """Keeps the rows of input 0 whose key occurs on the build side, input 1.
+
+    The table has an entry for each row of the build side, so that a row that is lost or doubled shows at its end.
+    """
+
+    def __init__(self, groups: range, build: Counter[str]) -> None:
+        super().__init__(groups)
+        self.build = build  #: keys of all rows of the build side
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        if input == 0:
+            assert self._keys() == self.build, "a row of the probe side came before the build side was whole"
+            return [row for row in rows if row[0] in self.build]
+        self.table += [f"{key}#{place}" for place, (key, _) in enumerate(rows, len(self.table))]
+        return []
+
+    def end_input(self, input: int) -> Rows:
+        if input == 1:
+            assert self._keys() == self.build, "a row of the build side is missing, or came twice"
+        return super().end_input(input)
+
+    def _keys(self) -> Counter[str]:
+        return Counter(entry.rpartition("#")[0] for entry in self.table)
+
+
+class CountOperator(ModelOperator):
+    """Emits the new count of every key it sees: a lost or doubled record shows in every later row of its key."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        return [(key, self._add(key)) for key, _ in rows]
+
+
+class WindowOperator(ModelOperator):
+    """Counts per key and tumbling window; fires when the watermark reaches the end of the window."""
+
+    def __init__(self, groups: range) -> None:
+        super().__init__(groups)
+        self.watermark = MIN_WATERMARK
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        for key, time in rows:
+            start = time - time % WINDOW_MS
+            assert start + WINDOW_MS - 1 > self.watermark, f"a late record: {time} behind {self.watermark}"
+            per_window = self.keyed.setdefault(group_of(key), {})
+            name = f"{key}@{start}"
+            per_window[name] = per_window.get(name, 0) + 1
+        return []
+
+    def advance(self, time: int) -> Rows:
+        assert time > self.watermark, "the watermark went back"
+        self.watermark = time
+        fired: Rows = []
+        for rows in self.keyed.values():
+            due = [name for name in rows if int(name.split("@")[1]) + WINDOW_MS - 1 <= time]
+            fired += [(name, rows.pop(name)) for name in sorted(due)]
+        return fired
+
+    def finish(self) -> Rows:
+        super().finish()
+        assert self.watermark == MAX_WATERMARK, "finish came before the maximum watermark"
+        return []
+
+
+class SinkOperator(ModelOperator):
+    """Two-phase commit: rows are prepared before the barrier and committed with a permit."""
+
+    def __init__(self, groups: range, target: Target, prefix: str) -> None:
+        super().__init__(groups)
+        self.target = target
+        self.prefix = prefix
+        self.rows: Rows = []
+        self.prepared: dict[str, int] = {}  #: name, to the checkpoint it was prepared for
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        self.rows += rows
+        return []
+
+    def prepare(self, checkpoint: int) -> Rows:
+        if self.rows:
+            name = f"{self.prefix}-{checkpoint}"
+            self.target.prepare(name, self.rows)
+            self.prepared[name] = checkpoint
+            self.rows = []
+        return []
+
+    def commit(self, permit: CommitPermit) -> None:
+        names = [name for name, checkpoint in self.prepared.items() if checkpoint <= permit.checkpoint]
+        self.target.commit(permit, names)
+        for name in names:
+            del self.prepared[name]
+
+    def committables(self) -> tuple[Any, ...]:
+        return tuple(self.prepared)
+
+
+class TeeOperator(SinkOperator):
+    """A two-phase-commit step in mid-stream: it commits the rows that it forwards."""
+
+    def process(self, input: int, rows: Rows) -> Rows:
+        super().process(input, rows)
+        return rows

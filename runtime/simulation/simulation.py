@@ -1,0 +1,408 @@
+"""The production core under one seed: random jobs, interleavings and faults, until the job has ended exactly.
+
+One thread, and random streams that come from the seed: a seed always gives the same world. The streams for the job,
+for each kind of fault and for the interleaving are apart, so that what is cut from one does not change the others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from random import Random
+from typing import Final, TypeVar
+
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import OperatorId
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.core.snapshot.manifest import Manifest
+from runtime.core.snapshot.manifest_codec import FILE_NAME, home_of
+from runtime.simulation.cluster import Attempt, Host
+from runtime.simulation.cuts import Cuts
+from runtime.simulation.driver import HEARTBEAT_TIMEOUT_MS
+from runtime.simulation.faults import Faults
+from runtime.simulation.invariants import Violation, check_output, require
+from runtime.simulation.jobs import Job, Positions, listed, pooled, random_job, random_parallelism, with_tees
+from runtime.simulation.master import Ending, Master
+from runtime.simulation.model import SourceOperator
+from runtime.simulation.slots import Broken
+from runtime.simulation.snapshots import read_image
+from runtime.simulation.world import World
+
+FAULTY_STEPS: Final = 3_000  #: after these the faults end
+STEP_LIMIT: Final = 40_000  #: by then every job must have ended
+T = TypeVar("T")
+RUNS_MAX: Final = 4  #: so many stops and cancels, then the job is left to end
+REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
+
+
+@dataclass(slots=True)
+class Incident:
+    """Something that a scenario does once, when the moment has come."""
+
+    when: Callable[["Simulation"], bool]
+    then: Callable[["Simulation"], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What is fixed about a world; what is None is drawn from the seed."""
+
+    job: Job | None = None
+    parallelism: dict[int, int] | None = None
+    settings: CoordinatorSettings | None = None
+    faults: dict[str, float] | None = None
+    pace_ms: int | None = None
+    retained_checkpoints: int | None = None
+    incidents: list[Incident] = field(default_factory=list)
+    cuts: Cuts = field(default_factory=Cuts)
+    again: bool = True  #: whether the last manifest is restored once more at the end
+
+
+class Simulation:
+    """One world, from the first run of a job to the last."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        plan = plan or Plan()
+        self.seed, self.plan, self.cuts = seed, plan, plan.cuts
+        self.rng = Random(f"{seed} schedule {self.cuts.schedule}")
+        self.lanes = Random(f"{seed} parallelism")
+        shape = Random(f"{seed} job")
+        only = self.cuts.only
+        faults = Faults.drawn(str(seed), only) if plan.faults is None else Faults(str(seed), dict(plan.faults), only)
+        self.world = World(self.rng, faults)
+        self.world.pace_ms = shape.choice((0, 10, 40, 100)) if plan.pace_ms is None else plan.pace_ms
+        self.world.retained_checkpoints = plan.retained_checkpoints or shape.choice((1, 2, 5))
+        settings = plan.settings or _settings(shape, seed)
+        self.job = self.cuts.apply(plan.job or _job(shape, seed))
+        self.settings = plan.settings or _patient(settings, self.job)
+        self.attempts: list[Attempt] = []
+        self.old_masters: list[Master] = []
+        self.operations = 0
+        self.incidents = list(plan.incidents)
+        self.storage_back_at = 0
+        self.endings: list[Ending] = []
+        self.surplus: Counter[tuple[str, str, int]] = Counter()  #: committed rows that the oracle does not have
+        self.master = self._new_run(None)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self, journal_max: float = inf) -> None:
+        """Lives this world to its end, or until its journal has more than `journal_max` lines.
+
+        Raises:
+            Violation: naming the broken law.
+        """
+        while not self._ended():
+            self.step()
+            if self.world.noted > journal_max:
+                return
+        self._check_end()
+        if self.plan.again:
+            self._run_again()
+
+    def step(self) -> None:
+        world = self.world
+        world.steps += 1
+        world.faults.active = world.steps < FAULTY_STEPS
+        if world.steps >= STEP_LIMIT:
+            self._stuck()
+        self._happen()
+        if not self._act():
+            self._pass_time()
+        if self.rng.random() < 0.3:
+            world.now += 1
+        for master in (self.master, *self.old_masters):
+            master.tick()
+        self._linger()
+
+    def _stuck(self) -> None:
+        """Faults have ended long ago, and the job has not."""
+        driver = self.master.driver
+        waiting = [host.subtask for host in driver.attempt.order if not host.credits.runnable] if driver else []
+        require(not waiting, "no-deadlock-by-credits", f"{waiting} wait for credit after {self.world.steps} steps")
+        require(False, "liveness", f"not ended after {self.world.steps} steps")
+
+    def _act(self) -> bool:
+        """Lets one thing happen, chosen at random; the next kind is tried where there is nothing of the first."""
+        acts: list[Callable[[], bool]] = [
+            self._step_attempt,
+            self._step_attempt,
+            self._deliver_down,
+            self._step_master,
+            lambda: self.world.background.run_one(self.world.now),
+        ]
+        first = self.rng.randrange(len(acts))
+        return any(act() for act in acts[first:] + acts[:first])
+
+    def _step_attempt(self) -> bool:
+        return any(attempt.step() for attempt in self._shuffled(self.attempts))
+
+    def _deliver_down(self) -> bool:
+        return any(attempt.deliver_down() for attempt in self._shuffled(self.attempts))
+
+    def _step_master(self) -> bool:
+        return any(master.step() for master in self._shuffled([self.master, *self.old_masters]))
+
+    def _shuffled(self, some: list[T]) -> list[T]:
+        return self.rng.sample(some, len(some)) if len(some) > 1 else some
+
+    def _pass_time(self) -> None:
+        """Nothing can happen now: go to the next moment at which something may."""
+        moments = [self.world.background.next_due(), self.master.next_wake()]
+        due = min((at for at in moments if at is not None), default=self.world.now + 1)
+        self.world.now = max(self.world.now + 1, min(due, self.world.now + 5))
+
+    def _linger(self) -> None:
+        """Abandoned attempts go on for a while, then they are gone."""
+        for attempt in self.attempts:
+            attempt.lingers -= 1
+        if any(attempt.lingers <= 0 for attempt in self.attempts):
+            self.attempts[:] = [attempt for attempt in self.attempts if attempt.lingers > 0]
+            self.old_masters = [master for master in self.old_masters if self._acts(master)]
+
+    def _acts(self, master: Master) -> bool:
+        return not master.gone and master.driver is not None and master.driver.attempt in self.attempts
+
+    # ------------------------------------------------------------ what happens to it
+
+    def _happen(self) -> None:
+        for incident in [i for i in self.incidents if i.when(self)]:
+            self.incidents.remove(incident)
+            incident.then(self)
+        faults = self.world.faults
+        if faults.strikes("take_output"):
+            self.world.target.take()
+        self._happen_to_storage()
+        if self.master.ending is not None:
+            self._next_run()
+        elif self.master.gone or faults.strikes("crash_master"):
+            self.crash_master()
+        elif faults.strikes("zombie_master"):
+            self.crash_master(zombie=True)
+        elif faults.strikes("clock_jump"):
+            self.world.now += self.rng.choice((100, 1_000, 10_000))
+        elif faults.strikes("stop_master"):
+            self.stop_master()
+        elif self.master.driver is not None:
+            self._happen_to_attempt(self.master.driver.attempt)
+
+    def _happen_to_attempt(self, attempt: Attempt) -> None:
+        faults = self.world.faults
+        if faults.strikes("crash_slot"):
+            self.crash_slot(self.rng.choice(list(attempt.slots)))
+        if faults.strikes("fail_operator"):
+            self.fail_operator(self.rng.choice(attempt.order))
+        for kind in REQUEST_KINDS:
+            if faults.strikes(kind) and (len(self.endings) < RUNS_MAX or kind != "stop"):
+                self.request(CheckpointKind(kind))
+        if len(self.endings) < RUNS_MAX and not self.master.stopped and faults.strikes("cancel"):
+            self.master.cancel()
+        if self.world.steps % 150 == 0 and self._all_read():
+            self.request(CheckpointKind.DRAIN)
+
+    def _happen_to_storage(self) -> None:
+        world = self.world
+        world.storage.away = world.now < self.storage_back_at
+        if not world.storage.away and world.faults.strikes("storage_outage"):
+            self.storage_back_at = world.now + self.rng.choice((50, 500, 2_000))
+            world.storage.away = True
+            world.note("fault", f"storage is away until {self.storage_back_at}")
+        if world.faults.strikes("damage_manifest"):
+            self.damage_manifest()
+
+    def damage_manifest(self) -> None:
+        """Of a checkpoint that nothing will be restored from: an attempt or a run restores the newest."""
+        records = self.world.records
+        old = [one for one in records.readable()[:-1] if one not in (records.recovery_point(), self.master.base)]
+        old = [one for one in old if not one.kind.ends_job]
+        if old:
+            damaged = self.rng.choice(old)
+            records.damaged.add(damaged.checkpoint)
+            self.world.storage.damage(f"{home_of(damaged)}/{FILE_NAME}")
+            self.world.note("fault", f"the manifest of {damaged.checkpoint} is damaged")
+
+    def stop_master(self) -> None:
+        self.world.note("fault", "the master is stopped")
+        self.master.stop_for(self.rng.choice((500, 3 * HEARTBEAT_TIMEOUT_MS)))
+
+    def crash_slot(self, index: int) -> None:
+        if self.master.driver is not None and self.master.driver.attempt.slots[index].alive:
+            self.world.note("fault", f"slot {index} crashes")
+            self.master.driver.attempt.crash(index)
+
+    def fail_operator(self, host: Host) -> None:
+        if host.slot.alive:
+            self.world.note("fault", f"{host.subtask} raises")
+            host.report(Broken("an operator raised"))
+            host.slot.alive = False
+
+    def crash_master(self, zombie: bool = False) -> None:
+        """The supervisor starts another master for the run; a zombie does not know that it has been given up."""
+        old = self.master
+        if old.driver is not None and old.driver.attempt in self.attempts:
+            old.driver.attempt.abandon(self.rng.choice((100, 1_000)) if zombie else self.rng.choice((0, 300)))
+        self.world.note("fault", "the master is replaced" if zombie else "the master crashes")
+        if zombie:
+            self.old_masters.append(old)
+        else:
+            old.crash()
+        self.master = self._master(old.base, old)
+        self.master.begin_at = self.world.now + self.rng.randint(0, 30)
+
+    def request(self, kind: CheckpointKind) -> None:
+        self.operations += 1
+        self.master.request(kind, f"operation-{self.operations}")
+
+    def _all_read(self) -> bool:
+        """Whether all input has been given out, so that only a drain can end the job.
+
+        A source waits for one that has no more, and does not say so, for `STANDSTILL_MS` at most.
+        """
+        driver = self.master.driver
+        if self.job.bounded or driver is None or driver.suspended:
+            return False
+        hosts = [host for host in driver.attempt.order if not host.machine.spec.finished_on_restore]
+        sources = [(host.operator, host) for host in hosts if isinstance(host.operator, SourceOperator)]
+        return all(source.drained for source, host in sources)
+
+    # ------------------------------------------------------------ runs
+
+    def _master(self, base: Manifest | None, old: Master | None = None) -> Master:
+        if old is not None:
+            graph = old.graph
+        else:
+            lanes = self.plan.parallelism if not self.endings and self.plan.parallelism else None
+            graph = self.job.graph(self.cuts.capped(lanes or random_parallelism(self.lanes, self.job)))
+        master = Master(self.world, self.job, graph, base, self.settings)
+        master.on_attempt = self.attempts.append
+        return master
+
+    def _new_run(self, base: Manifest | None) -> Master:
+        self.world.records.run += 1
+        return self._master(base)
+
+    def _next_run(self) -> None:
+        """After a stop or a cancel the job is restored, at another parallelism."""
+        assert self.master.ending is not None, "the run goes on"
+        self.endings.append(self.master.ending)
+        # Whoever cancels may meet a checkpoint that is being recorded: taking the token first settles its fate.
+        self.world.records.take_token()
+        self.master = self._new_run(self.world.records.newest())
+
+    def _ended(self) -> bool:
+        return self.master.ending is Ending.FINISHED
+
+    def _check_end(self) -> None:
+        manifest = self.world.records.newest()
+        require(manifest is not None, "an-ended-job-has-a-last-checkpoint", self.seed)
+        assert manifest is not None
+        positions = self._positions(manifest)
+        if not self._drained(manifest):
+            self._check_all_read(positions)
+        self._check_output(self.job.expected(positions))
+        self.endings.append(Ending.FINISHED)
+
+    def _check_output(self, expected: Counter[tuple[str, str, int]]) -> None:
+        """At least once owes every row, and may bring some again."""
+        output = self.world.target.output()
+        self.surplus = output - expected
+        check_output(output if self.settings.mode is CheckpointMode.EXACTLY_ONCE else output & expected, expected)
+
+    def _drained(self, manifest: Manifest | None) -> bool:
+        """Whether a drain stands in the past of `manifest`, so that sources may have ended where they stood."""
+        if manifest is None:
+            return False
+        return manifest.kind is CheckpointKind.DRAIN or self._drained(self.world.bases[manifest.token])
+
+    def _check_all_read(self, positions: Positions) -> None:
+        for source in self.job.sources:
+            for split in source.splits:
+                at = positions[source.uid].get(split.name, 0)
+                require(at == len(split.rows), "an-ended-source-was-read-to-its-end", f"{split.name}: {at}")
+
+    def _positions(self, manifest: Manifest) -> Positions:
+        """Where the sources stood in `manifest`; those that its attempt skipped stand as in what it restored."""
+        base = self.world.bases[manifest.token]
+        before = {} if base is None else self._positions(base)
+        found: dict[OperatorId, Mapping[str, int]] = {}
+        for source in self.job.sources:
+            captured = [s for s in manifest.operators[source.uid].subtasks.values() if s.keyed or s.lists]
+            images = [read_image(self.world.storage.archive, snapshot) for snapshot in captured]
+            here = dict(before.get(source.uid, {}))
+            for image in images:
+                here |= dict(image.held)
+                for splits in image.keyed.values():
+                    here |= splits
+            found[source.uid] = here
+        return found
+
+    def _run_again(self) -> None:
+        """Restoring the last checkpoint of an ended job ends at once, with no output twice."""
+        before = self.world.target.output()
+        self.world.faults.active = False
+        self.world.steps = max(self.world.steps, FAULTY_STEPS)
+        limit = self.world.steps + 5_000
+        self.master = self._new_run(self.world.records.newest())
+        while not self._ended():
+            require(self.world.steps < limit, "a-finished-job-ends-at-once", f"not after {self.world.steps} steps")
+            require(self.world.steps < STEP_LIMIT - 1, "liveness", "the second run came too late")
+            self.step()
+        require(self.world.target.output() == before, "a-finished-job-commits-nothing-more", self.seed)
+
+
+def _job(shape: Random, seed: int) -> Job:
+    """Each addition is drawn apart, so that worlds without it stay as they were: loops, unions, commits, splits."""
+    job = pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
+    return listed(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
+
+
+def _settings(rng: Random, seed: int) -> CoordinatorSettings:
+    """Long intervals are drawn apart: with one, what is resumed begins its first checkpoint before it has passed."""
+    interval_ms = rng.choice((None, 20, 50, 100, 200))
+    long_ms = Random(f"{seed} intervals").choice((None, None, None, 1_000))
+    return CoordinatorSettings(
+        interval_ms=long_ms if interval_ms and long_ms else interval_ms,
+        timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, or it could rightly never end
+        min_pause_ms=rng.choice((0, 10, 50)),
+        max_concurrent=rng.choice((1, 1, 2, 3)),
+        tolerable_failures=rng.choice((None, 0, 3)),
+    )
+
+
+def _patient(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:
+    """A drain waits for what goes round in a loop."""
+    return replace(settings, timeout_ms=settings.timeout_ms + 3_000) if job.loops else settings
+
+
+# ---------------------------------------------------------------- one seed
+
+
+class BrokenSeed(Exception):
+    """A world in which a law broke, as it was then. `error` is the type of the core's exception, if it was one."""
+
+    def __init__(self, simulation: Simulation, law: str, detail: str, error: str = "") -> None:
+        super().__init__(f"seed {simulation.seed}: {law}: {detail}")
+        self.simulation, self.law, self.detail, self.error = simulation, law, detail, error
+
+    @property
+    def lines(self) -> int:
+        """How long its journal is."""
+        return self.simulation.world.noted
+
+
+def simulate(seed: int, plan: Plan | None = None, journal_max: float = inf) -> Simulation:
+    """Runs one seed, or its beginning.
+
+    Raises:
+        BrokenSeed: a law broke; an exception of the core counts as one.
+    """
+    simulation = Simulation(seed, plan)
+    try:
+        simulation.run(journal_max)
+    except Violation as violation:
+        raise BrokenSeed(simulation, violation.law, violation.detail) from violation
+    except Exception as error:
+        kind = type(error).__name__
+        raise BrokenSeed(simulation, "the-core-keeps-its-promises", f"{kind}: {error}", kind) from error
+    return simulation

@@ -1,0 +1,269 @@
+"""Everything outside the machines: clock, storage, the record of checkpoints, the target of the sinks, background work.
+
+The stores keep the promises of `runtime.ports`: an id is given once, a manifest is recorded only under the newest
+token, a commit may be repeated. Whether an answer comes, and when, is up to the faults.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from runtime.core.job.graph import JobGraph
+from runtime.core.job.ids import CheckpointId, Token
+from runtime.core.job.messages import CheckpointKind
+from runtime.core.snapshot.manifest import CommitPermit, Manifest, folder_of
+from runtime.core.snapshot.manifest_codec import home_of
+from runtime.errors import EnvironmentFailure
+from runtime.io.memory.exchange import MemorySnapshotStore
+from runtime.simulation.faults import Faults
+from runtime.simulation.invariants import Ledger, Violation
+from runtime.simulation.model import Row
+
+JOURNAL_LENGTH: Final = 400
+JOURNAL_WIDTH: Final = 200
+JOB: Final = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the journal."""
+
+    step: int
+    now: int
+    who: str
+    what: object
+
+    def __str__(self) -> str:
+        what = str(self.what)
+        shown = what if len(what) <= JOURNAL_WIDTH else f"{what[:JOURNAL_WIDTH]}…"
+        return f"{self.step:6} {self.now:8} ms  {self.who:24} {shown}"
+
+
+class Background:
+    """Work that ends some time: writes, answers. The loop picks one that is due, in any order."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, due: int, work: Callable[[], None]) -> None:
+        self._waiting.append((due, work))
+
+    def run_one(self, now: int) -> bool:
+        due = [number for number, (at, _) in enumerate(self._waiting) if at <= now]
+        if not due:
+            return False
+        self._waiting.pop(self._rng.choice(due))[1]()
+        return True
+
+    def next_due(self) -> int | None:
+        return min((at for at, _ in self._waiting), default=None)
+
+
+@dataclass(slots=True)
+class CheckpointRecords:
+    """The twin of the checkpoint store: linearizable, fenced by the attempt token."""
+
+    ledger: Ledger
+    token: Token = Token(0)
+    last_id: int = 0
+    run: int = 0
+    runs: dict[int, int] = field(default_factory=dict)  #: checkpoint to the run that took it
+    discarded: set[int] = field(default_factory=set)
+    damaged: set[int] = field(default_factory=set)  #: their manifests cannot be read
+
+    def take_token(self) -> Token:
+        self.token = Token(self.token + 1)
+        return self.token
+
+    def next_id(self, token: Token) -> CheckpointId | None:
+        if token != self.token:
+            return None
+        self.last_id += 1
+        return CheckpointId(self.last_id)
+
+    def record(self, manifest: Manifest, graph: JobGraph) -> bool:
+        if manifest.token != self.token:
+            return False
+        self.ledger.was_recorded(manifest, graph, self.token)
+        self.runs[manifest.checkpoint] = self.run
+        return True
+
+    def of_run(self) -> list[Manifest]:
+        """What the current run has recorded, oldest first."""
+        return [manifest for manifest in self.retained() if self.runs[manifest.checkpoint] == self.run]
+
+    def retained(self) -> list[Manifest]:
+        """What may still be restored, oldest first."""
+        return [manifest for number, manifest in sorted(self.ledger.recorded.items()) if number not in self.discarded]
+
+    def readable(self) -> list[Manifest]:
+        """Of what is retained, oldest first."""
+        return [manifest for manifest in self.retained() if manifest.checkpoint not in self.damaged]
+
+    def unreadable(self) -> list[str]:
+        """The folders of the rest."""
+        return [home_of(manifest) for manifest in self.retained() if manifest.checkpoint in self.damaged]
+
+    def discard_beyond(self, token: Token, keep: int) -> list[str]:
+        """Gives up all but the newest `keep` checkpoints; savepoints never. Returns their folders."""
+        plain = [manifest for manifest in self.retained() if manifest.kind is CheckpointKind.CHECKPOINT]
+        old = plain[:-keep] if token == self.token else []
+        self.discarded.update(manifest.checkpoint for manifest in old)
+        return [folder_of(manifest.kind, manifest.checkpoint, manifest.token) for manifest in old]
+
+    def newest(self) -> Manifest | None:
+        return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None
+
+    def ending(self) -> Manifest | None:
+        """The completed stop or drain of this run: it must not be restarted."""
+        return next((manifest for manifest in self.of_run() if manifest.kind.ends_job), None)
+
+    def recovery_point(self) -> Manifest | None:
+        """The newest checkpoint of this run; plain savepoints do not count."""
+        usable = [manifest for manifest in self.of_run() if manifest.kind is CheckpointKind.CHECKPOINT]
+        return usable[-1] if usable else None
+
+
+class Storage(MemorySnapshotStore):
+    """Checkpoint storage, as unreliable as the faults want. A write that failed may have come through all the same."""
+
+    def __init__(self, rng: Random, faults: Faults) -> None:
+        super().__init__()
+        self._rng, self._faults = rng, faults
+        self.archive = MemorySnapshotStore()  #: all that was ever written, for the oracle
+        self.away = False  #: in an outage; set by the world
+
+    def damage(self, path: str) -> None:
+        """Cuts a file short."""
+        content = super().get(path)
+        super().delete([path])
+        super().put(path, [content[: len(content) // 2]])
+
+    def put(self, path: str, data: Iterable[bytes]) -> None:
+        self._check(path)
+        content = b"".join(data)
+        failed = self._faults.strikes("fail_snapshot" if path.endswith(".arrow") else "fail_manifest")
+        if not failed or self._rng.random() < 0.3:
+            super().put(path, [content])
+            self.archive.put(path, [content])
+        if failed:
+            raise EnvironmentFailure(f"{path}: storage failed")
+
+    def get(self, path: str) -> bytes:
+        self._check(path)
+        if self._faults.strikes("fail_read"):
+            raise EnvironmentFailure(f"{path}: storage failed")
+        return super().get(path)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._check("a deletion")
+        paths = list(paths)
+        failed = self._faults.strikes("fail_delete")
+        super().delete(paths[: self._rng.randrange(len(paths) + 1)] if failed else paths)
+        if failed:
+            raise EnvironmentFailure("storage failed")
+
+    def _check(self, what: str) -> None:
+        if self.away:
+            raise EnvironmentFailure(f"{what}: storage is away")
+
+
+@dataclass(slots=True)
+class TargetTwin:
+    """What a sink writes to. Prepared output is invisible; a commit may be repeated and may fail half-way."""
+
+    faults: Faults
+    ledger: Ledger
+    pending: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    committed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)  #: of `committed`: a consumer has moved them away
+    marks: dict[str, int] = field(default_factory=dict)  #: by writer: what it prepared for up to this checkpoint
+
+    def prepare(self, name: str, rows: Sequence[Row]) -> None:
+        if name in self.pending or name in self.committed:
+            raise Violation("prepared-output-has-a-name-of-its-own", name)
+        self.pending[name] = tuple(rows)
+
+    def commit(self, permit: CommitPermit, names: Sequence[str], restoring: bool = False) -> None:
+        self.ledger.may_commit(permit, names, restoring)
+        for name in names:
+            if self.faults.strikes("fail_commit"):
+                raise EnvironmentFailure(f"commit of {name} failed")
+            if name in self.pending:
+                self._mark(name)
+                if self.faults.strikes("fail_commit"):
+                    raise EnvironmentFailure(f"commit of {name} failed behind its mark")
+                self.committed[name] = self.pending.pop(name)
+            elif not self.shows_committed(name):
+                raise Violation("prepared-output-stays-until-disowned", name)
+
+    def shows_committed(self, name: str) -> bool:
+        """As a committer sees it, who knows the target and nothing of `committed`."""
+        writer, checkpoint = name.rsplit("-", 1)
+        return (name in self.committed and name not in self.taken) or self.marks.get(writer, 0) >= int(checkpoint)
+
+    def _mark(self, name: str) -> None:
+        writer, checkpoint = name.rsplit("-", 1)
+        self.marks[writer] = max(int(checkpoint), self.marks.get(writer, 0))
+
+    def take(self) -> None:
+        """A consumer moves everything away that is visible."""
+        self.taken.update(self.committed)
+
+    def clean(self, uid: str, token: Token, keep: Sequence[str]) -> None:
+        """Forgets what older attempts prepared for one sink, except `keep`. All sinks share this target."""
+        doomed = {name for name in self.pending if sink_in(name) == uid and token_in(name) < token} - set(keep)
+        self.pending = {name: rows for name, rows in self.pending.items() if name not in doomed}
+
+    @property
+    def names(self) -> set[str]:
+        """Of everything prepared or committed."""
+        return self.pending.keys() | self.committed.keys()
+
+    def output(self) -> Counter[tuple[str, str, int]]:
+        """Committed rows by sink."""
+        return Counter((sink_in(name), key, value) for name, rows in self.committed.items() for key, value in rows)
+
+
+def token_in(name: str) -> int:
+    return int(name.split("-", maxsplit=1)[0])
+
+
+def sink_in(name: str) -> str:
+    return name.split("-")[1]
+
+
+class World:
+    """What all attempts of a job share."""
+
+    def __init__(self, rng: Random, faults: Faults) -> None:
+        self.rng = rng
+        self.faults = faults
+        self.now = 1_000
+        self.steps = 0
+        self.pace_ms = 0  #: longest pause of a source between two batches
+        self.noted = 0  #: lines of the journal so far, also those that it has forgotten
+        self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
+        self.ledger = Ledger()
+        self.records = CheckpointRecords(self.ledger)
+        self.target = TargetTwin(faults, self.ledger)
+        self.bases: dict[int, Manifest | None] = {}  #: what each attempt, by token, was restored from
+        self.storage = Storage(rng, faults)
+        self.retained_checkpoints = 2
+        self.background = Background(rng)
+
+    def note(self, who: object, what: object) -> None:
+        self.noted += 1
+        self.journal.append(Entry(self.steps, self.now, str(who), what))
+
+    def later(self, work: Callable[[], None], slow: str = "") -> None:
+        """Runs `work` after a few milliseconds, or after many when the fault `slow` strikes."""
+        delay = self.rng.randint(50, 400) if slow and self.faults.strikes(slow) else self.rng.randint(0, 6)
+        self.background.add(self.now + delay, work)
+
+    def lines(self) -> Iterable[str]:
+        """The journal, or its end if it is long."""
+        return map(str, self.journal)

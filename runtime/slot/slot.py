@@ -1,0 +1,477 @@
+"""Slot: a cooperative loop that runs at most one subtask of each operator.
+
+An iteration handles the mailbox (messages, credits, commands, stored snapshots), then gives each runnable subtask a
+step, downstream first; compare Flink's mailbox threading model. The loop never blocks for credit: a subtask without
+credit is not runnable. Threads exist only at the edges, for network, heartbeat and state files.
+"""
+
+import errno
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from runtime.core.events import CheckpointAborted, CheckpointCompleted, ProbeSideOpened, SubtaskEvent, Triggered
+from runtime.core.job.guarantee import CheckpointMode
+from runtime.core.job.ids import ChannelId, CheckpointId, SubtaskId, Token
+from runtime.core.job.messages import Barrier, Message
+from runtime.core.job.restart_strategy import SLOT_OUT_OF_MEMORY
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.commit import permit_from_master
+from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.spec import spec_of
+from runtime.core.subtask.subtask import Subtask
+from runtime.core.subtask.watermark_alignment import hearings
+from runtime.dataflow.plan import CompiledJob
+from runtime.errors import (
+    CorruptState,
+    DataRejected,
+    EnvironmentFailure,
+    JobRejected,
+    OperatorFailure,
+    SlotOutOfMemory,
+)
+from runtime.io.clock import SystemClock
+from runtime.io.control.endpoints import ControlClient, Hello
+from runtime.io.control.messages import (
+    Aborted,
+    Completed,
+    Deploy,
+    Deployed,
+    Ended,
+    Failed,
+    Go,
+    Heartbeat,
+    ProbeOpened,
+    Shutdown,
+    SourcesHeld,
+    ToMaster,
+    ToSlot,
+    Trigger,
+)
+from runtime.io.logs import executor_number, log_path, trace
+from runtime.master.outages import is_outage
+from runtime.master.shared_folders import unshared
+from runtime.ports import Exchange, ExchangeListener, OperatorContext, SnapshotStore
+from runtime.slot.gc_tuning import Relief, resident_bytes
+from runtime.slot.memory_limit import MemoryWatch, exceeded, limit_allocations, refused
+from runtime.slot.programming_errors import described, fingerprint
+from runtime.state.backend import SubtaskState
+from runtime.state.index.key_types import KeyTypes
+from runtime.task.feedback_log import replayed
+from runtime.task.output import Outputs
+from runtime.task.source_operator import SourceOperator
+from runtime.task.task import Task
+
+HEARTBEAT_S: Final = 0.5
+IDLE_POLL_S: Final = 0.01  #: between polls of a source that has no rows
+IDLE_S: Final = 0.5
+MAX_DETAIL_CHARACTERS: Final = 10_000  #: of a failure's text: an error may quote a whole record
+FAREWELL_S: Final = 5.0  #: how long a failed slot waits for `Shutdown`
+
+log = structlog.get_logger()
+
+
+ExchangeFactory = Callable[[int, Token, str, ExchangeListener], Exchange]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotConfig:
+    """Everything that a slot needs to connect to its master. `master` is the control address."""
+
+    index: int
+    token: Token
+    secret: str
+    master: str
+    job: CompiledJob
+    has_own_process: bool = False  #: no other slot runs in its process at the same time
+
+
+def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]) -> None:
+    """Runs a slot from its connection to its shutdown. The process may run further slots afterwards."""
+    try:
+        slot = Slot(config, exchange, open_store)
+    except EnvironmentFailure as error:  # the attempt ended before its slot began
+        log.warning("no slot", slot=config.index, reason=str(error))
+        return
+    slot.run()
+
+
+class _Lost(Exception):
+    """The master or a peer is lost: the attempt is over for this slot."""
+
+
+class _Reported(Exception):
+    """The slot has failed, and another thread has reported the failure to the master."""
+
+
+class Slot:
+    """Runs until a `Shutdown` or a failure. Implements `ExchangeListener`."""
+
+    def __init__(
+        self, config: SlotConfig, exchange: ExchangeFactory, open_store: Callable[[str], SnapshotStore]
+    ) -> None:
+        self._config = config
+        self._open_store = open_store
+        self._clock = SystemClock()
+        self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._tasks: dict[SubtaskId, Task] = {}
+        self._order: list[Task] = []
+        self._job_id = ""
+        self._shutdown = False
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._tidier = ThreadPoolExecutor(1, thread_name_prefix="tidying")
+        self._relief = Relief()
+        self._beating = threading.Event()
+        self._dismissed = threading.Event()  #: the master has sent `Shutdown`, or is lost
+        self._memory_bytes: int | None = None  #: bound on the resident memory of the process
+        self._memory_watch: MemoryWatch | None = None
+        self._exchange = exchange(config.index, config.token, config.secret, self)
+        hello = Hello(
+            token=config.token,
+            secret=config.secret,
+            slot=config.index,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            address=self._exchange.address,
+            executor=executor_number(),
+            log=log_path(),
+        )
+        try:
+            self._control = ControlClient(
+                config.master, hello, ToSlot, on_message=self._commanded, on_lost=self._master_lost
+            )
+        except EnvironmentFailure:
+            self._exchange.close()
+            raise
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Blocks until the attempt is over for this slot. Reports failures of the job to the master and raises none."""
+        heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        heart.start()
+        try:
+            self._loop()
+        except _Lost as lost:
+            log.info("slot ends", slot=self._config.index, reason=str(lost))
+        except _Reported:
+            self._wait_for_shutdown()
+        except Exception as error:
+            self._tell_failure(error)
+            self._wait_for_shutdown()
+        finally:
+            self._close()
+            heart.join()
+
+    def _loop(self) -> None:
+        while not self._shutdown:
+            worked = False
+            while not self._mail.empty():
+                self._mail.get()()
+                worked = True
+            for task in self._order:
+                worked = task.step() or worked
+            if not worked:
+                self._wait()
+
+    def _wait(self) -> None:
+        polling = any(task.wants_polling for task in self._order)
+        due = (ms for task in self._order for ms in (task.timer_in_ms, task.barrier_in_ms))
+        timers = [ms / 1000 for ms in due if ms is not None]
+        try:
+            self._mail.get(timeout=min([IDLE_POLL_S if polling else IDLE_S, *timers]))()
+        except queue.Empty:
+            return
+
+    def _wait_for_shutdown(self) -> None:
+        """Keeps a failed slot connected until the master has its report. Mail is not handled: no trigger, no commit."""
+        self._dismissed.wait(FAREWELL_S)
+
+    def _close(self) -> None:
+        self._beating.set()
+        if self._memory_watch is not None:
+            self._memory_watch.close()
+        for task in self._order:
+            try:
+                task.close()
+            except OperatorFailure as error:
+                log.warning("close failed", error=str(error))
+        self._exchange.close()
+        self._control.close()
+        self._writer.shutdown(wait=True, cancel_futures=True)
+        self._tidier.shutdown(wait=True, cancel_futures=True)
+
+    # ------------------------------------------------------------ commands
+
+    def _commanded(self, message: ToSlot) -> None:
+        if isinstance(message, Shutdown):
+            self._dismissed.set()
+        self._mail.put(partial(self._obey, message))
+
+    def _master_lost(self, reason: str) -> None:
+        self._dismissed.set()
+        self._mail.put(partial(self._lose, f"the master is gone: {reason}"))
+
+    def _lose(self, reason: str) -> None:
+        raise _Lost(reason)
+
+    def _obey(self, message: ToSlot) -> None:
+        match message:
+            case Deploy():
+                self._deploy(message)
+            case Go():
+                for task in self._order:
+                    task.start()
+            case Trigger(subtask, barrier):
+                self._trigger(subtask, barrier)
+            case Completed(checkpoint):
+                permit = permit_from_master(self._job_id, self._config.token, CheckpointId(checkpoint))
+                self._tell_all(CheckpointCompleted(permit))
+            case Aborted(checkpoint):
+                self._tell_all(CheckpointAborted(CheckpointId(checkpoint)))
+            case ProbeOpened(join):
+                self._tell_all(ProbeSideOpened(join))
+            case SourcesHeld(held):
+                for task in self._order:
+                    task.held = held
+            case Shutdown():
+                self._shutdown = True
+
+    def _trigger(self, subtask: SubtaskId, barrier: Barrier) -> None:
+        task = self._tasks.get(subtask)
+        if task is None:
+            log.debug("a trigger for a subtask that is not here", subtask=str(subtask), checkpoint=barrier.checkpoint)
+        else:
+            task.told(Triggered(barrier))
+
+    def _tell_all(self, event: SubtaskEvent) -> None:
+        for task in self._order:
+            task.told(event)
+
+    # ------------------------------------------------------------ deployment
+
+    def _deploy(self, deploy: Deploy) -> None:
+        self._job_id = deploy.job
+        self._check_folders(deploy)
+        self._bound_memory(deploy.memory_bytes)
+        self._exchange.connect({slot: address for slot, address in deploy.peers.items() if slot != self._config.index})
+        store = self._open_store(deploy.storage)
+        for restored in deploy.restored:
+            self._tasks[restored.subtask] = self._make(restored, deploy.mode, store)
+        self._order = list(reversed(self._tasks.values()))
+        for task in self._order:
+            if task.machine.is_source:
+                task.reading = self._reading(task.id)
+        for task in self._tasks.values():
+            task.open()
+        self._control.send(Deployed())
+
+    def _bound_memory(self, memory_bytes: int | None) -> None:
+        """Sets the bound before state is restored, since restored state may already exceed it."""
+        self._memory_bytes = memory_bytes
+        if memory_bytes is None:
+            return
+        if self._config.has_own_process:
+            limit_allocations(memory_bytes)
+        self._memory_watch = MemoryWatch(memory_bytes, partial(self._on_memory_exceeded, memory_bytes))
+        self._memory_watch.start()
+
+    def _on_memory_exceeded(self, bound_bytes: int, used_bytes: int) -> None:
+        """Runs on the watch's thread, since a step that allocates memory may not come to its end."""
+        self._tell_failure(exceeded(self._config.index, used_bytes, bound_bytes))
+        self._mail.put(_stop_reported)
+
+    def _check_folders(self, deploy: Deploy) -> None:
+        """Compares this host's folders with the master's.
+
+        Raises:
+            JobRejected: a folder differs, at the first start of the run.
+            EnvironmentFailure: a folder differs at a later start; the mount may come back.
+        """
+        folder = unshared(deploy.markers)
+        if folder is None:
+            return
+        detail = (
+            f"host {socket.gethostname()!r} (slot {self._config.index}) has another folder there than the job master: "
+            "is a mount missing on this host?"
+        )
+        if deploy.first:
+            raise JobRejected("folder-not-shared", folder, detail)
+        raise EnvironmentFailure(f"{folder}: {detail}") from OSError(errno.ENODEV, "not mounted")  # an outage
+
+    def _make(self, restored: Restored, mode: CheckpointMode, store: SnapshotStore) -> Task:
+        job, subtask = self._config.job, restored.subtask
+        operator = job.graph.by_uid[subtask.operator]
+        context = OperatorContext(
+            job=self._job_id,
+            uid=subtask.operator,
+            index=subtask.index,
+            parallelism=operator.parallelism,
+            max_parallelism=job.graph.max_parallelism,
+            token=self._config.token,
+            state=None,  # type: ignore[arg-type]  # set below: state needs the context's key groups
+            now_ms=self._clock.now_ms,
+            wake=lambda: self._mail.put(_look_again),
+            restored=bool(restored.snapshots),
+        )
+        key_types = job.graph.key_types_of(subtask.operator)
+        state = SubtaskState(context.key_groups, job.graph.max_parallelism, store, key_types)
+        context.state = state
+        state.restore(restored)
+        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, mode, bool(restored.feedback))
+        return Task(
+            machine=Subtask(spec),
+            operator=None if restored.finished else self._code(subtask),
+            state=state,
+            context=context,
+            outputs=Outputs(job.graph, subtask, self._send, job.partitioners, job.foldings),
+            clock=self._clock,
+            store=store,
+            report=self._report,
+            consumed=self._consumed,
+            background=lambda work: self._in_background(subtask, work),
+            tidying=lambda work: self._tidier.submit(work).add_done_callback(_note_untidy),
+            replays=replayed(store, restored.feedback),
+            key_types=KeyTypes(subtask.operator, restored.snapshots),
+        )
+
+    def _reading(self, source: SubtaskId) -> Reading:
+        panes_ms = {number: folding.pane_ms for number, folding in self._config.job.foldings.items()}
+        machines = {subtask: task.machine for subtask, task in self._tasks.items()}
+        return Reading(hearings(self._config.job.graph, source, panes_ms, machines))
+
+    def _code(self, subtask: SubtaskId) -> Any:
+        job = self._config.job
+        try:
+            if subtask.operator in job.sources:
+                return SourceOperator(job.sources[subtask.operator].reader())
+            return job.operators[subtask.operator]()
+        except Exception as error:
+            raise OperatorFailure(subtask.operator, subtask.index, "its making", error) from error
+
+    # ------------------------------------------------------------ channels
+
+    def _send(self, channel: ChannelId, message: Message) -> None:
+        if channel.target == self._config.index:
+            self._deliver(channel, message)
+        else:
+            self._exchange.send(channel, channel.target, message)
+
+    def _deliver(self, channel: ChannelId, message: Message) -> None:
+        self._tasks[self._config.job.graph.target(channel)].deliver(channel, message)
+
+    def _consumed(self, channel: ChannelId, nbytes: int) -> None:
+        if channel.source == self._config.index:
+            self._repay(channel, nbytes)
+        else:
+            self._exchange.grant(channel, channel.source, nbytes)
+
+    def _repay(self, channel: ChannelId, nbytes: int) -> None:
+        self._tasks[self._config.job.graph.source(channel)].outputs.credits.repay(channel, nbytes)
+
+    def arrived(self, channel: ChannelId, message: Message) -> None:
+        self._mail.put(partial(self._deliver, channel, message))
+
+    def credited(self, channel: ChannelId, nbytes: int) -> None:
+        self._mail.put(partial(self._repay, channel, nbytes))
+
+    def lost(self, channel: ChannelId, reason: str) -> None:
+        self._mail.put(partial(self._fail_channel, channel, reason))
+
+    def _fail_channel(self, channel: ChannelId, reason: str) -> None:
+        way = f"from slot {channel.source} to slot {channel.target}"
+        raise EnvironmentFailure(f"channel {channel}, {way}, broke: {reason}")
+
+    # ------------------------------------------------------------ to the master
+
+    def _report(self, message: ToMaster) -> None:
+        if isinstance(message, Ended):  # may be the last message of this slot
+            self._tell_metrics()
+        self._control.send(message)
+
+    def _tell_metrics(self) -> None:
+        metrics = [task.metrics() for task in list(self._tasks.values())]
+        self._control.send(Heartbeat(metrics, resident_bytes(), self._memory_bytes))
+
+    def _in_background(self, subtask: SubtaskId, work: Callable[[], SubtaskEvent]) -> None:
+        future = self._writer.submit(work)
+        future.add_done_callback(partial(self._stored, subtask))
+
+    def _stored(self, subtask: SubtaskId, future: "Future[SubtaskEvent]") -> None:
+        if not future.cancelled():
+            self._mail.put(lambda: self._tasks[subtask].handle(future.result()))
+
+    def _beat(self) -> None:
+        while not self._beating.wait(HEARTBEAT_S):
+            self._tell_metrics()
+            self._mail.put(self._relief.look)
+
+    def _is_at_an_end(self, operator: str) -> bool:
+        """Whether the operator is a source or a sink."""
+        return operator in self._config.job.sources or operator in self._config.job.sinks
+
+    def _tell_failure(self, error: Exception) -> None:
+        operator = error.operator if isinstance(error, OperatorFailure) else ""
+        story = [repr(event) for task in self._order if task.id.operator == operator for event in task.machine.story]
+        problem, traced = described(error), trace(error)
+        if self._memory_bytes is not None and isinstance(_cause(error), MemoryError):
+            error = refused(self._config.index, resident_bytes(), self._memory_bytes, problem)
+            problem = str(error)
+        said = _sendable(problem)[:MAX_DETAIL_CHARACTERS]
+        self._tell_metrics()
+        self._control.send(
+            Failed(
+                detail=said,
+                operator=operator,
+                traceback=_sendable(traced),
+                final=_is_final(error),
+                story=[line[:500] for line in story[-20:]],
+                damaged=cause.file if isinstance(cause := _cause(error), CorruptState) else "",
+                error=_sendable(fingerprint(error)),
+                code=_failure_code(error),
+                outage=(not operator or self._is_at_an_end(operator)) and is_outage(error),
+            )
+        )
+        # Last, since the master waits for the report. No texts: only the master can redact secrets in them.
+        log.error("slot failed", slot=self._config.index, operator=operator, error=type(_cause(error)).__name__)
+
+
+def _note_untidy(future: "Future[None]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("state files were not merged", error=f"{type(error).__name__}: {error}")
+
+
+def _stop_reported() -> None:
+    raise _Reported
+
+
+def _look_again() -> None:
+    """Mail that only wakes the loop, which then checks every task."""
+
+
+def _sendable(text: str) -> str:
+    """Escapes characters that cannot be encoded, such as undecodable bytes of a file name that an exception quotes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether a retry cannot help. The cause decides, whichever operator raised it."""
+    return isinstance(_cause(error), DataRejected | JobRejected)
+
+
+def _failure_code(error: BaseException) -> str:
+    if isinstance(error, SlotOutOfMemory):
+        return SLOT_OUT_OF_MEMORY
+    return cause.code if isinstance(cause := _cause(error), JobRejected) else ""
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ if isinstance(error, OperatorFailure) else error

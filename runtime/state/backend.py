@@ -1,0 +1,341 @@
+"""All state of one operator subtask: what it declared, what was restored for it, and its captures.
+
+A capture is taken in one step at the barrier and shares no mutable thing with the live state; its `write` runs later,
+in another thread, and then its `tidy`. After a restore the first snapshot is complete, so that no checkpoint leans on
+files of another lineage or on a savepoint, which belongs to people.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from runtime.core.restore.state_assignment import Restored
+from runtime.core.snapshot.manifest import Segment, SubtaskSnapshot, TableColumns
+from runtime.errors import CorruptState, JobRejected
+from runtime.ports import SnapshotStore
+from runtime.state.broadcast import EVERYWHERE, BroadcastMap, BroadcastTable
+from runtime.state.files.segment_log import Chain, Link
+from runtime.state.files.segments import read_segment
+from runtime.state.index.key_codec import key_type_beside
+from runtime.state.keyed_table import KeyedTable
+from runtime.state.list_state import OperatorList
+from runtime.state.object_table import ObjectTable
+from runtime.state.rows import SegmentRows, column_names, segment_batches
+from runtime.state.schema import TableSchema, columns_of
+
+LIST, UNION_LIST = "a list", "a union list"  #: kinds of state
+_KEYED, _BROADCAST = "keyed state", "broadcast state"
+_OBJECT_KEYS: Final = 1  #: columns that make up the key of an object table
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+Links = dict[str, tuple[Link, ...]]
+Table = TypeVar("Table", KeyedTable, ObjectTable)
+
+
+@dataclass(frozen=True, slots=True)
+class StateCapture:
+    """Implements `ports.Capture`."""
+
+    keyed: Links
+    broadcast: Links
+    lists: dict[str, tuple[Any, ...]]
+    unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    value_types: dict[str, str] = field(default_factory=dict)
+    empty_tables: dict[str, TableColumns] = field(default_factory=dict)
+    chains: tuple[Chain, ...] = ()  #: to be tidied
+
+    def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
+        """Stores what is not stored yet. May be called again after a failure."""
+        keyed, keyed_bytes = _written(self.keyed, store, prefix)
+        broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
+        snapshot = SubtaskSnapshot(
+            keyed=keyed,
+            broadcast=broadcast,
+            lists=self.lists,
+            unions=self.unions,
+            value_types=self.value_types,
+            empty_tables=self.empty_tables,
+        )
+        merged_bytes = sum(chain.taken_merged_bytes() for chain in self.chains)
+        return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
+
+    def tidy(self, store: SnapshotStore, prefix: str) -> None:
+        """Merges files that have become many; see `chain`."""
+        for chain in self.chains:
+            chain.tidy(store, prefix)
+
+
+class SubtaskState:
+    """Implements `ports.StateStore`.
+
+    Args:
+        key_groups: those that this subtask owns.
+        max_parallelism: number of key groups of the job.
+        store: where restored segments are read from; needed only for a restore.
+        key_types: of key columns, as far as the job's graph knows them. A restored table takes them at once, or a
+            subtask without new rows would emit a column of another type than its siblings.
+    """
+
+    def __init__(
+        self,
+        key_groups: range,
+        max_parallelism: int,
+        store: SnapshotStore | None,
+        key_types: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._store = store
+        self._key_types = key_types
+        self._restored: Restored | None = None
+        self._tables: dict[str, KeyedTable | ObjectTable] = {}
+        self._broadcast: dict[str, BroadcastTable] = {}
+        self._maps: dict[str, BroadcastMap] = {}
+        self._lists: dict[str, OperatorList] = {}
+        self._unions: dict[str, OperatorList] = {}
+        self._kinds: dict[str, str] = {}  #: of every declared name
+        self._chains: dict[str, Chain] = {}
+
+    # ------------------------------------------------------------ declaring
+
+    def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> KeyedTable:
+        """Declares a keyed table and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+            JobRejected: the name is taken, or the restored columns are not the declared ones.
+        """
+        self._claim(name, _KEYED, len(keys))
+        return self._filled(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
+
+    def object_table(self, name: str) -> ObjectTable:
+        """Declares keyed state of Python objects and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+            JobRejected: the name is taken, or a table with typed columns was restored.
+        """
+        self._claim(name, _KEYED, _OBJECT_KEYS)
+        return self._filled(name, ObjectTable(name))
+
+    def list_state(self, name: str) -> OperatorList:
+        """Declares a list state; it holds this subtask's share of what was restored."""
+        self._claim(name, LIST)
+        values = self._restored.lists.get(name, ()) if self._restored is not None else ()
+        return self._lists.setdefault(name, OperatorList(name, values))
+
+    def union_list_state(self, name: str) -> OperatorList:
+        """Declares a list state that holds, when it was restored, what all subtasks had."""
+        self._claim(name, UNION_LIST)
+        values = self._restored.unions.get(name, ()) if self._restored is not None else ()
+        return self._unions.setdefault(name, OperatorList(name, values))
+
+    def broadcast_table(self, name: str) -> BroadcastTable:
+        """Declares a broadcast state and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+        """
+        self._claim(name, _BROADCAST)
+        batches = [self._read(segment) for segment in self._broadcast_segments(name)]
+        return self._broadcast.setdefault(name, BroadcastTable(name, batches))
+
+    def broadcast_map(self, name: str) -> BroadcastMap:
+        """Declares a broadcast state of entries and reads what was restored for it.
+
+        Raises:
+            CorruptState: a segment is not what its manifest says.
+            JobRejected: the name is taken, or rows were restored.
+        """
+        self._claim(name, _BROADCAST, _OBJECT_KEYS)
+        table = ObjectTable(name)
+        segments = self._broadcast_segments(name)
+        for segment in segments:
+            table.take_over(self._read(segment), EVERYWHERE)
+        if segments:
+            self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
+        return self._maps.setdefault(name, BroadcastMap(table))
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """The kind of every declared state, by name."""
+        return self._kinds
+
+    @property
+    def tables(self) -> Mapping[str, KeyedTable | ObjectTable]:
+        """The keyed states that were declared."""
+        return self._tables
+
+    # ------------------------------------------------------------ restoring
+
+    def restore(self, restored: Restored) -> None:
+        """Gives what was restored; it is read when the states are declared, so this comes before `open`."""
+        assert not self._kinds, "states were declared before the restore"
+        self._restored = restored
+
+    def check_all_declared(self) -> None:
+        """Every restored state must have been declared, or it would silently be lost.
+
+        Raises:
+            JobRejected: naming the operator and the state.
+        """
+        if self._restored is None:
+            return
+        operator = str(self._restored.subtask.operator)
+        for name, kind in self._restored_names():
+            if name not in self._kinds:
+                detail = f"the checkpoint holds state {name!r}, which this version of the operator does not declare"
+                raise JobRejected("state-not-declared", operator, detail)
+            if self._kinds[name] != kind:
+                detail = f"state {name!r} is {kind} in the checkpoint and {self._kinds[name]} in this version"
+                raise JobRejected("state-kind-changed", operator, detail)
+
+    # ------------------------------------------------------------ capturing
+
+    def capture(self, full: bool) -> StateCapture:
+        """Copies what changed since the last capture. `full` (savepoints) copies everything and marks nothing."""
+        rows = {name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()}
+        maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
+        return StateCapture(
+            keyed={name: self._capture_table(name, table, full) for name, table in self._tables.items()},
+            broadcast=rows | maps,
+            lists={name: values.capture() for name, values in self._lists.items()},
+            unions={name: values.capture() for name, values in self._unions.items()},
+            chains=() if full else tuple(self._chains.values()),
+            value_types=self._value_types(),
+            empty_tables=self._empty_tables(),
+        )
+
+    def close(self) -> None:
+        """Lets what runs in the background for it end soon."""
+        for chain in self._chains.values():
+            chain.stop()
+
+    def _value_types(self) -> dict[str, str]:
+        """The types of the value columns of typed tables, where they are known."""
+        typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.settled]
+        return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
+
+    def _empty_tables(self) -> dict[str, TableColumns]:
+        """What tables without rows would have as columns: readers of a checkpoint cannot see it in a file."""
+        tables = {**self._tables, **{name: entries.table for name, entries in self._maps.items()}}
+        return {name: columns_of(table.schema) for name, table in tables.items() if not len(table)}
+
+    def _capture_table(self, name: str, table: KeyedTable | ObjectTable, full: bool) -> tuple[Link, ...]:
+        if not table.settled:
+            return ()
+        chain = self._chains[name]
+        if full:
+            return _some(self._table_link(chain, table, [table.copy_all()]))
+        if chain.wants_base or table.mostly_changed:
+            chain.rebase(self._table_link(chain, table, table.capture_all()))
+        else:
+            chain.append(self._table_link(chain, table, table.capture_changes()))
+        return chain.links()
+
+    def _capture_broadcast(self, name: str, table: BroadcastTable, full: bool) -> tuple[Link, ...]:
+        chain = self._chains[name]
+        if full:
+            return _some(self._broadcast_link(chain, table.batches))
+        if chain.wants_base:
+            chain.rebase(self._broadcast_link(chain, table.capture_all()))
+        else:
+            chain.append(self._broadcast_link(chain, table.capture_changes()))
+        return chain.links()
+
+    def _table_link(self, chain: Chain, table: KeyedTable | ObjectTable, parts: Sequence[SegmentRows]) -> Link | None:
+        count = sum(len(part) for part in parts)
+        if not count:
+            return None
+        return chain.link(lambda _: segment_batches(parts), count, count * table.row_bytes)
+
+    def _broadcast_link(self, chain: Chain, batches: Sequence[pa.RecordBatch]) -> Link | None:
+        if not batches:
+            return None
+        rows, nbytes = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+        return chain.link(lambda _: [pa.concat_batches(batches)], rows, nbytes, (0, self._max_parallelism - 1))
+
+    # ------------------------------------------------------------ inside
+
+    def _claim(self, name: str, kind: str, keys: int | None = None) -> None:
+        if not _NAME.fullmatch(name):
+            raise JobRejected("bad-state-name", name, "a state name has letters, digits, '_', '.' and '-', 64 at most")
+        if name in self._kinds:
+            raise JobRejected("duplicate-state", name, "the operator declares this state twice")
+        self._kinds[name] = kind
+        self._chains[name] = Chain(name, self._groups if kind == _KEYED else EVERYWHERE, keys)
+
+    def _snapshots(self) -> tuple[SubtaskSnapshot, ...]:
+        return self._restored.snapshots if self._restored is not None else ()
+
+    def _broadcast_segments(self, name: str) -> tuple[Segment, ...]:
+        source = self._restored.broadcast if self._restored is not None else None
+        return source.broadcast.get(name, ()) if source is not None else ()
+
+    def _restored_names(self) -> list[tuple[str, str]]:
+        """The name and kind of every state that is not empty."""
+        assert self._restored is not None, "nothing was restored"
+        copied = self._restored.broadcast
+        found: list[tuple[str, Mapping[str, Sequence[Any]]]] = [
+            *((_KEYED, snapshot.keyed) for snapshot in self._restored.snapshots),
+            (LIST, self._restored.lists),
+            (UNION_LIST, self._restored.unions),
+            (_BROADCAST, {} if copied is None else copied.broadcast),
+        ]
+        return [(name, kind) for kind, states in found for name, content in states.items() if content]
+
+    def _read(self, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
+        assert self._store is not None, "a restore needs a store"
+        return read_segment(self._store, segment, groups)
+
+    def _filled(self, name: str, table: Table) -> Table:
+        segments = [segment for snapshot in self._snapshots() for segment in snapshot.keyed.get(name, ())]
+        for segment in segments:
+            self._apply(table, segment)
+        if isinstance(table, KeyedTable) and table.settled:
+            kinds = [
+                key_type_beside(field.type, self._key_types.get(field.name, "null")) for field in table.schema.keys
+            ]
+            table.settle(kinds, [field.type for field in table.schema.values])
+        if segments and table.settled:
+            table.mark_captured()
+            self._chains[name].restored(segments, len(table), len(table) * table.row_bytes)
+        self._tables[name] = table
+        return table
+
+    def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
+        """Takes over those rows of a segment whose key groups this subtask owns."""
+        groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
+        if not groups and table.settled:
+            return
+        batch = self._read(segment, groups)
+        self._check_columns(table, batch, segment)
+        table.take_over(batch, groups)
+
+    def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
+        declared = [*table.schema.keys.names, *table.schema.values.names]
+        if batch.num_columns < 2:
+            raise CorruptState(segment.path, "it does not have the columns of a keyed table")
+        if column_names(batch) != declared:
+            detail = f"the checkpoint has columns {column_names(batch)}, this version of the operator {declared}"
+            raise JobRejected("state-columns-changed", table.schema.name, detail)
+
+
+def _some(link: Link | None) -> tuple[Link, ...]:
+    return () if link is None else (link,)
+
+
+def _written(states: Links, store: SnapshotStore, prefix: str) -> tuple[dict[str, tuple[Segment, ...]], int]:
+    written, total = {}, 0
+    for name, links in states.items():
+        segments: list[Segment] = []
+        for link in links:
+            found, nbytes = link.write(store, prefix)
+            segments += found
+            total += nbytes
+        written[name] = tuple(segments)
+    return written, total

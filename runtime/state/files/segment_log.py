@@ -1,0 +1,246 @@
+"""Which segments make up a state: a base and the deltas after it, and how they are kept few.
+
+A link is written once, by whichever capture's write comes to it first. A link whose write failed stays unwritten, and
+the write of the next capture tries again; so no change is ever lost, and none is written twice. A write that is
+overtaken by the next capture's write (its checkpoint expired) is safe too: each link has a lock. A checkpoint that is
+still wanted then copies the file: none names a file in the folder of a newer one, and `master.retention` relies on it.
+
+A small state gets a new base at a barrier, by copying it. Links of a larger one are merged from their files in the
+background (`tidy`), so that a barrier costs what has changed, however large the state is; the captures that follow take
+the merged link in place of those it is made of.
+
+Segments are written for one checkpoint and used by later ones: a file may only be deleted when no retained manifest and
+no checkpoint under way names it. What has left the chain never comes back to it.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.snapshot.manifest import Segment, numbers_of
+from runtime.errors import CorruptState, EnvironmentFailure
+from runtime.ports import SnapshotStore
+from runtime.state.files.compaction import merged, run_to_merge
+from runtime.state.files.segments import write_segment
+
+MOST_DELTAS: Final = 8
+SMALLEST_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the base
+COPY_CHUNK_BYTES: Final = 1 << 22
+COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
+
+#: What files that cannot be merged raise: they are damaged, or hold types that do not go together.
+_UNUSABLE: Final = (CorruptState, pa.ArrowException)
+
+Make = Callable[[SnapshotStore], Iterable[pa.RecordBatch]]
+
+
+class Link:
+    """Captured rows on their way to a segment.
+
+    Args:
+        name: file name, unique within a subtask's attempt.
+        make: encodes the rows; called in the background, again after a failed write.
+        rows: how many at most.
+        nbytes: about their size in memory.
+        groups: first and last key group that may occur; None: the rows are sorted by key group, their first column.
+    """
+
+    def __init__(self, name: str, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> None:
+        self.rows = rows
+        self.nbytes = nbytes
+        self.lost = False  #: the files that it was to be made of are not what they were: it cannot be had any more
+        self.named = False  #: a snapshot names it, or may
+        self.segments: tuple[Segment, ...] | None = None  #: one, or none if no row was left; None: not written yet
+        self._name = name
+        self._make: Make | None = make
+        self._groups = groups
+        self._lock = threading.Lock()
+
+    def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
+        """The segment, written under `prefix` unless it was before, and the bytes that this took."""
+        with self._lock:
+            if self.segments is not None and not _is_of_a_newer_checkpoint(self.segments, prefix):
+                return self.segments, 0
+            if self.segments is not None:
+                copies = tuple(_copy(store, segment, f"{prefix}/{self._name}") for segment in self.segments)
+                return copies, sum(segment.nbytes for segment in copies)
+            self.segments = self._written(store, f"{prefix}/{self._name}")
+            self._make = None
+            return self.segments, sum(segment.nbytes for segment in self.segments)
+
+    def _written(self, store: SnapshotStore, path: str) -> tuple[Segment, ...]:
+        assert self._make is not None, "rows are kept until they are written"
+        try:
+            batches = iter(self._make(store))
+            first = next(batches, None)
+            if first is None:
+                return ()
+            return (write_segment(store, path, itertools.chain([first], batches), self.rows, self._groups),)
+        except _UNUSABLE:
+            self.lost = True
+            raise
+
+
+def _is_of_a_newer_checkpoint(segments: tuple[Segment, ...], prefix: str) -> bool:
+    own = numbers_of(prefix.split("/", 1)[0])
+    found = [numbers_of(segment.path.split("/", 1)[0]) for segment in segments]
+    return own is not None and any(other is not None and other > own for other in found)
+
+
+def _copy(store: SnapshotStore, segment: Segment, path: str) -> Segment:
+    offsets = range(0, segment.nbytes, COPY_CHUNK_BYTES)
+    store.put(path, (store.get_range(segment.path, offset, COPY_CHUNK_BYTES) for offset in offsets))
+    return msgspec.structs.replace(segment, path=path)
+
+
+class _Stopped(EnvironmentFailure):
+    """Merging was told to end."""
+
+
+class Chain:
+    """The links of one state.
+
+    Args:
+        name: of the state; files are called after it.
+        groups: the key groups that it may have.
+        keys: columns that make up a key; None: rows without keys, which are only ever copied.
+        copied_bytes: a state up to this size is copied rather than merged; None: `COPIED_BYTES`.
+    """
+
+    def __init__(self, name: str, groups: range, keys: int | None = None, copied_bytes: int | None = None) -> None:
+        self._name = name
+        self._groups = groups
+        self._keys = keys
+        self._copied_bytes = COPIED_BYTES if copied_bytes is None else copied_bytes
+        self._links: tuple[Link, ...] = ()
+        self._changing = threading.Lock()
+        self._tidying = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._incomplete = False
+        self._stopped = False
+        self._merged_bytes = 0
+
+    # ------------------------------------------------------------ on the loop
+
+    @property
+    def wants_base(self) -> bool:
+        """Whether the next capture should copy everything."""
+        if self._incomplete or any(link.lost for link in self._links):
+            return True
+        base, deltas = sum(link.nbytes for link in self._links[:1]), self._links[1:]
+        more = sum(link.nbytes for link in deltas)
+        many, heavy = len(deltas) >= MOST_DELTAS, more > max(base, SMALLEST_BASE_BYTES)
+        if self._keys is None:
+            return many or heavy
+        if sum(link.nbytes for link in deltas if link.segments is None) > max(base, self._copied_bytes):
+            return True  # storage is away: what waits for it takes more memory than a copy
+        return (heavy and base + more <= self._copied_bytes) or (many and base + more <= SMALLEST_BASE_BYTES)
+
+    def link(self, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> Link:
+        """A new link that is not part of the chain yet; see `Link`."""
+        return Link(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
+
+    def rebase(self, base: Link | None) -> None:
+        """Starts again from a base (None: the state is empty)."""
+        with self._changing:
+            self._links = () if base is None else (base,)
+            self._incomplete = False
+
+    def append(self, delta: Link | None) -> None:
+        if delta is not None:
+            with self._changing:
+                self._links = (*self._links, delta)
+
+    def restored(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
+        """Begins with what was restored. It is written once more, since it lies with files of another lineage.
+
+        A small state is rather copied; a larger one comes from the restored files, merged, so that no barrier waits.
+        """
+        if nbytes <= self._copied_bytes:
+            self._incomplete = True
+        else:
+            self.rebase(self.link(self._merging(tuple(segments), nbytes, whole=True), rows, nbytes))
+
+    def links(self) -> tuple[Link, ...]:
+        """What a snapshot taken now consists of."""
+        with self._changing:
+            for link in self._links:
+                link.named = True
+            return self._links
+
+    def stop(self) -> None:
+        """Lets merging end soon, for good."""
+        self._stopped = True
+
+    # ------------------------------------------------------------ in the background
+
+    def tidy(self, store: SnapshotStore, prefix: str) -> None:
+        """Merges what should be merged, into files under `prefix`. What fails is tried again after the next capture."""
+        with self._tidying:
+            while not self._stopped and (run := self._run())[0]:
+                link = self._merge_of(*run)
+                try:
+                    _, nbytes = link.write(store, prefix)
+                except _Stopped:
+                    return
+                except _UNUSABLE:
+                    self._miss(run[0])
+                    return
+                self._merged_bytes += nbytes
+                store.delete([segment.path for one in self._replace(run[0], link) for segment in one.segments or ()])
+
+    def taken_merged_bytes(self) -> int:
+        """Bytes written by merging since the last call."""
+        nbytes, self._merged_bytes = self._merged_bytes, 0
+        return nbytes
+
+    def _run(self) -> tuple[tuple[Link, ...], bool]:
+        """What is to be merged, and whether nothing lies before it."""
+        if self._keys is None:
+            return (), False
+        links = self._links
+        written = tuple(itertools.takewhile(lambda link: link.segments is not None, links))
+        sizes = [sum(segment.nbytes for segment in link.segments or ()) for link in written]
+        whole = sum(link.nbytes for link in links) > self._copied_bytes
+        start = run_to_merge(sizes, MOST_DELTAS, whole) if written else None
+        return ((), False) if start is None else (written[start:], start == 0)
+
+    def _merge_of(self, run: tuple[Link, ...], whole: bool) -> Link:
+        segments = [segment for link in run for segment in link.segments or ()]
+        rows, nbytes = sum(link.rows for link in run), sum(link.nbytes for link in run)
+        return self.link(self._merging(segments, nbytes, whole), rows, nbytes)
+
+    def _merging(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> Make:
+        assert self._keys is not None, "rows without keys are not merged"
+        make = partial(merged, segments=segments, groups=self._groups, keys=self._keys, nbytes=nbytes, whole=whole)
+        return lambda store: self._until_stopped(make(store))
+
+    def _until_stopped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if self._stopped:
+                raise _Stopped("the subtask has ended")
+            yield batch
+
+    def _replace(self, run: tuple[Link, ...], link: Link) -> list[Link]:
+        """Puts `link` where the run was; the chain may have grown meanwhile, or have begun again.
+
+        Returns what no snapshot names or ever will.
+        """
+        left = sum(segment.rows for segment in link.segments or ())
+        link.nbytes, link.rows = link.nbytes * left // max(1, link.rows), left
+        with self._changing:
+            if run[0] not in self._links:
+                return [link]
+            at = self._links.index(run[0])
+            self._links = (*self._links[:at], *((link,) if left else ()), *self._links[at + len(run) :])
+            return [one for one in run if not one.named]
+
+    def _miss(self, run: tuple[Link, ...]) -> None:
+        """A file of the chain is damaged, or gone: the next capture copies everything, unless one has already."""
+        with self._changing:
+            self._incomplete = self._incomplete or run[0] in self._links

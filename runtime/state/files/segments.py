@@ -1,0 +1,225 @@
+"""State files: Arrow IPC streams with checksums that are verified on every read.
+
+Streams, since the IPC file format refuses a dictionary that changes. Nothing in a state file is ever executed.
+
+A large file that is sorted by key group is cut into blocks at the borders of key groups, each with a checksum of its
+own: whoever owns some of the groups reads the head of the file (the schema) and the blocks that have them.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from runtime.core.snapshot.manifest import Block, Segment
+from runtime.errors import CorruptState
+from runtime.ports import SnapshotStore
+
+BLOCK_BYTES: Final = 1 << 18  #: a block is at least so large, before compression; so small states have one
+MOST_BLOCKS: Final = 128  #: of one file: they are named in the manifest
+
+_ROWS_PER_MESSAGE: Final = 65_536
+_MESSAGE_BYTES: Final = 1 << 20  #: most messages are smaller, and come in one piece
+_DIGEST_BYTES: Final = 16
+_ALGORITHM: Final = "blake2b"
+
+
+def write_segment(
+    store: SnapshotStore, path: str, batches: Iterable[pa.RecordBatch], rows: int, groups: tuple[int, int] | None
+) -> Segment:
+    """Stores `batches`, at least one and of one schema, under `path`.
+
+    Args:
+        rows: how many come at most.
+        groups: the first and last key group that may occur. None: the first column is the key group, by which the rows
+            are sorted; no group is in two batches.
+    """
+    sink = _CountingSink()
+    if groups is None:
+        store.put(path, _encoded(batches, sink, lambda batch: _parts(batch, rows // MOST_BLOCKS)))
+        groups = (sink.blocks[0].first_group, sink.blocks[-1].last_group)
+    else:
+        first, last = groups
+        store.put(path, _encoded(batches, sink, lambda batch: [_Part(0, batch.num_rows, first, last)]))
+        sink.blocks.clear()
+    return Segment(
+        path=path,
+        rows=sink.rows,
+        nbytes=sink.nbytes,
+        checksum=_text(sink.digest),
+        first_group=groups[0],
+        last_group=groups[1],
+        blocks=tuple(sink.blocks) if len(sink.blocks) > 1 else (),
+    )
+
+
+def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
+    """Reads and verifies; of a file in blocks, with `groups`, only what may hold rows of those (others may be there).
+
+    Raises:
+        CorruptState: the file is missing, truncated or altered; it is named.
+    """
+    wanted = segment.blocks if groups is None else _holding(segment.blocks, groups)
+    data = _whole(store, segment) if len(wanted) == len(segment.blocks) else _blocks(store, segment, wanted)
+    try:
+        table = pa.ipc.open_stream(data).read_all()
+    except pa.ArrowInvalid as error:
+        raise CorruptState(segment.path, f"not an Arrow stream: {error}") from error
+    return pa.concat_batches(table.to_batches()) if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _holding(blocks: tuple[Block, ...], groups: range) -> tuple[Block, ...]:
+    """The blocks with any of `groups`; where there is none the first, since it tells the types."""
+    found = tuple(b for b in blocks if b.first_group < groups.stop and groups.start <= b.last_group)
+    return found or blocks[:1]
+
+
+def _whole(store: SnapshotStore, segment: Segment) -> bytes:
+    data = store.get(segment.path)
+    if len(data) != segment.nbytes:
+        raise CorruptState(segment.path, f"it has {len(data)} bytes; its manifest says {segment.nbytes}")
+    _verify(segment, segment.checksum, data)
+    return data
+
+
+def _blocks(store: SnapshotStore, segment: Segment, wanted: tuple[Block, ...]) -> bytes:
+    """The head of the file and the wanted blocks, which lie side by side: together they are a stream again."""
+    head = _range(store, segment, 0, segment.blocks[0].offset)
+    start = wanted[0].offset
+    data = _range(store, segment, start, sum(block.nbytes for block in wanted))
+    for block in wanted:
+        at = block.offset - start
+        _verify(segment, block.checksum, head, data[at : at + block.nbytes])
+    return head + data
+
+
+def _range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int) -> bytes:
+    data = store.get_range(segment.path, offset, nbytes)
+    if len(data) != nbytes:
+        raise CorruptState(segment.path, f"it ends before byte {offset + nbytes}; its manifest says otherwise")
+    return data
+
+
+def _verify(segment: Segment, checksum: str, *data: bytes) -> None:
+    algorithm, _, _ = checksum.partition(":")
+    if algorithm != _ALGORITHM:
+        raise CorruptState(segment.path, f"it has a checksum of an unknown kind: {algorithm}")
+    digest = _digest()
+    for part in data:
+        digest.update(part)
+    if _text(digest) != checksum:
+        raise CorruptState(segment.path, "it has been altered: its checksum is not that of its manifest")
+
+
+def _digest() -> Any:
+    return hashlib.blake2b(digest_size=_DIGEST_BYTES)
+
+
+def _text(digest: Any) -> str:
+    return f"{_ALGORITHM}:{digest.hexdigest()}"
+
+
+# ---------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows that make a block, and the key groups they have."""
+
+    start: int
+    stop: int
+    first_group: int
+    last_group: int
+
+
+def _parts(batch: pa.RecordBatch, fewest_rows: int) -> list[_Part]:
+    """Cuts at the first border of key groups after each `BLOCK_BYTES`, or more where that would be too many blocks."""
+    groups = batch.column(0).to_numpy()
+    rows = max(1, fewest_rows, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes))
+    borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
+    parts, start = [], 0
+    while start < len(groups):
+        stop = int(borders[min(np.searchsorted(borders, start + rows), len(borders) - 1)])
+        parts.append(_Part(start, stop, int(groups[start]), int(groups[stop - 1])))
+        start = stop
+    return parts
+
+
+@dataclass
+class _CountingSink:
+    """Where the IPC writer writes: keeps what is not yet passed on, and counts and digests everything."""
+
+    nbytes: int = 0
+    rows: int = 0
+    digest: Any = field(default_factory=_digest)
+    blocks: list[Block] = field(default_factory=list)
+    closed: bool = False
+    _chunks: list[bytes] = field(default_factory=list)
+    _block: Any = None  #: the digest of the block that is being written
+
+    def write(self, data: Any) -> int:
+        chunk = bytes(data)
+        self.nbytes += len(chunk)
+        self.digest.update(chunk)
+        if self._block is not None:
+            self._block.update(chunk)
+        self._chunks.append(chunk)
+        return len(chunk)
+
+    def flush(self) -> None:
+        """Part of what the IPC writer asks of a file."""
+
+    def close(self) -> None:
+        """Part of what the IPC writer asks of a file."""
+        self.closed = True
+
+    def begin_block(self, before: bytes) -> None:
+        self._block = _digest()
+        self._block.update(before)
+
+    def end_block(self, part: _Part, offset: int) -> None:
+        self.rows += part.stop - part.start
+        self.blocks.append(
+            Block(
+                offset=offset,
+                nbytes=self.nbytes - offset,
+                rows=part.stop - part.start,
+                checksum=_text(self._block),
+                first_group=part.first_group,
+                last_group=part.last_group,
+            )
+        )
+
+    def taken(self) -> list[bytes]:
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+
+def _encoded(
+    batches: Iterable[pa.RecordBatch], sink: _CountingSink, parts: Callable[[pa.RecordBatch], list[_Part]]
+) -> Iterator[bytes]:
+    """The bytes of the stream, message by message, so that a large state is never encoded twice in memory."""
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    rest = iter(batches)
+    first = next(rest)
+    head = first.schema.serialize().to_pybytes()  # the writer puts it before the first message
+    # A message comes out in hundreds of pieces; each would ask for the interpreter's lock, which the job's loop holds.
+    whole = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _MESSAGE_BYTES)
+    with whole, pa.ipc.new_stream(whole, first.schema, options=options) as writer:
+        for batch in itertools.chain([first], rest):
+            for part in parts(batch):
+                offset = max(len(head), sink.nbytes)
+                sink.begin_block(head if sink.nbytes else b"")
+                for start in range(part.start, part.stop, _ROWS_PER_MESSAGE):
+                    writer.write_batch(batch.slice(start, min(_ROWS_PER_MESSAGE, part.stop - start)))
+                    whole.flush()
+                    yield from sink.taken()
+                sink.end_block(part, offset)
+    yield from sink.taken()

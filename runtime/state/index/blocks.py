@@ -1,0 +1,198 @@
+"""Slots of keys whose numbers lie close together: arrays that the key itself points into.
+
+A key is a row of codes. Those that agree in all codes but the first (one window, say) share a block: an array of slots
+by first code. Finding costs one look-up, where a hash table costs several. What lies too far apart is refused: `index`
+then moves the keys on to a hash table.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.state.index.buckets import NOWHERE, CodeColumns, CodeRows, Slots
+from runtime.state.index.growing import GrowingArray
+
+_MOST_BLOCKS: Final = 128
+_ALWAYS: Final = 1 << 18  #: entries that are never too many; one has 4 bytes
+_MOST: Final = 1 << 24
+_PER_KEY: Final = 8  #: entries per key that make blocks worth it: a hash table takes as much memory
+_PER_KEY_STILL: Final = 16  #: and that are put up with
+
+Codes = npt.NDArray[np.int64]
+
+
+class Block:
+    """Slots of the first codes from `low` on."""
+
+    def __init__(self, tail: CodeRows, low: int, high: int) -> None:
+        self.tail = tail  #: the other codes, shape (columns, 1)
+        self.name = tail.tobytes()
+        self.low = low
+        self.count = 0
+        self._slots = GrowingArray(np.int32, high - low + 1)
+
+    @property
+    def slots(self) -> npt.NDArray[np.int32]:
+        """Slot + 1."""
+        return self._slots.data
+
+    @property
+    def entries(self) -> int:
+        return len(self._slots)
+
+    def find(self, firsts: Codes) -> Slots:
+        offsets, slots = firsts - self.low, self.slots
+        outside = offsets.view(np.uint64) >= len(slots)  # also when the difference wrapped round
+        if not outside.any():
+            return slots[offsets].astype(np.intp) - 1
+        offsets[outside] = 0
+        found = slots[offsets].astype(np.intp) - 1
+        found[outside] = NOWHERE
+        return found
+
+    def wanted(self, firsts: Codes, room: int) -> tuple[int, int]:
+        """The bounds that hold these too; beyond what is needed where it grows, so that it seldom does."""
+        low, high = _bounds(firsts)
+        more = min(self.entries // 2, room)
+        last = self.low + self.entries - 1
+        return (
+            self.low if low >= self.low else max(min(low, self.low - more), _LEAST),
+            last if high <= last else min(max(high, last + more), _GREATEST),
+        )
+
+    def stretch(self, low: int, high: int) -> None:
+        if low < self.low:
+            longer = GrowingArray(np.int32, high - low + 1)
+            longer.data[self.low - low :][: self.entries] = self.slots
+            self.low, self._slots = low, longer
+        self._slots.grow(high - low + 1)
+
+
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
+_NO_ROWS: Final = np.empty(0, dtype=np.intp)
+Part = tuple[CodeRows, Slots]  #: a tail and the rows that have it
+_EVERY: Final = slice(None)
+
+
+class Blocks:
+    """Blocks of one index."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []  #: the newest first: most rows are of the newest window
+
+    @classmethod
+    def spanning(cls, pieces: Iterable[CodeRows], count: int) -> "Blocks | None":
+        """Empty blocks for `count` keys, which come in pieces; None where they are not worth it."""
+        spans = dict[bytes, tuple[CodeRows, int, int]]()
+        for codes in pieces:
+            tails = _tails(codes, np.arange(codes.shape[1]))
+            for tail, rows in tails or ():
+                low, high = _bounds(codes[0, rows])
+                _, least, greatest = spans.get(tail.tobytes(), (tail, low, high))
+                spans[tail.tobytes()] = tail, min(low, least), max(high, greatest)
+            entries = sum(high - low + 1 for _, low, high in spans.values())
+            if tails is None or len(spans) > _MOST_BLOCKS or entries > _most(count, _PER_KEY):
+                return None
+        fresh = cls()
+        fresh._blocks = [Block(*span) for span in spans.values()]
+        return fresh
+
+    def left(self, keys: int) -> int:
+        """How many keys may still come at most, where the index has `keys`."""
+        return _MOST - keys
+
+    def takes(self, codes: CodeRows, keys: int) -> bool:
+        """Whether these keys, with which the index has `keys`, may be placed: if so, there is room for them now."""
+        parts, rest = self._split(codes)
+        fresh = _tails(codes, rest)
+        if fresh is None or len(self._blocks) + len(fresh) > _MOST_BLOCKS:
+            return False
+        more = [(tail, *_bounds(codes[0, rows])) for tail, rows in fresh]
+        room = _most(keys, _PER_KEY_STILL) - self._entries() - sum(high - low + 1 for _, low, high in more)
+        spare = max(0, room) // max(1, len(parts))
+        bounds = [(block, *block.wanted(codes[0, rows], spare)) for block, rows in parts]
+        if sum(high - low + 1 - block.entries for block, low, high in bounds) > room:
+            return False
+        for block, low, high in bounds:
+            block.stretch(low, high)
+        self._blocks = [*(Block(*one) for one in reversed(more)), *self._blocks]
+        return True
+
+    def find(self, wanted: CodeRows, codes: CodeColumns) -> Slots:
+        """The slot of each key, or `NOWHERE`."""
+        found = np.full(wanted.shape[1], NOWHERE, dtype=np.intp)
+        for block, rows in self._split(wanted)[0]:
+            found[rows] = block.find(wanted[0, rows])
+        return found
+
+    def place(self, slots: Slots, codes: CodeRows) -> None:
+        """Takes in keys that are not there, for which there is room."""
+        for block, rows in self._split(codes)[0]:
+            here = slots[rows]
+            block.slots[codes[0, rows] - block.low] = here + 1
+            block.count += len(here)
+
+    def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
+        """Forgets keys that are there and, unless keys are still to follow into them, blocks that are empty then."""
+        for block, rows in self._split(codes)[0]:
+            firsts = codes[0, rows]
+            block.slots[firsts - block.low] = 0
+            block.count -= len(firsts)
+        if not following:
+            self._blocks = [block for block in self._blocks if block.count]
+
+    def _entries(self) -> int:
+        return sum(block.entries for block in self._blocks)
+
+    def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
+        """The rows of each block that has some, and those of none."""
+        if not codes.shape[1]:
+            return [], _NO_ROWS
+        if (codes[1:] == codes[1:, :1]).all():  # most batches are of one window
+            name = codes[1:, :1].tobytes()
+            same = [block for block in self._blocks if block.name == name]
+            return [(block, _EVERY) for block in same], _NO_ROWS if same else np.arange(codes.shape[1])
+        return self._split_apart(codes)
+
+    def _split_apart(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
+        parts, rest = list[tuple[Block, Slots | slice]](), np.arange(codes.shape[1])
+        for block in self._blocks:
+            if not len(rest):
+                break
+            tails = codes[1:] if len(rest) == codes.shape[1] else codes[1:, rest]
+            same = (tails == block.tail).all(axis=0)
+            if same.any():
+                parts.append((block, rest[same]))
+                rest = rest[~same]
+        return parts, rest
+
+
+def _tails(codes: CodeRows, rows: Slots) -> Sequence[Part] | None:
+    """The tails that occur in these rows, and where; None where there are too many."""
+    parts = list[Part]()
+    for part in _peeled(codes, rows):
+        parts.append(part)
+        if len(parts) > _MOST_BLOCKS:
+            return None
+    return parts
+
+
+def _peeled(codes: CodeRows, rows: Slots) -> Iterator[Part]:
+    if len(rows) == codes.shape[1] > 0 and (codes[1:] == codes[1:, :1]).all():
+        yield codes[1:, :1], rows
+        return
+    while len(rows):
+        tail = codes[1:, rows[:1]]
+        same = (codes[1:, rows] == tail).all(axis=0)
+        yield tail, rows[same]
+        rows = rows[~same]
+
+
+def _bounds(firsts: Codes) -> tuple[int, int]:
+    return int(firsts.min()), int(firsts.max())
+
+
+def _most(keys: int, per_key: int) -> int:
+    return max(_ALWAYS, min(_MOST, per_key * keys))

@@ -1,0 +1,143 @@
+"""The distinct keys of a batch, and which of them each row has.
+
+Tables are touched once per distinct key, so this is the step that every row pays for. Columns become dense codes, codes
+of several columns are combined by arithmetic; where the range of codes is small (small integers, window starts, encoded
+strings) marking what occurs is many times cheaper than hashing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
+
+_SMALLEST_SPACE: Final = 1 << 16  #: a code range up to here is always cheap to mark
+_ROWS_TO_SPACE: Final = 8  #: and one up to so many times the rows
+_SAMPLE: Final = 1024  #: rows that tell whether most keys are distinct
+
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The distinct keys of some rows."""
+
+    first: npt.NDArray[np.intp]  #: a row that has each distinct key
+    which: npt.NDArray[np.intp]  #: the distinct key of each row
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def once(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Each distinct key once, in the order of their numbers; `columns` are those of the rows."""
+        first = pa.array(self.first)
+        return [column.take(first) for column in columns]
+
+
+def factorise(columns: Sequence[pa.Array]) -> Distinct:
+    """Finds the distinct rows of `columns`; nulls are a value, equal to each other."""
+    rows = len(columns[0])
+    codes, space = _codes(columns[0])
+    for column in columns[1:]:
+        more, width = _codes(column)
+        if space * width > _affordable(rows):
+            codes, space = _dense(codes, space)
+            more, width = _dense(more, width)
+        codes, space = codes * width + more, space * width
+    which, count = _dense(codes, space)
+    first = np.empty(count, dtype=np.intp)
+    first[which] = np.arange(rows)
+    return Distinct(first, which.astype(np.intp, copy=False))
+
+
+def _affordable(rows: int) -> int:
+    return max(_SMALLEST_SPACE, _ROWS_TO_SPACE * rows)
+
+
+def _codes(column: pa.Array) -> tuple[Codes, int]:
+    """Codes of one column from 0 up to a bound, equal where the values are."""
+    if pa.types.is_dictionary(column.type):
+        return _dictionary_codes(column)
+    if is_text(column.type) or pa.types.is_decimal(column.type):
+        return _encoded(column)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), dtype=np.int64), 1
+    codes, space = _integer_codes(as_int64(column))
+    if column.null_count:
+        codes = np.where(column.is_null().to_numpy(zero_copy_only=False), space, codes)
+        space += 1
+    return codes, space
+
+
+def _dictionary_codes(column: pa.DictionaryArray) -> tuple[Codes, int]:
+    """A dictionary may hold a value twice, and a null; so its own values are encoded first."""
+    values = column.dictionary
+    codes, space = _encoded(values) if len(values) else (np.empty(0, dtype=np.int64), 0)
+    nulls = values.is_null().to_numpy(zero_copy_only=False)
+    codes = np.append(np.where(nulls, space, codes), space)
+    return codes[dictionary_rows(column)], space + 1
+
+
+def _encoded(column: pa.Array) -> tuple[Codes, int]:
+    if pa.types.is_floating(column.type):
+        return _integer_codes(as_int64(column))  # so that -0.0 is 0.0 and every NaN the same
+    encoded = _plain(column).dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(1, len(encoded.dictionary))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """View types have no dictionary kernel."""
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
+
+
+def _integer_codes(values: Codes) -> tuple[Codes, int]:
+    if not len(values):
+        return values, 1
+    low, high = int(values.min()), int(values.max())
+    if high - low < _affordable(len(values)):
+        return values - low, high - low + 1
+    return _hashed(values)
+
+
+def _hashed(values: Codes) -> tuple[Codes, int]:
+    if _mostly_distinct(values):
+        return _ranked(values)
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+def _mostly_distinct(values: Codes) -> bool:
+    """By a sample. Then a hash table does not fit the cache, and sorting is cheaper."""
+    sample = values[:: max(1, len(values) // _SAMPLE)]
+    return len(np.unique(sample)) * 10 > len(sample) * 9
+
+
+def _ranked(values: Codes) -> tuple[Codes, int]:
+    order = np.argsort(values)
+    ordered = values[order]
+    fresh = np.ones(len(values), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    ranks = np.cumsum(fresh) - 1
+    codes = np.empty(len(values), dtype=np.int64)
+    codes[order] = ranks
+    return codes, int(ranks[-1]) + 1
+
+
+def _dense(codes: Codes, space: int) -> tuple[Codes, int]:
+    """Renumbers codes without gaps, in their order where the range is small."""
+    if space > _affordable(len(codes)):
+        return _hashed(codes)
+    present = np.zeros(space, dtype=bool)
+    present[codes] = True
+    occurring = np.flatnonzero(present)
+    if len(occurring) == space:
+        return codes, space
+    renumbered = np.empty(space, dtype=np.int64)
+    renumbered[occurring] = np.arange(len(occurring))
+    return renumbered[codes], len(occurring)

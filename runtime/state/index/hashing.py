@@ -1,0 +1,190 @@
+"""The hash that decides where a key lives: column values -> 64 bits -> key group.
+
+It is part of the checkpoint format: the key group of a stored row must be the same in every version, on every machine,
+in every encoding of the same value. So it is defined here, in full, and pinned by golden values in the tests:
+
+- integers of any width and sign: `mix(value as two's complement uint64)`, equal by value;
+- bool: as the integers 0 and 1; date, time, timestamp, duration: as their integer, in the unit of the column;
+- float16/32/64: the bits of the float64 value, with -0.0 as 0.0 and one NaN;
+- string, binary and their large, view and fixed-size kinds: by bytes. Up to 64 bytes: `h = mix(length)`, then for each
+  8-byte little-endian word (zero-padded) `h = mix(h ^ word)`. Longer: BLAKE2b, 8 bytes, little-endian;
+- decimal128: as its 16 bytes; decimals of another scale are other keys;
+- null: a constant;
+- a dictionary-encoded column: as its values;
+- several columns: `h = mix(h * ODD + next)` from left to right.
+
+`mix` is the finaliser of MurmurHash3. The number of a key group is `hash % max_parallelism` (`core.job.key_groups`).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Hashes = npt.NDArray[np.uint64]
+
+NULL_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
+_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
+_MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
+_SHIFT: Final = np.uint64(33)
+_CACHED: Final = 4096  #: values mixed at a time: what is in between stays in the cache, three times as fast
+WORD: Final = 8
+LONGEST_MIXED: Final = 64  #: longer values go through BLAKE2b one by one
+
+
+def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
+    """One hash per row.
+
+    Raises:
+        TypeError: a column's type cannot be a key; the message names the type.
+    """
+    if not columns:
+        raise ValueError("a key has at least one column")
+    combined = hash_column(columns[0])
+    for column in columns[1:]:
+        combined = mix(combined * _ODD + hash_column(column))
+    return combined
+
+
+def key_groups(batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """The key group of every row of `batch`; agrees with `core.keygroups.key_group_of`."""
+    return groups_of(hash_columns([batch.column(key) for key in keys]), max_parallelism)
+
+
+def groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int64]:
+    """Hashes to key groups."""
+    if max_parallelism & (max_parallelism - 1) == 0:  # ten times as fast as the division, and the same
+        return (hashes & np.uint64(max_parallelism - 1)).view(np.int64)
+    return (hashes % np.uint64(max_parallelism)).astype(np.int64)
+
+
+def hash_column(column: pa.Array) -> Hashes:
+    """One hash per row of one column."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _hash_dictionary(column)
+    if pa.types.is_null(kind):
+        return np.full(len(column), NULL_HASH)
+    hashes = hash_text(*text_buffers(column)) if is_text(kind) else _hash_fixed(column)
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
+    return hashes
+
+
+def is_text(kind: Any) -> bool:
+    """Whether values of this type are sequences of bytes."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_binary(kind)
+        or types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind)
+    )  # fmt: skip
+
+
+def as_int64(column: pa.Array) -> npt.NDArray[np.int64]:
+    """The values of a fixed-width column as 64 bits each that are equal where the values are; nulls are arbitrary.
+
+    Raises:
+        TypeError: the type has no such form.
+    """
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return np.asarray(_without_nulls(column, False), dtype=np.int64)
+    if pa.types.is_floating(kind):
+        floats = _without_nulls(column, pa.scalar(0, kind)).to_numpy().astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        floats[np.isnan(floats)] = np.nan
+        return np.asarray(floats.view(np.int64))
+    if pa.types.is_temporal(kind):
+        column, kind = _as_integers(column)
+    if pa.types.is_integer(kind):
+        integers = _without_nulls(column, 0).to_numpy()
+        return np.asarray(
+            integers.view(np.int64) if integers.dtype == np.uint64 else integers.astype(np.int64, copy=False)
+        )
+    raise TypeError(f"a column of type {column.type} cannot be a key")
+
+
+def _as_integers(column: pa.Array) -> tuple[pa.Array, pa.DataType]:
+    kind = pa.int32() if column.type.bit_width == 32 else pa.int64()
+    return column.view(kind), kind
+
+
+def _without_nulls(column: pa.Array, filler: Any) -> pa.Array:
+    return column.fill_null(filler) if column.null_count else column
+
+
+def mix(values: Hashes) -> Hashes:
+    """MurmurHash3's finaliser: every bit of the input moves every bit of the output."""
+    mixed = np.empty(len(values), dtype=np.uint64)
+    for start in range(0, len(values), _CACHED):
+        part = values[start : start + _CACHED]
+        part = part ^ (part >> _SHIFT)
+        part *= _MIX_1
+        part ^= part >> _SHIFT
+        part *= _MIX_2
+        np.bitwise_xor(part, part >> _SHIFT, out=mixed[start : start + _CACHED])
+    return mixed
+
+
+def _hash_fixed(column: pa.Array) -> Hashes:
+    if pa.types.is_decimal128(column.type):
+        return hash_text(*text_buffers(column.view(pa.binary(16))))
+    return mix(as_int64(column).view(np.uint64))
+
+
+def _hash_dictionary(column: pa.DictionaryArray) -> Hashes:
+    """Hashes the distinct values, then looks each row's up."""
+    hashes = np.append(hash_column(column.dictionary), NULL_HASH)
+    return hashes[dictionary_rows(column)]
+
+
+def dictionary_rows(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    """The row of the dictionary for each row of the column; where that is null, one past the end."""
+    indices = column.indices.cast(pa.int64())  # a small index type may not hold one past the end
+    return np.asarray(_without_nulls(indices, len(column.dictionary)))
+
+
+def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
+    """One hash for each sequence of bytes, as `text_buffers` gives them."""
+    hashes = mix(lengths.astype(np.uint64))
+    short = np.flatnonzero((lengths > 0) & (lengths <= LONGEST_MIXED))
+    words = words_of(data)
+    at, left = starts[short], lengths[short]
+    while len(short):
+        hashes[short] = mix(hashes[short] ^ first_bytes(words[at], left))
+        more = left > WORD
+        short, at, left = short[more], at[more] + WORD, left[more] - WORD
+    for row in np.flatnonzero(lengths > LONGEST_MIXED):
+        value = data[starts[row] : starts[row] + lengths[row]].tobytes()
+        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=WORD).digest(), "little")
+    return hashes
+
+
+def words_of(data: npt.NDArray[np.uint8]) -> Hashes:
+    """The little-endian word that begins at every byte, without a copy."""
+    return np.ndarray((len(data) - WORD + 1,), dtype="<u8", buffer=data, strides=(1,))
+
+
+def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
+    """Zeroes what lies beyond `count` bytes of each little-endian word."""
+    unused_bits = (WORD - np.minimum(count, WORD)).astype(np.uint64) << np.uint64(3)
+    return words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused_bits)
+
+
+def text_buffers(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes of all values, padded by one word, and where each value starts and how long it is (null: 0)."""
+    column = pc.cast(column, pa.large_binary())
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    data = np.zeros(last - first + WORD, dtype=np.uint8)
+    if last > first:
+        data[: last - first] = np.frombuffer(data_buffer, dtype=np.uint8)[first:last]
+    lengths = np.diff(offsets)
+    if column.null_count:
+        lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    return data, offsets[: len(column)] - first, lengths

@@ -1,0 +1,160 @@
+"""Text, binary and decimal keys as numbers: each distinct value gets the next one, vectorised.
+
+Values lie one behind the other in an arena. They are found by their 64-bit hash and compared byte by byte, eight at a
+time; two values of one hash, which hardly ever happens, are told apart in a dictionary. The arena only grows, so a
+capture may decode from it in another thread while new values arrive.
+"""
+
+from copy import copy
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.state.index.growing import GrowingArray
+from runtime.state.index.hashing import LONGEST_MIXED, WORD, first_bytes, hash_text, text_buffers, words_of
+from runtime.state.index.key_index import NOWHERE, KeyIndex
+
+Codes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+Texts = tuple[Bytes, Codes, Codes]  #: bytes, and where each value starts and how long it is
+
+UNKNOWN: Final = -1  #: the code of a value that was never interned
+
+
+class InternedCodec:
+    """Implements `keycodes.KeyCodec`."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self._index = KeyIndex(1)
+        self._number_of_slot = GrowingArray(np.int64, self._index.capacity)
+        self._twins: dict[bytes, int] = {}  #: values whose hash belongs to another value
+        self._data = GrowingArray(np.uint8, 1024)
+        self._offsets = GrowingArray(np.int64, 65)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def encode(self, column: pa.Array, learn: bool) -> Codes:
+        texts = text_buffers(_as_bytes(column))
+        hashes = hash_text(*texts).view(np.int64)
+        codes, missing = self._look_up(hashes, texts)
+        if learn and len(missing):
+            _, first = np.unique(hashes[missing], return_index=True)
+            self._learn(hashes, texts, np.sort(missing[first]))
+            codes, _ = self._look_up(hashes, texts)
+        for row in np.flatnonzero(codes == _TWIN).tolist():
+            codes[row] = self._twin(_value(texts, row), learn)
+        return codes
+
+    def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
+        values = self._values().take(pa.array(codes, mask=nulls | (codes < 0)))
+        return _from_bytes(values, self._kind)
+
+    def widened(self, kind: Any) -> "InternedCodec":
+        """Shares the arena, which only grows; decodes to a wider type."""
+        wider = copy(self)
+        wider._kind = kind
+        return wider
+
+    def compacted(self, codes: Codes) -> tuple["InternedCodec", Codes]:
+        """A codec that knows only the values of `codes`, and those codes in its numbering; `UNKNOWN` stays."""
+        fresh = InternedCodec(self._kind)
+        known = codes != UNKNOWN
+        renumbered = np.full(len(codes), UNKNOWN, dtype=np.int64)
+        values = self._values().take(pa.array(codes[known]))
+        renumbered[known] = fresh.encode(_from_bytes(values, self._kind), learn=True)
+        return fresh, renumbered
+
+    # ------------------------------------------------------------ looking up
+
+    def _look_up(self, hashes: Codes, texts: Texts) -> tuple[Codes, Codes]:
+        """Codes (or `UNKNOWN`, or `_TWIN`: another value has that hash), and the rows whose hash is new."""
+        slots = self._index.find(hashes[np.newaxis, :])
+        found = np.flatnonzero(slots != NOWHERE)
+        codes = np.full(len(hashes), UNKNOWN, dtype=np.int64)
+        numbers = self._number_of_slot.data[slots[found]]
+        codes[found] = np.where(self._same(numbers, texts, found), numbers, _TWIN)
+        return codes, np.flatnonzero(slots == NOWHERE)
+
+    def _same(self, numbers: Codes, texts: Texts, rows: Codes) -> Mask:
+        """Whether the stored values are those of the rows."""
+        data, starts, lengths = texts
+        stored, offsets = self._data.data, self._offsets.data
+        left, theirs, mine = lengths[rows], starts[rows], offsets[numbers]
+        same: Mask = left == offsets[numbers + 1] - mine
+        for position in np.flatnonzero(same & (left > LONGEST_MIXED)).tolist():
+            value = stored[mine[position] : mine[position] + left[position]].tobytes()
+            same[position] = value == _value(texts, int(rows[position]))
+        at = np.flatnonzero(same & (left > 0) & (left <= LONGEST_MIXED))
+        left, theirs, mine = left[at], theirs[at], mine[at]
+        words, stored_words = words_of(data), words_of(stored)
+        while len(at):
+            alike = first_bytes(words[theirs], left) == first_bytes(stored_words[mine], left)
+            same[at[~alike]] = False
+            more = alike & (left > WORD)
+            at, left, theirs, mine = at[more], left[more] - WORD, theirs[more] + WORD, mine[more] + WORD
+        return same
+
+    # ------------------------------------------------------------ learning
+
+    def _learn(self, hashes: Codes, texts: Texts, rows: Codes) -> None:
+        """Takes in rows whose hashes are new and differ from each other."""
+        numbers = self._append(texts, rows)
+        slots = self._index.add(hashes[np.newaxis, rows])
+        self._number_of_slot.grow(self._index.capacity)
+        self._number_of_slot.data[slots] = numbers
+
+    def _append(self, texts: Texts, rows: Codes) -> Codes:
+        data, starts, lengths = texts[0], texts[1][rows], texts[2][rows]
+        end = int(self._offsets.data[self._count])
+        stops = end + np.cumsum(lengths)
+        added = int(lengths.sum())
+        if end + added + WORD > len(self._data):
+            self._data.grow(2 * (end + added + WORD))
+        inside = np.arange(added) - np.repeat(stops - lengths - end, lengths)
+        self._data.data[end : end + added] = data[np.repeat(starts, lengths) + inside]
+        if self._count + len(rows) >= len(self._offsets):
+            self._offsets.grow(2 * (self._count + len(rows) + 1))
+        self._offsets.data[self._count + 1 : self._count + len(rows) + 1] = stops
+        numbers = np.arange(self._count, self._count + len(rows))
+        self._count += len(rows)  # last: whoever decodes meanwhile goes by this
+        return numbers
+
+    def _twin(self, value: bytes, learn: bool) -> int:
+        if learn and value not in self._twins:
+            texts = text_buffers(pa.array([value], pa.large_binary()))
+            self._twins[value] = int(self._append(texts, np.zeros(1, dtype=np.int64))[0])
+        return self._twins.get(value, UNKNOWN)
+
+    def _values(self) -> pa.Array:
+        """Everything interned so far, without a copy."""
+        count = self._count  # first, then the offsets, then the data: each of which only grows
+        buffers = [None, pa.py_buffer(self._offsets.data), pa.py_buffer(self._data.data)]
+        return pa.Array.from_buffers(pa.large_binary(), count, buffers)
+
+
+_TWIN: Final = -2
+
+
+def _value(texts: Texts, row: int) -> bytes:
+    data, starts, lengths = texts
+    return data[starts[row] : starts[row] + lengths[row]].tobytes()
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    return column.view(pa.binary(16)) if pa.types.is_decimal128(column.type) else column
+
+
+def _from_bytes(values: pa.Array, kind: Any) -> pa.Array:
+    if pa.types.is_decimal128(kind):
+        return _fixed(values, 16).view(kind)
+    return _fixed(values, kind.byte_width) if pa.types.is_fixed_size_binary(kind) else values.cast(kind)
+
+
+def _fixed(values: pa.Array, width: int) -> pa.Array:
+    return values.cast(pa.binary()).cast(pa.binary(width))

@@ -1,0 +1,123 @@
+"""Key values as 64-bit codes and back: the form in which the key index compares keys.
+
+Fixed-width values are their own codes; text, binary and decimals are interned. Codes live in memory only; snapshots
+hold values.
+"""
+
+import re
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.core.job.column_types import Rule, is_key_type, key_rule, value_rule
+from runtime.errors import JobRejected
+from runtime.state.index.hashing import as_int64, is_text
+from runtime.state.index.interned import InternedCodec
+
+_DECIMAL: Final = re.compile(r"decimal128\((\d+), (-?\d+)\)")
+Codes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class KeyCodec(Protocol):
+    """Codes of one key column. Equal values have equal codes; nulls are the caller's matter."""
+
+    def encode(self, column: pa.Array, learn: bool) -> Codes:
+        """Values to codes. Without `learn`, a value not seen before gets a code that no key has."""
+
+    def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
+
+    def widened(self, kind: Any) -> "KeyCodec":
+        """The same codes as values of a wider type. This codec stays as it is: a capture may hold it."""
+
+
+def plain_type(kind: Any) -> Any:
+    """The type in which a key of type `kind` is stored and sent on: without dictionaries and views."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
+
+
+def plain(column: pa.Array) -> pa.Array:
+    """The same values without dictionaries and views."""
+    if pa.types.is_dictionary(column.type):
+        return plain(column.dictionary_decode())
+    return column.cast(plain_type(column.type))
+
+
+def common_key_type(one: Any, other: Any) -> Any:
+    """The type of a key column in which values of both types go on; None: the rules refuse the pair."""
+    one, other = plain_type(one), plain_type(other)
+    return _arrow_type(key_rule(str(one), str(other)), one, other)
+
+
+def common_value_type(one: Any, other: Any) -> Any:
+    """The type of a value column in which values of both types go on; None: the rules refuse the pair."""
+    return _arrow_type(value_rule(str(one), str(other)), one, other)
+
+
+def check_key_type(name: str, kind: Any) -> None:
+    """Refuses a key column whose values cannot be told apart, hashed or stored.
+
+    Raises:
+        JobRejected: the column and its type are named.
+    """
+    kind = plain_type(kind)
+    if not is_key_type(str(kind)):
+        raise JobRejected("bad-key-type", name, f"a column of type {kind} cannot be a key")
+
+
+def key_type_beside(kind: Any, declared: str) -> Any:
+    """The type in which keys of the type `kind` go on beside those of a type that a graph calls `declared`."""
+    common = key_rule(str(kind), declared).common
+    if common is None or common == str(kind):
+        return kind
+    decimal = _DECIMAL.fullmatch(common)
+    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else pa.type_for_alias(common)
+
+
+def _arrow_type(rule: Rule, one: Any, other: Any) -> Any:
+    if rule.common is None:
+        return None
+    return {str(one): one, str(other): other}.get(rule.common) or pa.type_for_alias(rule.common)
+
+
+def codec_of(kind: Any) -> KeyCodec:
+    """A codec for a plain type."""
+    if is_text(kind) or pa.types.is_decimal(kind):
+        return InternedCodec(kind)
+    return FixedCodec(kind)
+
+
+class FixedCodec:
+    """Numbers, booleans and times, which are their own codes."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def encode(self, column: pa.Array, learn: bool) -> Codes:
+        return as_int64(column)
+
+    def decode(self, codes: Codes, nulls: Mask) -> pa.Array:
+        values = self._decode(codes)
+        return pc.if_else(pa.array(~nulls), values, pa.scalar(None, self._kind)) if nulls.any() else values
+
+    def widened(self, kind: Any) -> "FixedCodec":
+        return FixedCodec(kind)
+
+    def _decode(self, codes: Codes) -> pa.Array:
+        kind = self._kind
+        if pa.types.is_boolean(kind):
+            return pa.array(codes.astype(bool))
+        if pa.types.is_floating(kind):
+            return pa.array(codes.view(np.float64)).cast(kind)
+        if pa.types.is_uint64(kind):
+            return pa.array(codes.view(np.uint64))
+        if pa.types.is_temporal(kind):
+            return pa.array(codes.astype(f"int{kind.bit_width}")).view(kind)
+        return pa.array(codes).cast(kind)  # checked: a value that does not fit is an error

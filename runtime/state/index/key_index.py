@@ -1,0 +1,185 @@
+"""The key index: rows of key codes -> slots, vectorised.
+
+Slots of removed keys are used again. Where a slot is found is kept in one of two forms, blocks for numbers that lie
+close together and buckets for all else. When a form has no room left, a new one takes its place, and the keys follow
+little by little with each call: no single batch pays for all keys. Until then both are asked.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.state.index.blocks import Blocks
+from runtime.state.index.buckets import NOWHERE, Buckets, CodeColumns, CodeRows, Slots
+from runtime.state.index.growing import GrowingArray
+
+__all__ = ["NOWHERE", "CodeRows", "KeyIndex", "Slots"]
+
+_SMALLEST: Final = 64
+_STEP: Final = 4096  #: keys that follow with each call at least
+_PER_KEY: Final = 4  #: and for each key that is added: all have followed long before there is no room again
+_PIECE: Final = 1 << 16  #: slots that are looked at together, within the cache
+_PREPARING: Final = 1 << 18  #: keys from which on buckets are made before they are needed
+_TOUCHED_PER_KEY: Final = 24  #: buckets touched for each key that is added meanwhile: all, well before they are needed
+
+
+class KeyIndex:
+    """Finds, adds and removes keys of `width` codes each.
+
+    Args:
+        width: codes per key.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._codes = [GrowingArray(np.int64, _SMALLEST) for _ in range(width)]  #: by column, by slot
+        self._live = GrowingArray(bool, _SMALLEST)  #: by slot
+        self.used = 0  #: slots ever taken: all live ones lie below
+        self._free = GrowingArray(np.intp, _SMALLEST)  #: slots to be used again, the last one next
+        self._freed = 0  #: so many of them
+        self._form: Blocks | Buckets = Blocks()
+        self._former: Blocks | Buckets | None = None  #: only read
+        self._waiting = np.zeros(0, dtype=bool)  #: by slot: the former has it, and it is live and has not followed yet
+        self._followed = 0  #: no slot below is waiting
+        self._next: Buckets | None = None  #: being made ready for the time when the form is full
+
+    def __len__(self) -> int:
+        return self.used - self._freed
+
+    @property
+    def capacity(self) -> int:
+        """Slots that fit without growing."""
+        return len(self._live)
+
+    def slots(self) -> Slots:
+        """The slots of all keys."""
+        return np.flatnonzero(self._live.data[: self.used])
+
+    def column(self, position: int) -> npt.NDArray[np.int64]:
+        """By slot, one code of each key. Read only; ask again after keys were added."""
+        return self._codes[position].data
+
+    def codes_of(self, slots: Slots) -> CodeRows:
+        """A copy of the codes of these keys."""
+        codes = np.empty((len(self._codes), len(slots)), dtype=np.int64)
+        for row, column in zip(codes, self._codes, strict=True):
+            np.take(column.data, slots, out=row, mode="clip")  # they are within: with an `out`, checking costs a copy
+        return codes
+
+    def find(self, codes: CodeRows) -> Slots:
+        """The slot of each key, or `NOWHERE`."""
+        self._follow(_STEP + codes.shape[1])
+        found = self._form.find(codes, self._columns())
+        if self._former is None:
+            return found
+        missing = np.flatnonzero(found == NOWHERE)
+        former = self._former.find(codes[:, missing], self._columns())
+        found[missing] = np.where((former >= 0) & self._waiting[former], former, NOWHERE)
+        return found
+
+    def add(self, codes: CodeRows) -> Slots:
+        """Gives each key a slot. The keys must be distinct and not there yet."""
+        count = codes.shape[1]
+        slots = self._take_slots(count)
+        for column, row in zip(self._codes, codes, strict=True):
+            column.data[slots] = row
+        self._live.data[slots] = True
+        if count and not self._form.takes(codes, len(self)):
+            self._renew()
+            self._waiting[slots] = False
+        self._form.place(slots, codes)
+        self._follow(_STEP + _PER_KEY * count)
+        self._prepare(count)
+        return slots
+
+    def remove(self, slots: Slots) -> None:
+        """Frees slots, which must be live and distinct."""
+        waiting = slots < len(self._waiting)
+        waiting[waiting] = self._waiting[slots[waiting]]
+        self._waiting[slots[waiting]] = False
+        here = slots[~waiting]
+        self._form.remove(here, self.codes_of(here), following=self._former is not None)
+        self._live.data[slots] = False
+        self._put_back(slots)
+
+    def recode(self, column: int, slots: Slots, codes: npt.NDArray[np.int64]) -> None:
+        """Gives other codes to one column of all live slots; keys that differed must still differ."""
+        self._codes[column].data[slots] = codes
+        self._former, self._waiting = None, np.zeros(0, dtype=bool)
+        self._renew()
+        self._follow(self.used)
+
+    # ------------------------------------------------------------ from one form to the next
+
+    def _renew(self) -> None:
+        """Begins a new form, which all live keys are to follow to."""
+        self._follow(self.used)
+        self._former, self._waiting, self._followed = self._form, self._live.data[: self.used].copy(), 0
+        self._form = Blocks.spanning(self._pieces(), len(self)) or self._buckets()
+
+    def _pieces(self) -> Iterator[CodeRows]:
+        """The codes of all keys, the newest first, then the oldest: where they lie too far apart, that shows there."""
+        live = self._live.data
+        starts = deque(range(0, self.used, _PIECE))
+        starts.rotate(1)
+        for start in starts:
+            stop = min(start + _PIECE, self.used)
+            slots = np.flatnonzero(live[start:stop]) + start
+            if len(slots):
+                yield self.codes_of(slots)
+
+    def _buckets(self) -> Buckets:
+        prepared, self._next = self._next, None
+        return prepared if prepared is not None and prepared.suits(len(self)) else Buckets(len(self))
+
+    def _prepare(self, count: int) -> None:
+        """Once the form is nearly full: the next one's memory, a little with each call."""
+        keys = len(self)
+        left = self._form.left(keys)
+        if keys < _PREPARING or 3 * left > keys or self._former is not None:
+            return
+        if self._next is None:
+            self._next = Buckets(keys + max(0, left) + 1)
+        self._next.touch(_TOUCHED_PER_KEY * count)
+
+    def _follow(self, count: int) -> None:
+        """Lets the keys of the next `count` slots follow."""
+        if self._former is None:
+            return
+        stop = self._followed + count
+        slots = np.flatnonzero(self._waiting[self._followed : stop]) + self._followed
+        self._form.place(slots, self.codes_of(slots))
+        self._waiting[slots] = False
+        self._followed = stop
+        if stop >= len(self._waiting):
+            self._former, self._waiting = None, np.zeros(0, dtype=bool)
+
+    # ------------------------------------------------------------ slots
+
+    def _columns(self) -> CodeColumns:
+        return [column.data for column in self._codes]
+
+    def _take_slots(self, count: int) -> Slots:
+        again = min(count, self._freed)
+        self._freed -= again
+        reused = self._free.data[self._freed : self._freed + again].copy()
+        fresh = np.arange(self.used, self.used + count - again)
+        self.used += count - again
+        if self.used > self.capacity:
+            for part in (self._live, *self._codes):
+                part.grow(_power(self.used))
+        return np.concatenate([reused, fresh])
+
+    def _put_back(self, slots: Slots) -> None:
+        freed = self._freed + len(slots)
+        if freed > len(self._free):
+            self._free.grow(_power(freed))
+        self._free.data[self._freed : freed] = slots
+        self._freed = freed
+
+
+def _power(count: int) -> int:
+    """The power of two that is not below."""
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,71 @@
+"""The types of the key columns of one operator subtask: as restored, and as its batches have them.
+
+Every snapshot names them, so that a restore into a job with other types is refused before the start
+(`core.restore.mapping`). Where the job's types are known from its data only, the first batch is refused instead.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from runtime.core.job.column_types import key_rule
+from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.errors import JobRejected
+from runtime.state.index.key_codec import check_key_type, plain_type
+
+
+class KeyTypes:
+    """Mutable, owned by one subtask.
+
+    Args:
+        operator: the uid, for errors.
+        restored: the snapshots whose keys the subtask goes on with.
+    """
+
+    def __init__(self, operator: str = "", restored: Iterable[SubtaskSnapshot] = ()) -> None:
+        self._operator = operator
+        self._by_column: dict[str, str] = {}
+        self._checked: pa.Schema | None = None
+        for snapshot in restored:
+            for column, name in snapshot.key_types.items():
+                self._note(column, name)
+
+    def by_column(self) -> dict[str, str]:
+        """A copy, for a snapshot."""
+        return dict(self._by_column)
+
+    def check(self, schema: pa.Schema, keys: Sequence[str]) -> None:
+        """Compares the types of a batch with those until now.
+
+        Raises:
+            JobRejected: two types of a column do not go together; operator, column and both types are named.
+        """
+        if self._checked is not None and schema.equals(self._checked):
+            return
+        for column in keys:
+            self._note(column, str(plain_type(schema.field(column).type)))
+        self._checked = schema
+
+    def _note(self, column: str, name: str) -> None:
+        known = self._by_column.get(column, name)
+        common = key_rule(known, name).common
+        if common is None:
+            detail = f"key column {column!r} is {known} in the state and {name} in the data"
+            raise JobRejected("key-type-changed", self._operator, detail)
+        self._by_column[column] = common
+
+
+def check_keys(schema: pa.Schema, keys: Sequence[str], operator: str) -> None:
+    """Checks the key columns of rows for `operator`.
+
+    Raises:
+        JobRejected: a column is missing, or its type cannot be a key; operator, column and type are named.
+    """
+    for column in keys:
+        if column not in schema.names:
+            detail = f"there is no such key column for operator {operator!r}; there are {', '.join(schema.names)}"
+            raise JobRejected("unknown-column", column, detail)
+        try:
+            check_key_type(column, schema.field(column).type)
+        except JobRejected as error:
+            raise JobRejected(error.code, error.field, f"{error.detail} (operator {operator!r})") from None

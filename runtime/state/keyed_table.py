@@ -1,0 +1,264 @@
+"""Keyed state as a table: typed columns over a key index, with marks for what changed since the last capture.
+
+Operators work on it a batch at a time: factorise the batch, `upsert` its distinct keys, read and write columns at the
+slots that came back, `touch` them. Slots of deleted keys are used again, so a slot means nothing after its key is gone.
+
+A table knows what a snapshot needs (dirty rows, tombstones, copies), and nothing of files.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runtime.errors import JobRejected
+from runtime.state.columns import Mask, ValueColumn, storage_dtype
+from runtime.state.index.growing import GrowingArray
+from runtime.state.index.hashing import groups_of, hash_columns
+from runtime.state.index.interned import UNKNOWN, InternedCodec
+from runtime.state.index.key_codec import KeyCodec, codec_of, plain
+from runtime.state.index.key_index import NOWHERE, CodeRows, KeyIndex, Slots
+from runtime.state.rows import TableRows, rows_in, types_of
+from runtime.state.schema import TableSchema
+
+_MOST_NULLABLE_KEYS = 63  #: null marks of one key share an int64
+_SPARE_INTERNED = 1024  #: forgotten key texts that are not worth a clean-up
+
+
+class KeyedTable:
+    """One named keyed state of one subtask.
+
+    Args:
+        schema: columns; types may be open until the first rows come.
+        max_parallelism: number of key groups of the job.
+    """
+
+    def __init__(self, schema: TableSchema, max_parallelism: int) -> None:
+        assert len(schema.keys) <= _MOST_NULLABLE_KEYS, "too many key columns"
+        self.schema = schema
+        self._max_parallelism = max_parallelism
+        self._index = KeyIndex(len(schema.keys) + 1)  # the last code of a key marks its nulls
+        self._codecs: list[KeyCodec] = []
+        self._columns: dict[str, ValueColumn] = {}
+        self._groups = GrowingArray(np.int32, self._index.capacity)
+        self._dirty = GrowingArray(bool, self._index.capacity)
+        self._captured = GrowingArray(bool, self._index.capacity)  #: a base or delta has this key
+        self._tombstones: list[tuple[npt.NDArray[np.int32], CodeRows]] = []
+        self._settled_for: tuple[list[Any], list[Any]] | None = None
+        self.settle([field.type for field in schema.keys], [field.type for field in schema.values])
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all types are known. Until then the table is empty."""
+        return bool(self._columns)
+
+    def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Gives the types that were left open when the table was declared; widens the others where that is safe.
+
+        Raises:
+            JobRejected: the state holds another type than the data has.
+        """
+        if (kinds := (list(keys), list(values))) == self._settled_for:
+            return
+        before, self.schema = self.schema, self.schema.settle(keys, values)
+        self._settled_for = kinds
+        if self.settled:
+            self._widen(before)
+        elif self.schema.settled:
+            self._codecs = [codec_of(field.type) for field in self.schema.keys]
+            capacity = self._index.capacity
+            self._columns = {field.name: ValueColumn(field, capacity) for field in self.schema.values}
+
+    # ------------------------------------------------------------ keys
+
+    def upsert(self, keys: Sequence[pa.Array]) -> Slots:
+        """The slot of each row of `keys`, which must be distinct. New keys start with zeroes that are not valid."""
+        codes = self._encode(keys, learn=True)
+        slots = self._index.find(codes)
+        missing = np.flatnonzero(slots == NOWHERE)
+        if len(missing):
+            slots[missing] = self._add(keys, codes, missing)
+        return slots
+
+    def find(self, keys: Sequence[pa.Array]) -> Slots:
+        """The slot of each row of `keys`, or `NOWHERE`."""
+        return self._index.find(self._encode(keys, learn=False))
+
+    def slots(self) -> Slots:
+        """The slots of all keys."""
+        return self._index.slots()
+
+    def key_groups(self, slots: Slots) -> npt.NDArray[np.int32]:
+        """The key group of each slot."""
+        return self._groups.data[slots]
+
+    def key_codes(self, name: str) -> npt.NDArray[np.int64]:
+        """By slot, the 64-bit form of a key column: for integers and times the value itself. Read only."""
+        return self._index.column(self.schema.keys.get_field_index(name))
+
+    def key_column(self, name: str, slots: Slots) -> pa.Array:
+        """The values of a key column."""
+        position = self.schema.keys.get_field_index(name)
+        nulls = self._index.column(-1)[slots] & (1 << position) != 0
+        return self._codecs[position].decode(self._index.column(position)[slots], nulls)
+
+    def forget_texts(self) -> None:
+        """Forgets texts of keys that are gone, where they are many. Every capture does, and keeps the codec it had."""
+        assert not self._tombstones, "they are written in terms of what would be forgotten"
+        for position, codec in enumerate(self._codecs):
+            if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
+                slots = self.slots()
+                nulls = self._index.column(-1)[slots] & (1 << position) != 0
+                codes = np.where(nulls, UNKNOWN, self._index.column(position)[slots])
+                self._codecs[position], codes = codec.compacted(codes)
+                self._index.recode(position, slots, np.where(nulls, 0, codes))
+
+    # ------------------------------------------------------------ values
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """By slot, a value column to read and write. Ask again after an `upsert`: growing replaces it."""
+        return self._columns[name].data
+
+    def valid(self, name: str) -> Mask:
+        """By slot, whether a nullable value is there. Ask again after an `upsert`."""
+        mask = self._columns[name].valid
+        assert mask is not None, "the field is not nullable"
+        return mask
+
+    def value_column(self, name: str, slots: Slots) -> pa.Array:
+        """The values of a value column, as Arrow."""
+        return self._columns[name].copy(slots).to_arrow()
+
+    def touch(self, slots: Slots) -> None:
+        """Marks rows as changed since the last capture."""
+        self._dirty.data[slots] = True
+
+    def delete(self, slots: Slots) -> None:
+        """Removes keys. The next delta says so."""
+        known = slots[self._captured.data[slots]]
+        if len(known):
+            self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
+        self._dirty.data[slots] = False
+        self._captured.data[slots] = False
+        self._index.remove(slots)
+
+    # ------------------------------------------------------------ snapshots
+
+    @property
+    def row_bytes(self) -> int:
+        """About what a copied row takes."""
+        values = sum(storage_dtype(field.type).itemsize for field in self.schema.values)
+        return values + 8 * (len(self.schema.keys) + 1)
+
+    @property
+    def mostly_changed(self) -> bool:
+        """Whether copying everything costs little more than copying what has changed."""
+        return 2 * int(np.count_nonzero(self._dirty.data[: self._index.used])) > len(self)
+
+    def copy_all(self) -> TableRows:
+        """A copy of every row; marks stay as they are."""
+        return self._copy(self.slots())
+
+    def capture_all(self) -> list[TableRows]:
+        """A copy of every row, from which deltas count again."""
+        self.mark_captured()
+        slots = self.slots()
+        return [self._copy(slots)] if len(slots) else []
+
+    def capture_changes(self) -> list[TableRows]:
+        """What was deleted and, to be applied after that, copies of the rows that changed, since the last capture."""
+        deleted, self._tombstones = self._tombstones, []
+        changed = np.flatnonzero(self._dirty.data[: self._index.used])
+        self._dirty.data[changed] = False
+        self._captured.data[changed] = True
+        rows = []
+        if deleted:
+            groups = np.concatenate([groups for groups, _ in deleted])
+            codes = np.concatenate([codes for _, codes in deleted], axis=1)
+            rows.append(TableRows(self.schema, groups, codes, tuple(self._codecs), None))
+        if len(changed):
+            rows.append(self._copy(changed))
+        self.forget_texts()
+        return rows
+
+    def mark_captured(self) -> None:
+        """From now on, changes are those to what it holds now."""
+        self._tombstones = []
+        self.forget_texts()
+        self._dirty.data[:] = False
+        self._captured.data[self.slots()] = True
+
+    def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
+        """Puts stored rows back; their keys must be distinct. The marks say that no capture has them."""
+        slots = self.upsert(keys)
+        for column, array in zip(self._columns.values(), values, strict=True):
+            column.put(slots, array.cast(column.field.type))
+        self.touch(slots)
+
+    def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
+        """Applies those rows of a segment that lie in `groups`.
+
+        Raises:
+            JobRejected: the segment holds other types than were declared.
+        """
+        self.settle(*types_of(batch, self.schema))
+        rows = rows_in(batch, self.schema, groups)
+        if len(rows.deleted_keys[0]):
+            found = self.find(rows.deleted_keys)
+            self.delete(found[found >= 0])
+        if len(rows.keys[0]):
+            self.restore(rows.keys, rows.values)
+
+    # ------------------------------------------------------------ inside
+
+    def _copy(self, slots: Slots) -> TableRows:
+        values = tuple(column.copy(slots) for column in self._columns.values())
+        groups, codes = self._groups.data[slots], self._index.codes_of(slots)
+        return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
+
+    def _widen(self, before: TableSchema) -> None:
+        """Codes of keys stay what they are; values move to wider columns. Captures keep what they were taken in."""
+        for position, (old, new) in enumerate(zip(before.keys, self.schema.keys, strict=True)):
+            if old.type != new.type:
+                self._codecs[position] = self._codecs[position].widened(new.type)
+        for field in self.schema.values:
+            if self._columns[field.name].field.type != field.type:
+                self._columns[field.name].widen(field)
+
+    def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
+        if not self.settled:
+            raise JobRejected("state-type-open", self.schema.name, f"a column without a type: {self.schema.describe()}")
+        keys = [plain(column) for column in columns]
+        if learn and any(key.type != field.type for key, field in zip(keys, self.schema.keys, strict=True)):
+            self.settle([key.type for key in keys], [field.type for field in self.schema.values])
+        codes = np.zeros((len(keys) + 1, len(keys[0])), dtype=np.int64)
+        for position, (codec, column) in enumerate(zip(self._codecs, keys, strict=True)):
+            codes[position] = codec.encode(column, learn)
+            if column.null_count:
+                nulls = column.is_null().to_numpy(zero_copy_only=False)
+                codes[position, nulls] = 0
+                codes[-1, nulls] |= 1 << position
+        return codes
+
+    def _add(self, keys: Sequence[pa.Array], codes: CodeRows, missing: Slots) -> Slots:
+        slots = self._index.add(codes[:, missing])
+        self._grow()
+        rows = pa.array(missing)
+        hashes = hash_columns([keys[position].take(rows) for position in self.schema.partition_columns])
+        self._groups.data[slots] = groups_of(hashes, self._max_parallelism)
+        for column in self._columns.values():
+            column.clear(slots)
+        self._dirty.data[slots] = True
+        self._captured.data[slots] = False
+        return slots
+
+    def _grow(self) -> None:
+        for part in (self._groups, self._dirty, self._captured):
+            part.grow(self._index.capacity)
+        for column in self._columns.values():
+            column.grow(self._index.capacity)

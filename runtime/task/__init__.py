@@ -1,0 +1,1 @@
+"""A subtask without I/O: between its machine in `core` and its operator."""

@@ -1,0 +1,55 @@
+"""Asynchronous part of a snapshot: writes the state captured at a barrier and reports the result to the machine.
+
+Equivalent of Flink's `AsyncCheckpointRunnable`. It runs off the slot's loop and shares no mutable data with it. The
+`Capture` determines the format of state files.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from runtime.core.events import SnapshotFailed, SnapshotStored
+from runtime.core.job.ids import SubtaskId
+from runtime.core.snapshot.manifest import folder_of
+from runtime.errors import WeirError
+from runtime.ports import Clock, OperatorContext, SnapshotStore
+from runtime.task.feedback_log import Copied, Log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storing:
+    subtask: SubtaskId
+    context: OperatorContext
+    store: SnapshotStore
+    clock: Clock
+    tidying: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
+
+    def write(self, copied: Copied, log: Log) -> SnapshotStored | SnapshotFailed:
+        """Stores captured state and feedback log. A failure fails this checkpoint only."""
+        started = self.clock.monotonic_ms()
+        barrier, place = copied.barrier, f"{self.subtask.operator}-{self.subtask.index}"
+        folder = f"{folder_of(barrier.kind, barrier.checkpoint, self.context.token)}/{place}"
+        try:
+            stored, written = copied.capture.write(self.store, folder)
+            feedback = log.write(self.store, f"{folder}.loop", self.context.max_parallelism)
+        except (WeirError, OSError, pa.ArrowException) as error:
+            return SnapshotFailed(barrier.checkpoint, f"{type(error).__name__}: {error}")
+        snapshot = msgspec.structs.replace(
+            copied.rest,
+            keyed=stored.keyed,
+            broadcast=stored.broadcast,
+            lists=stored.lists,
+            unions=stored.unions,
+            feedback=feedback,
+            value_types=stored.value_types,
+            empty_tables=stored.empty_tables,
+        )
+        written += sum(segment.nbytes for segment in feedback)
+        async_ms = self.clock.monotonic_ms() - started
+        if not barrier.kind.is_savepoint:
+            self.tidying(partial(copied.capture.tidy, self.store, folder))
+        measured = msgspec.structs.replace(copied.timings, async_ms=async_ms, written_bytes=written)
+        return SnapshotStored(barrier.checkpoint, snapshot, measured)

@@ -1,0 +1,68 @@
+"""Input queues of a subtask: a queue per channel, and the order in which channels are read.
+
+The machine decides which channels are readable. The task decides whether the next message may be handled now.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from runtime.core.job.ids import ChannelId
+from runtime.core.job.messages import Message
+from runtime.core.subtask.subtask import Subtask
+from runtime.io.spool import Spool
+
+ROUNDS_FIRST: Final = 16  #: feedback messages in a row before a regular message, or the loop fills up
+
+
+class Inbox:
+    """Owned by the slot's loop.
+
+    Args:
+        machine: the subtask's state machine.
+        may_take: whether the next message of a channel may be handled now.
+    """
+
+    def __init__(self, machine: Subtask, may_take: Callable[[ChannelId, Message], bool]) -> None:
+        spec = machine.spec
+        self._machine, self._may_take = machine, may_take
+        self._queues = {channel: Spool() for channel in spec.inputs}
+        self._regular, self._back = deque(spec.regular), deque(sorted(spec.feedback))
+        self._rounds = 0  #: consecutive messages taken from back-edges
+
+    def push(self, channel: ChannelId, message: Message) -> None:
+        self._queues[channel].push(message)
+
+    def take(self) -> tuple[ChannelId, Message] | None:
+        """The next message to handle, or None. Feedback has priority, but regular channels (for barriers) get turns."""
+        if self._rounds < ROUNDS_FIRST:
+            return self._take_round() or self._take_regular()
+        return self._take_regular() or self._take_round()
+
+    @property
+    def starved(self) -> bool:
+        """Whether no readable channel has a message."""
+        return not any(queue and self._machine.readable(channel) for channel, queue in self._queues.items())
+
+    def close(self) -> None:
+        for queue in self._queues.values():
+            queue.close()
+
+    def _take_round(self) -> tuple[ChannelId, Message] | None:
+        taken = self._next(self._back)
+        self._rounds += taken is not None
+        return taken
+
+    def _take_regular(self) -> tuple[ChannelId, Message] | None:
+        self._rounds = 0
+        return self._next(self._regular)
+
+    def _next(self, turn: deque[ChannelId]) -> tuple[ChannelId, Message] | None:
+        """The next message that may be handled, trying the channels in turn."""
+        for _ in range(len(turn)):
+            channel = turn[0]
+            turn.rotate(-1)
+            queue = self._queues[channel]
+            if queue and self._machine.readable(channel) and self._may_take(channel, queue.peek()):
+                return channel, queue.pop()
+        return None

@@ -1,0 +1,28 @@
+"""Source readers in the form of operators: a task drives both alike, except that it polls a reader."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from runtime.core.snapshot.manifest import CommitPermit
+from runtime.ports import Operator, OperatorContext, SourceReader
+
+
+class SourceOperator(Operator):
+    def __init__(self, reader: SourceReader) -> None:
+        self.reader = reader
+
+    def open(self, context: OperatorContext) -> None:
+        self.reader.open(context)
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Any) -> None:
+        raise AssertionError("a source has no input")
+
+    def snapshot(self, checkpoint: int) -> None:
+        self.reader.snapshot(checkpoint)
+
+    def checkpoint_completed(self, permit: CommitPermit) -> None:
+        self.reader.checkpoint_completed(permit)
+
+    def close(self) -> None:
+        self.reader.close()

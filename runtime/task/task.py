@@ -1,0 +1,440 @@
+"""Live subtask: applies the effects of its state machine to the operator, the state and the channels.
+
+The machine (`Subtask`) makes every decision about barriers. The task owns the queues of the input channels, takes
+measurements, and wraps each exception of user code in an `OperatorFailure`. Everything runs on the slot's loop, except
+the writing of captured state.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from runtime.core.effects import (
+    Acknowledge,
+    AdvanceWatermark,
+    Broadcast,
+    CaptureState,
+    Close,
+    CloseLog,
+    CommitOutput,
+    Decline,
+    DropLog,
+    EndInput,
+    Finish,
+    ForgetCheckpoint,
+    LogFeedback,
+    PreparePreBarrier,
+    Process,
+    ReportBuildSide,
+    ReportEnded,
+    ReportFinished,
+    Settle,
+    SubtaskEffect,
+)
+from runtime.core.events import (
+    FeedbackReplayed,
+    FeedbackReplayEnded,
+    MessageArrived,
+    SourceAdvanced,
+    SourceExhausted,
+    SourceIdle,
+    SourceResumed,
+    SubtaskEvent,
+    SubtaskStarted,
+    Triggered,
+)
+from runtime.core.job.graph import Partitioning
+from runtime.core.job.ids import ChannelId, SubtaskId
+from runtime.core.job.messages import EndOfData, Message, Probe, Records, Watermark
+from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
+from runtime.core.subtask.credits import Grants
+from runtime.core.subtask.poll_policy import Reading
+from runtime.core.subtask.subtask import Subtask
+from runtime.errors import OperatorFailure
+from runtime.io.control.messages import (
+    WAITS_FOR_BUILD_SIDE,
+    WAITS_FOR_STAGE,
+    Ack,
+    BuildSideRead,
+    Declined,
+    Ended,
+    Finished,
+    SubtaskMetrics,
+    ToMaster,
+)
+from runtime.ports import Clock, Operator, OperatorContext, SnapshotStore, SourceReader
+from runtime.state.backend import SubtaskState
+from runtime.state.index.key_types import KeyTypes
+from runtime.task.async_snapshot import Storing
+from runtime.task.feedback_log import NO_LOG, Copied, FeedbackLogs, Log
+from runtime.task.input_gate import Inbox
+from runtime.task.output import Gatekeeper, Outputs
+from runtime.task.source_operator import SourceOperator
+from runtime.task.stopwatch import Stopwatch
+from runtime.task.watermark_hold import Restraint
+
+WAITED: Final = "waited_for_slower_sources_ms"
+Background = Callable[[Callable[[], SubtaskEvent]], None]  #: runs work off the loop; its event is handled on the loop
+
+
+@dataclass(kw_only=True)
+class Task:
+    """Subtask machine with its operator. `operator` is None if the restored checkpoint marks it as finished."""
+
+    machine: Subtask
+    operator: Operator | None
+    state: SubtaskState
+    context: OperatorContext
+    outputs: Outputs
+    clock: Clock
+    store: SnapshotStore
+    report: Callable[[Any], None]  #: sends a message to the master
+    consumed: Callable[[ChannelId, int], None]  #: returns credit to the sender
+    background: Background
+    tidying: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
+    replays: Iterable[Records] = ()  #: restored feedback records of an iteration
+    key_types: KeyTypes = field(default_factory=KeyTypes)
+    records_in: int = 0
+    busy_ms: float = 0.0
+    reading: Reading = field(default_factory=Reading)  #: poll policy, used by sources only
+    held: bool = False  #: the master has paused this source: a sink's backlog is too large
+    _aligning_since: float | None = None
+    _pre_barrier_ms: float = 0.0
+    _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
+    _open: bool = False
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        spec = self.machine.spec
+        self._inbox = Inbox(self.machine, self._may_handle)
+        self._grants = Grants(spec.regular)
+        self._logs = FeedbackLogs()
+        self._storing = Storing(
+            subtask=self.id, context=self.context, store=self.store, clock=self.clock, tidying=self.tidying
+        )
+        self._replays = iter(self.replays)
+        self._gate = Gatekeeper(self.outputs)
+        self._blocked, self._ahead = Stopwatch(), Stopwatch()
+        self._restraint = Restraint(self.operator, spec.regular, self.outputs.broadcast)
+
+    @property
+    def id(self) -> SubtaskId:
+        return self.machine.spec.id
+
+    # ------------------------------------------------------------ lifecycle
+
+    def open(self) -> None:
+        if self.operator is not None:
+            self._call("open", self.operator.open, self.context)
+            self._call("open", self.state.check_all_declared)
+        self._open = True
+
+    def start(self) -> None:
+        if self.operator is not None:
+            self._hook("start", self._gate)
+        self.handle(SubtaskStarted())
+
+    def close(self) -> None:
+        """Releases resources, however the subtask ends. The operator's `close` is called once."""
+        self._logs.close()
+        self.state.close()
+        self._inbox.close()
+        if self._closed or self.operator is None:
+            return
+        self._closed = True
+        with self._gate.refusing("from close"):
+            self._call("close", self.operator.close)
+
+    def deliver(self, channel: ChannelId, message: Message) -> None:
+        if not self.machine.ended:
+            self._inbox.push(channel, message)
+
+    def told(self, event: SubtaskEvent) -> None:
+        """Handles an event of the master, in order of arrival. An active source may delay a trigger (`Placement`)."""
+        self._let_go()
+        keeps, now = self.reading.placement.keeps, self.clock.monotonic_ms()
+        if not (isinstance(event, Triggered) and self._is_active and keeps(event.barrier, now)):
+            self.handle(event)
+
+    def _let_go(self) -> None:
+        if (barrier := self.reading.placement.release()) is not None:
+            self.handle(Triggered(barrier))
+
+    @property
+    def barrier_in_ms(self) -> float | None:
+        """Milliseconds until a delayed barrier must be injected; None if none is delayed."""
+        return self.reading.placement.due_in(self.clock.monotonic_ms())
+
+    # ------------------------------------------------------------ steps
+
+    @property
+    def wants_polling(self) -> bool:
+        runnable = self.outputs.credits.runnable and not self.held
+        return self.machine.may_poll and runnable and not self._waits_for_slower
+
+    @property
+    def _is_active(self) -> bool:
+        """Whether the source may be polled and is not idle. A delay would make an idle source's rows late."""
+        return self.machine.may_poll and not self.machine.idle
+
+    @property
+    def _waits_for_slower(self) -> bool:
+        return self._is_active and self.reading.waits_for_slower(self.clock.monotonic_ms())
+
+    def step(self) -> bool:
+        """Runs a step if the subtask is runnable. Returns whether any work was done."""
+        started = self._step_since = self.clock.monotonic_ms()
+        if self.reading.placement.due_in(started) == 0:
+            self._let_go()
+        did = self._poll() if self.machine.is_source else self._take_turn()
+        did = self._fire() or did
+        if did:
+            self._call("watermark_hold", self._restraint.release)
+            self.busy_ms += self.clock.monotonic_ms() - started
+        self._step_since = None
+        self._note_waiting(started)
+        return did
+
+    def _poll(self) -> bool:
+        if not isinstance(self.operator, SourceOperator):
+            return False
+        reader, asked = self.operator.reader, self.reading.rows
+        if not self.wants_polling:
+            if self._waits_for_slower:
+                self.reading.not_asked()
+            return False
+        batch = self._call("poll", reader.poll, asked)
+        if batch is None:
+            self.reading.none_came()
+        else:
+            self.reading.came(batch.num_rows, asked, self.clock.monotonic_ms())
+            if self.machine.idle:
+                self.handle(SourceResumed())
+            self._call("poll", self.outputs.emit, batch)
+        watermark = self._call("watermark", reader.watermark)
+        if watermark is not None:
+            rows = 0 if batch is None else batch.num_rows
+            self.reading.placement.advanced(watermark, rows, self.clock.monotonic_ms())
+            self.handle(SourceAdvanced(watermark))
+            if batch is not None and self.barrier_in_ms == 0:  # siblings receive it with the watermark
+                self._let_go()
+        return batch is not None or self._is_at_its_end(reader)
+
+    def _is_at_its_end(self, reader: SourceReader) -> bool:
+        if self._call("exhausted", lambda: reader.exhausted):
+            self.handle(SourceExhausted())
+            return True
+        if not self.machine.idle and self._call("idle", lambda: reader.idle):
+            self.handle(SourceIdle())
+        return False
+
+    def _replay(self) -> bool:
+        if not self.outputs.credits.runnable:
+            return False
+        records = next(self._replays, None)
+        self.handle(FeedbackReplayEnded() if records is None else FeedbackReplayed(records))
+        return True
+
+    def _take_turn(self) -> bool:
+        """Takes at most as many batches as there are inputs, and all control messages in between: no queue grows."""
+        if self.machine.loop.replaying:
+            return self._replay()
+        did, batches = False, len(self.machine.spec.inputs)
+        while batches and (taken := self._take()) is not None:
+            did, batches = True, batches - isinstance(taken, Records)
+        return did
+
+    def _take(self) -> Message | None:
+        self._grants.reading(self.clock.monotonic_ms())
+        taken = self._inbox.take()
+        if taken is None:
+            if self._inbox.starved:
+                self._grants.starved()
+            return None
+        self._handle_message(*taken)
+        return taken[1]
+
+    def _handle_message(self, channel: ChannelId, message: Message) -> None:
+        self._restraint.took(channel, message)
+        self.handle(MessageArrived(channel, message))
+        if isinstance(message, Records) and channel not in self.machine.spec.feedback:
+            for one, nbytes in self._grants.consumed(channel, message.nbytes, self.clock.monotonic_ms()):
+                self.consumed(one, nbytes)
+
+    def _may_handle(self, channel: ChannelId, message: Message) -> bool:
+        """Whether to handle a message now. Messages that cause output wait for credit, unlike barriers and ends."""
+        if not self.outputs.credits.runnable and isinstance(message, Records | Watermark | EndOfData | Probe):
+            return False
+        return bool(self._call("ready", self._restraint.may_take, channel, message))
+
+    @property
+    def timer_in_ms(self) -> int | None:
+        """Milliseconds until a processing timer may fire; None without a timer, or without credit for its output."""
+        if self.operator is None or not self.machine.may_fire or not self.outputs.credits.runnable:
+            return None
+        if self.machine.loop.still and self._call("ready", self.operator.ready, True):
+            return None
+        due = self._call("next_processing_timer", self.operator.next_processing_timer)
+        return None if due is None else max(0, due - self.clock.now_ms())
+
+    def _fire(self) -> bool:
+        if self.timer_in_ms != 0:
+            return False
+        self._hook("on_processing_time", self.clock.now_ms(), self._gate)
+        return True
+
+    def _note_waiting(self, now: float) -> None:
+        self._blocked.note(not self.machine.ended and not self.outputs.credits.runnable, now)
+        self._ahead.note(self._waits_for_slower, now)
+
+    # ------------------------------------------------------------ effects
+
+    def handle(self, event: SubtaskEvent) -> None:
+        """Passes an event to the machine and applies its effects in order."""
+        for effect in self.machine.handle(event):
+            self._perform(effect)
+        if self.machine.aligning is None:
+            self._aligning_since = None
+        elif self._aligning_since is None:
+            self._aligning_since = self.clock.monotonic_ms()
+
+    def _perform(self, effect: SubtaskEffect) -> None:
+        match effect:
+            case Process(channel, records):
+                self.records_in += records.rows
+                self._check_keys(channel, records)
+                self._hook("process", self.machine.spec.inputs[channel], records.payload, self._gate)
+            case AdvanceWatermark(time):
+                self._hook("on_watermark", time, self._gate)
+            case Broadcast(message):
+                self._call("watermark_hold", self._restraint.broadcast, message)
+            case PreparePreBarrier(checkpoint):
+                started = self.clock.monotonic_ms()
+                self._hook("prepare_snapshot_pre_barrier", checkpoint, self._gate)
+                self._pre_barrier_ms = self.clock.monotonic_ms() - started
+            case CaptureState():
+                self._capture(effect)
+            case LogFeedback() | CloseLog() | DropLog() | Settle():
+                self._perform_in_loop(effect)
+            case EndInput(number):
+                self._hook("end_input", number, self._gate)
+            case Finish():
+                self._hook("finish", self._gate)
+                self._gate.refuse("after finish")
+            case CommitOutput(permit):
+                self._hook("checkpoint_completed", permit)
+            case ForgetCheckpoint(checkpoint):
+                self._hook("checkpoint_aborted", checkpoint)
+            case Close():
+                self.close()
+            case Acknowledge() | Decline() | ReportBuildSide() | ReportFinished() | ReportEnded():
+                self.report(_report_of(self.id, effect))
+
+    def _perform_in_loop(self, effect: LogFeedback | CloseLog | DropLog | Settle) -> None:
+        match effect:
+            case LogFeedback(checkpoints, records):
+                self._logs.add(checkpoints, records)
+            case CloseLog(checkpoint):
+                self._store_later(*self._logs.complete(checkpoint))
+            case DropLog(checkpoint):
+                self._logs.drop(checkpoint)
+            case Settle():
+                self._hook("settle", self._gate)
+
+    def _capture(self, effect: CaptureState) -> None:
+        assert self.operator is not None, "an operator that is finished on restore has no state"
+        barrier, started = effect.barrier, self.clock.monotonic_ms()
+        aligned_ms = 0.0 if self._aligning_since is None else started - self._aligning_since
+        with self._gate.refusing("while state is captured"):
+            self._hook("snapshot", barrier.checkpoint)
+        capture = self._call("snapshot", partial(self.state.capture, full=barrier.kind.is_savepoint))
+        committables = self._call("committables", self.operator.committables)
+        rest = SubtaskSnapshot(
+            finished=effect.finished,
+            watermark=effect.watermark,
+            committables=committables,
+            key_types=self.key_types.by_column(),
+        )
+        timings = SnapshotTimings(
+            start_delay_ms=max(0.0, self.clock.now_ms() - barrier.triggered_at - aligned_ms),
+            alignment_ms=aligned_ms,
+            pre_barrier_ms=self._pre_barrier_ms,
+            sync_ms=self.clock.monotonic_ms() - started,
+        )
+        copied = Copied(barrier=barrier, capture=capture, rest=rest, timings=timings)
+        if effect.logs:
+            self._logs.begin(copied, effect.inherits)
+        else:
+            self._store_later(copied, NO_LOG)
+
+    def _store_later(self, copied: Copied, log: Log) -> None:
+        self.background(partial(self._storing.write, copied, log))
+
+    def _check_keys(self, channel: ChannelId, records: Records) -> None:
+        edge = self.outputs.graph.edges[channel.edge]
+        if edge.partitioning is Partitioning.HASH:
+            self._call("process", self.key_types.check, records.payload.schema, edge.keys)
+
+    def _hook(self, name: str, *args: Any) -> None:
+        assert self.operator is not None, "an operator that is finished on restore has no hooks"
+        self._call(name, getattr(self.operator, name), *args)
+
+    def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except (Exception, SystemExit) as error:  # an author's `sys.exit` must be reported
+            raise OperatorFailure(self.id.operator, self.id.index, hook, error) from error
+
+    # ------------------------------------------------------------ metrics
+
+    def metrics(self) -> SubtaskMetrics:
+        return SubtaskMetrics(
+            subtask=self.id,
+            state=self._shown_state,
+            records_in=self.records_in,
+            records_out=self.outputs.records,
+            watermark=self.machine.watermark,
+            busy_ms=self._busy_until_now(),
+            blocked_ms=self._blocked.ms,
+            counters=self._counters(),
+        )
+
+    def _busy_until_now(self) -> float:
+        """Busy time including the current step, which may last for minutes. Called by the heartbeat's thread.
+
+        The total is read first: if the step ends in between, its time is missing once but never counted twice.
+        """
+        total, since = self.busy_ms, self._step_since
+        return total if since is None else total + self.clock.monotonic_ms() - since
+
+    @property
+    def _shown_state(self) -> str:
+        machine = self.machine
+        if not self._open:
+            return "deploying"
+        if machine.logic_done:
+            return "ended" if machine.ended else "finished"
+        if machine.waits_for_build_side:
+            return WAITS_FOR_BUILD_SIDE
+        return WAITS_FOR_STAGE if self.held and machine.is_source else "running"
+
+    def _counters(self) -> dict[str, int]:
+        waited = {WAITED: int(self._ahead.ms)} if self._ahead.ms else {}
+        return self.context.counters | waited
+
+
+def _report_of(
+    subtask: SubtaskId, effect: Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded
+) -> ToMaster:
+    match effect:
+        case Acknowledge(checkpoint, snapshot, timings):
+            return Ack(subtask, checkpoint, snapshot, timings)
+        case Decline(checkpoint, reason, detail):
+            return Declined(subtask, checkpoint, reason, detail)
+        case ReportBuildSide():
+            return BuildSideRead(subtask)
+        case ReportFinished():
+            return Finished(subtask)
+        case ReportEnded():  # pragma: no branch  (the type checker proves that nothing is left)
+            return Ended(subtask)

@@ -74,7 +74,7 @@ class StandaloneMaster:
         state = self._state(context)
         if state is None:
             return "the Spark master does not answer"
-        own, applications = context.applicationId, {one.id(): one.desc().name() for one in state.activeApps()}
+        own, applications = context.applicationId, {each.id(): each.desc().name() for each in state.activeApps()}
         self._unknown = 0 if own in applications else self._unknown + 1
         try:
             page = _read_page(state.host(), _web_port(context, state.host(), state.port()))
@@ -82,7 +82,7 @@ class StandaloneMaster:
             log.debug("the page of the Spark master gave no answer", error=str(error)[:500])
             others = sorted(name for number, name in applications.items() if number != own)
             return f"other applications: {', '.join(others)}" if others else ""
-        others = [Holder(one.name, one.cores) for one in page.activeapps if one.id != own]
+        others = [Holder(each.name, each.cores) for each in page.activeapps if each.id != own]
         return describe(page.cores, page.aliveworkers, others)
 
     def _state(self, context: SparkContext) -> Any:
@@ -104,8 +104,8 @@ def describe(cores: int, workers: int, others: list[Holder]) -> str:
     """Cores of a cluster and their holders, as text."""
     hosts = "1 worker" if workers == 1 else f"{workers} workers"
     has = f"the cluster has {cores} cores on {hosts}"
-    holding = sorted((one for one in others if one.cores), key=lambda one: -one.cores)
-    return f"held by {', '.join(f'{one.name} ({one.cores})' for one in holding)}; {has}" if holding else has
+    holding = sorted((each for each in others if each.cores), key=lambda each: -each.cores)
+    return f"held by {', '.join(f'{each.name} ({each.cores})' for each in holding)}; {has}" if holding else has
 
 
 def _master_state(context: SparkContext, host: str, port: int) -> Any:
@@ -145,7 +145,7 @@ def _read_page(host: str, port: int) -> MasterPage:
 
 def _addresses(url: str) -> list[tuple[str, int]]:
     found = [urlsplit(f"//{part}") for part in url.removeprefix("spark://").split(",")]
-    return [(one.hostname, one.port or 7077) for one in found if one.hostname]
+    return [(each.hostname, each.port or 7077) for each in found if each.hostname]
 
 
 def _listens(address: tuple[str, int]) -> bool:

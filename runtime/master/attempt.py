@@ -482,8 +482,8 @@ class Attempt:
     # ------------------------------------------------------------ reports
 
     def _change_state(self, event: RunEvent) -> None:
-        def answered(state: object) -> None:
+        def on_state(state: object) -> None:
             if state is None:
                 self._post(self._superseded)
 
-        self._scribe.submit(partial(self.records.change_state, event), answered)
+        self._scribe.submit(partial(self.records.change_state, event), on_state)

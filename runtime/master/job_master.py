@@ -156,9 +156,9 @@ class JobMaster:
             finished = self._patiently(self._records.final_savepoint)
             if finished is not None:
                 return self._ended_by(finished)
-            told = self._told_meanwhile()
-            if told is not None:
-                return told
+            interrupted = self._told_meanwhile()
+            if interrupted is not None:
+                return interrupted
             check_roots(self._config.job)  # a folder may have become a link since the last attempt
             restored = self._restore()
         except JobRejected as error:
@@ -256,7 +256,7 @@ class JobMaster:
             show_home(self._store, folder, manifest)
         retained, unreadable = self._retained()
         if manifest is not None:
-            self._owing = [one for one in retained if one.kind is CheckpointKind.SAVEPOINT and owed(one)]
+            self._owing = [each for each in retained if each.kind is CheckpointKind.SAVEPOINT and owed(each)]
             self._note_committed(manifest)
         self._owing = []
         if not unreadable:  # prepared output of an unreadable checkpoint is not known
@@ -333,9 +333,9 @@ class JobMaster:
             return self._end_by_savepoint(outcome.savepoint)
         match outcome.kind:
             case OutcomeKind.ENDED:
-                cut = self._await_delivery()
-                if cut is not None:
-                    return cut
+                interrupted = self._await_delivery()
+                if interrupted is not None:
+                    return interrupted
                 if outcome.savepoint is None:
                     return self._end(RunEvent.ENDED, "ended")
                 self._patiently(partial(self._write_committed, outcome.savepoint))
@@ -396,9 +396,9 @@ class JobMaster:
         if problem is not None:
             text = f"the savepoint {savepoint.checkpoint} is complete, but its output could not be committed: {problem}"
             return self._end(RunEvent.GAVE_UP, "failed", {"code": "commit-failed", "message": text})
-        cut = self._await_delivery()
-        if cut is not None:
-            return cut
+        interrupted = self._await_delivery()
+        if interrupted is not None:
+            return interrupted
         self._patiently(partial(self._write_committed, savepoint))
         drain = savepoint.kind is CheckpointKind.DRAIN
         request = RunEvent.DRAIN_REQUESTED if drain else RunEvent.STOP_REQUESTED
@@ -431,17 +431,17 @@ class JobMaster:
         delivers them.
         """
         backlog = Backlog(self._config.job.sinks)
-        said: Mapping[OperatorId, int] = {}
+        logged: Mapping[OperatorId, int] = {}
         while waiting := self._patiently(backlog.waiting):
             self._alive()
-            if waiting != said:
-                said = waiting
+            if waiting != logged:
+                logged = waiting
                 log.info("waiting for the delivery of epochs", backlog=dict(waiting))
             if self._released.wait(PAUSE_SLICE_S):
                 return self._end_released()
-            told = self._told_meanwhile()
-            if told is not None:
-                return self._after(told)
+            interrupted = self._told_meanwhile()
+            if interrupted is not None:
+                return self._after(interrupted)
         return None
 
     def _try_again(self, outcome: Outcome) -> Exit | None:
@@ -486,10 +486,10 @@ class JobMaster:
 
         The restart strategy is not consulted: each such attempt has fewer checkpoints to choose from.
         """
-        useless = [*self._passed_over, *([self._point] if self._point is not None else [])]
+        folders = [*self._passed_over, *([self._point] if self._point is not None else [])]
         damage = self._patiently(
             lambda: assess(
-                outcome.damaged, outcome.operator, outcome.detail, useless, self._records, self._store, self._restorable
+                outcome.damaged, outcome.operator, outcome.detail, folders, self._records, self._store, self._restorable
             )
         )
         log.error("a checkpoint cannot be restored", **damage.failure)
@@ -532,9 +532,9 @@ class JobMaster:
             self._alive()
             if self._released.wait(min(rest_ms / 1000, PAUSE_SLICE_S)):
                 return self._end_released()
-            told = self._told_meanwhile()
-            if told is not None:
-                return self._after(told)
+            interrupted = self._told_meanwhile()
+            if interrupted is not None:
+                return self._after(interrupted)
         return None
 
     # ------------------------------------------------------------ retention

@@ -107,22 +107,22 @@ class Outcome:
     intact: bool = False  #: no slot is known to be lost or to hang
 
 
-def failed_by(said: Failed) -> Outcome:
+def failed_by(failure: Failed) -> Outcome:
     """Outcome of an attempt in which a slot reported its own failure; all slots are still connected.
 
     A process that exceeded its memory bound is replaced: an allocator does not return all of its memory.
     """
     return Outcome(
         OutcomeKind.FAILED,
-        said.detail,
-        said.operator,
-        said.final,
-        tuple(said.story),
-        damaged=said.damaged,
-        error=said.error,
-        outage=said.outage,
-        code=said.code,
-        intact=said.code != SLOT_OUT_OF_MEMORY,
+        failure.detail,
+        failure.operator,
+        failure.final,
+        tuple(failure.story),
+        damaged=failure.damaged,
+        error=failure.error,
+        outage=failure.outage,
+        code=failure.code,
+        intact=failure.code != SLOT_OUT_OF_MEMORY,
     )
 
 

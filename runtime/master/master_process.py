@@ -39,9 +39,9 @@ def serve(module: str, master: Callable[[RunRow, int, Token, str], Exit]) -> int
 
     If the job is rejected the run fails, with the reason in its failure.
     """
-    parser = argparse.ArgumentParser(prog=module, description="The job master of one run.")
+    parser = argparse.ArgumentParser(prog=module, description="Job master of a run.")
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("run", help="run an attempt that has been claimed")
+    command = commands.add_parser("run", help="run a claimed attempt")
     command.add_argument("run", type=int)
     command.add_argument("token", type=int)
     chosen: Any = parser.parse_args()

@@ -70,15 +70,15 @@ class Scribe:
                 return
 
     def _attempt(self, work: Work, once: bool) -> Any:
-        said = False
+        is_logged = False
         while True:
             try:
                 return work()
             except EnvironmentFailure as error:
                 if once:
                     return error
-                if not said:
+                if not is_logged:
                     log.warning("waiting for the database or storage", error=str(error))
-                    said = True
+                    is_logged = True
                 if self._closing.wait(RETRY_S):
                     raise

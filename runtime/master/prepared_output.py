@@ -34,12 +34,12 @@ class PreparedOutput:
         """Files of `manifest` that the master does not see."""
         found: list[str] = []
         for uid, committables in owed(manifest).items():
-            fresh = [one for one in committables if _key(uid, one) not in self._recorded]
+            fresh = [each for each in committables if _key(uid, each) not in self._recorded]
             found += self._sinks[uid].committer().missing(fresh) if fresh else []
         return found
 
     def on_recorded(self, manifest: Manifest) -> None:
-        self._recorded = {_key(uid, one) for uid, committables in owed(manifest).items() for one in committables}
+        self._recorded = {_key(uid, each) for uid, committables in owed(manifest).items() for each in committables}
 
 
 def _key(uid: OperatorId, committable: Any) -> bytes:

@@ -67,12 +67,12 @@ def assess(
 
     `read` reads the manifest in a folder, and raises JobRejected if the job cannot be restored from it.
     """
-    useless = list(passed_over)
+    unusable = list(passed_over)
     previous = None
-    while previous is None and (folder := records.restore_point(useless)) is not None:
+    while previous is None and (folder := records.restore_point(unusable)) is not None:
         previous = _whole(folder, file, store, read)
         if previous is None:
-            useless.append(folder)
+            unusable.append(folder)
     return Damage(
         file=file,
         operator=operator,
@@ -80,7 +80,7 @@ def assess(
         checkpoint=number_of(passed_over[-1]) if passed_over else None,
         previous=None if previous is None else previous.checkpoint,
         repeated=() if previous is None else tuple(records.committed_since(previous.checkpoint)),
-        passed_over=tuple(useless),
+        passed_over=tuple(unusable),
     )
 
 
@@ -93,8 +93,8 @@ def _whole(folder: str, damaged: str, store: SnapshotStore, read: Callable[[str]
         manifest = read(folder)
     except (CorruptState, JobRejected):
         return None
-    there = set(store.list("")) - {damaged}
-    return manifest if all(segment.path in there for segment in manifest.segments()) else None
+    existing = set(store.list("")) - {damaged}
+    return manifest if all(segment.path in existing for segment in manifest.segments()) else None
 
 
 def number_of(folder: str) -> int | None:

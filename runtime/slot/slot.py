@@ -425,11 +425,11 @@ class Slot:
         if self._memory_bytes is not None and isinstance(_cause(error), MemoryError):
             error = refused(self._config.index, resident_bytes(), self._memory_bytes, problem)
             problem = str(error)
-        said = _sendable(problem)[:MAX_DETAIL_CHARACTERS]
+        detail = _sendable(problem)[:MAX_DETAIL_CHARACTERS]
         self._tell_metrics()
         self._control.send(
             Failed(
-                detail=said,
+                detail=detail,
                 operator=operator,
                 traceback=_sendable(traced),
                 final=_is_final(error),

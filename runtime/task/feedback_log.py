@@ -107,7 +107,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Concatenates batches of equal schema until they reach `SEGMENT_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
-        full = sum(one.nbytes for one in waiting) >= SEGMENT_BYTES
+        full = sum(each.nbytes for each in waiting) >= SEGMENT_BYTES
         if waiting and (full or not waiting[0].schema.equals(batch.schema)):
             yield pa.concat_batches(waiting)
             waiting = []

@@ -259,8 +259,8 @@ class Task:
         self._restraint.took(channel, message)
         self.handle(MessageArrived(channel, message))
         if isinstance(message, Records) and channel not in self.machine.spec.feedback:
-            for one, nbytes in self._grants.consumed(channel, message.nbytes, self.clock.monotonic_ms()):
-                self.consumed(one, nbytes)
+            for granted, nbytes in self._grants.consumed(channel, message.nbytes, self.clock.monotonic_ms()):
+                self.consumed(granted, nbytes)
 
     def _may_handle(self, channel: ChannelId, message: Message) -> bool:
         """Whether to handle a message now. Messages that cause output wait for credit, unlike barriers and ends."""

@@ -82,7 +82,7 @@ class Lobby:
             while not self._closing.is_set():
                 for key, _ in self._selector.select(_TICK_S):
                     self._on_readable(key.fileobj)
-                for guest in [one for one in self._guests.values() if one.deadline.passed]:
+                for guest in [each for each in self._guests.values() if each.deadline.passed]:
                     self._drop(guest)
         finally:
             for guest in list(self._guests.values()):

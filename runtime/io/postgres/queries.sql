@@ -1,5 +1,5 @@
 -- load_run --
--- Everything a job master must know of its run.
+-- The run with its job and version, for the job master.
 SELECT r.job_id, coalesce(r.lineage, r.id) AS lineage, j.name AS job_name, r.version_id, v.parallelism AS version_parallelism, r.parallelism,
        v.max_parallelism, j.pipeline, v.params, v.settings, r.state, r.token, r.allow_unmapped,
        EXISTS (SELECT 1 FROM weir_checkpoint c WHERE c.run_id = r.id AND c.status = 'completed') AS has_checkpoint
@@ -9,13 +9,13 @@ JOIN weir_job_version v ON v.id = r.version_id
 WHERE r.id = %(run)s
 
 -- next_checkpoint_id --
--- The job's next checkpoint id, if this attempt is still the one.
+-- Issues the job's next checkpoint id, if this attempt is current.
 UPDATE weir_job SET last_checkpoint_id = last_checkpoint_id + 1
 WHERE id = (SELECT job_id FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 RETURNING last_checkpoint_id
 
 -- begin_checkpoint --
--- A checkpoint has begun, for people to see; never over a completed one.
+-- Inserts a checkpoint in progress, for the console; never replaces a row.
 INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, acknowledged, subtasks,
                              reason, detail, path, operators, finished_operators, max_parallelism,
                              review_state, review_note)
@@ -25,7 +25,7 @@ FROM weir_run WHERE id = %(run)s AND token = %(token)s
 ON CONFLICT (job_id, number) DO NOTHING
 
 -- fail_checkpoint --
--- A checkpoint has failed; one that is recorded as completed stays so.
+-- Marks a checkpoint as failed, if it is in progress; a completed checkpoint stays completed.
 UPDATE weir_checkpoint
 SET status = 'failed', reason = %(reason)s, detail = %(detail)s, acknowledged = %(acknowledged)s,
     completed_at = %(at)s, duration_ms = %(duration_ms)s
@@ -33,7 +33,7 @@ WHERE run_id = %(run)s AND number = %(number)s AND token = %(token)s AND status 
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- record_completed --
--- From this instant the checkpoint exists, if this attempt is still the one. Says so again when asked again.
+-- Records a completed checkpoint, if this attempt is current; from then on it exists. Idempotent.
 INSERT INTO weir_checkpoint (job_id, run_id, token, number, kind, status, triggered_at, completed_at, duration_ms,
                              size_bytes, written_bytes, acknowledged, subtasks, reason, detail, path, operators,
                              finished_operators, max_parallelism, review_state, review_note)
@@ -51,44 +51,44 @@ WHERE weir_checkpoint.token = excluded.token
 RETURNING number
 
 -- lock_run --
--- The run's state, locked, if this attempt is still the one.
+-- Locks the run and returns its state, if this attempt is current.
 SELECT state FROM weir_run WHERE id = %(run)s AND token = %(token)s FOR UPDATE
 
 -- set_state --
--- The state that follows from an event; the row is locked by lock_run.
+-- Sets the state that follows from an event; lock_run holds the row.
 UPDATE weir_run
 SET state = %(state)s, failure = coalesce(%(failure)s, failure),
     ended_at = CASE WHEN %(terminal)s THEN now() ELSE ended_at END
 WHERE id = %(run)s AND token = %(token)s
 
 -- draw_token --
--- A token that is newer than every other.
+-- Draws a token that is newer than every other token.
 SELECT nextval('weir_token_seq') AS token
 
 -- take_token --
--- The next attempt of the same run gets the token that was drawn, if this attempt is still the one. May be repeated.
+-- Gives the drawn token to the run's next attempt, if this attempt is current. Idempotent.
 UPDATE weir_run SET token = %(drawn)s WHERE id = %(run)s AND token IN (%(token)s, %(drawn)s) RETURNING token
 
 -- begin_attempt --
--- The attempt that holds a new token.
+-- Inserts the attempt that holds a new token.
 INSERT INTO weir_attempt (run_id, token, started_at, outcome, reason)
 VALUES (%(run)s, %(token)s, now(), 'running', '')
 ON CONFLICT (token) DO NOTHING
 
 -- end_attempt --
--- How an attempt ended.
+-- Records the end of an attempt.
 UPDATE weir_attempt SET ended_at = now(), outcome = %(outcome)s, reason = %(reason)s, detail = %(detail)s
 WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- note_restored --
--- Which checkpoint the attempt starts from.
+-- Records the checkpoint that the attempt restores.
 UPDATE weir_attempt SET restored_checkpoint_id = (
     SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
     WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL AND c.path = %(path)s)
 WHERE run_id = %(run)s AND token = %(token)s AND ended_at IS NULL
 
 -- write_live --
--- Live numbers, one row per run; and how far the checkpoint under way has come, in the row of its own.
+-- Writes the live report of the run, and the progress of the pending checkpoint into the checkpoint's row.
 WITH written AS (
     UPDATE weir_run SET live = %(live)s, live_at = now() WHERE id = %(run)s AND token = %(token)s
     RETURNING id, token, live -> 'checkpoint' AS under_way
@@ -98,7 +98,7 @@ FROM written w
 WHERE c.run_id = w.id AND c.token = w.token AND c.status = 'in_progress' AND c.number = (w.under_way ->> 'number')::bigint
 
 -- take_operations --
--- Requests that wait for this run, taken by this attempt; and those that it has taken already, since an answer may be lost.
+-- Takes the run's queued operations. Returns earlier operations of this attempt too, since an answer may be lost.
 UPDATE weir_operation
 SET state = 'running', phase = 'asked', token = %(token)s, started_at = coalesce(started_at, now())
 WHERE run_id = %(run)s AND kind = ANY(%(kinds)s) AND (state = 'queued' OR (state = 'running' AND token = %(token)s))
@@ -106,32 +106,32 @@ WHERE run_id = %(run)s AND kind = ANY(%(kinds)s) AND (state = 'queued' OR (state
 RETURNING id::text, kind, created_at
 
 -- holds_run --
--- Whether this attempt is still the one.
+-- Whether this attempt is current.
 SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s
 
 -- requeue_operations --
--- Requests that an older attempt took and did not settle.
+-- Requeues operations that an older attempt took and did not complete.
 UPDATE weir_operation SET state = 'queued', phase = '', token = NULL, started_at = NULL
 WHERE run_id = %(run)s AND state = 'running' AND token < %(token)s
   AND kind IN ('savepoint', 'stop', 'drain', 'cancel')
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- settle_operation --
--- The end of a request that this attempt has taken; a settled one stays as it is.
+-- Completes an operation that this attempt has taken; a completed operation stays as it is.
 UPDATE weir_operation
 SET state = %(state)s, phase = '', ended_at = now(), result = %(result)s, error = %(error)s
 WHERE id = %(operation)s AND run_id = %(run)s AND state = 'running' AND token = %(token)s
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- settle_ending --
--- The savepoint of a stop or drain is there and the run has ended: whoever asked is told so.
+-- Completes the run's stop and drain operations, whose savepoint is recorded.
 UPDATE weir_operation SET state = 'succeeded', phase = '', ended_at = now(), result = %(result)s, error = NULL
 WHERE run_id = %(run)s AND kind IN ('stop', 'drain') AND state IN ('queued', 'running')
   AND EXISTS (SELECT 1 FROM weir_run WHERE id = %(run)s AND token = %(token)s)
 
 -- restore_point --
--- The newest completed checkpoint of the run that is not passed over, else what the run was started from, and so on back.
--- A savepoint that the run was given by its path comes before the row, if there is one, that knows of it.
+-- The newest completed checkpoint of the run that is not passed over, else the checkpoint that it started from, and so on.
+-- A savepoint given by its path comes before its row, which may exist or not.
 WITH RECURSIVE line AS (
     SELECT id AS run_id, job_id, restore_checkpoint_id, restore_path, 0 AS step, NULL::bigint AS start
     FROM weir_run WHERE id = %(run)s
@@ -151,7 +151,7 @@ WITH RECURSIVE line AS (
 SELECT path FROM found WHERE NOT path = ANY(%(passed_over)s) ORDER BY step, number DESC LIMIT 1
 
 -- committed_since --
--- Completed checkpoints of the job after another one whose output was committed.
+-- Later completed checkpoints of the job whose output was committed.
 SELECT c.number FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
 WHERE r.id = %(run)s AND c.status = 'completed' AND c.kind <> 'savepoint' AND c.number > %(number)s ORDER BY c.number
 
@@ -166,7 +166,7 @@ SELECT c.path FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id
 WHERE r.id = %(run)s AND c.status = 'completed' AND c.discarded_at IS NULL ORDER BY c.number
 
 -- discard_beyond --
--- All but the newest checkpoints of the job are given up; savepoints never are.
+-- Discards all but the newest checkpoints of the job; never a savepoint.
 UPDATE weir_checkpoint SET discarded_at = now()
 WHERE id IN (
     SELECT c.id FROM weir_checkpoint c JOIN weir_run r ON r.job_id = c.job_id

@@ -1,8 +1,8 @@
 """Runs the benchmark: `python -m benchmarks [--quick] [--only W1,W8] [--repeats 3] [--rounds 10]`.
 
-Workloads whose result is a rate come first, then the measurements of figures (`figures.py`). Of rates:
-systems take turns within a workload, so that what else the machine does hits all of them alike. The first, small run of
-each process is checked against the answer and warms it up; only the second counts.
+Workloads whose result is a rate run first, then the measurements of figures (`figures.py`). Within a workload the
+systems take turns, so that other load on the machine affects all of them alike. The first, small run of each process
+is checked against the answer and warms the process up; only the second run counts.
 """
 
 import argparse
@@ -36,9 +36,9 @@ REPEATS: Final = 3
 TIME_BOX_S: Final = 300.0
 QUICK_TIME_BOX_S: Final = 75.0
 QUICK_SHARE: Final = 0.4
-STEP_S: Final = 30.0  #: what a run of a system takes about, its small run and the start of its processes included
+STEP_S: Final = 30.0  #: approximate seconds of a system's run, with its small run and the start of its processes
 LOOPBACK: Final = "127.0.0.1"
-LEAST_FREE_BYTES: Final = 6_000_000_000  #: of disk: the files of W7, and the states of W9, which is more
+LEAST_FREE_BYTES: Final = 6_000_000_000  #: disk space for the files of W7, or the state of W9, which is larger
 
 Step = tuple[Workload, System]
 Rates = dict[str, dict[str, Measurement]]
@@ -46,16 +46,16 @@ Rates = dict[str, dict[str, Measurement]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much of everything."""
+    """The size of the benchmark."""
 
     repeats: int
     time_box_s: float
-    share: float = 1.0  #: of each workload's rows
-    rounds: int | None = None  #: of each measurement of figures; None: as many as it needs
+    share: float = 1.0  #: share of each workload's rows
+    rounds: int | None = None  #: of each measurement of figures; None: its own default
 
 
 def measure(workload: Workload, system: System, measured: Measurement, plan: Plan, inputs: Path) -> None:
-    """One run of one system, added to `measured`."""
+    """Run a system once, and add the result to `measured`."""
     if system.name in workload.absent:
         measured.state = f"missing: {workload.absent[system.name]}"
         return
@@ -79,7 +79,7 @@ def measure(workload: Workload, system: System, measured: Measurement, plan: Pla
 
 
 def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measured: Measurement) -> None:
-    """Compares first: what cannot be compared is no result."""
+    """Compare the output, then add the result: output that cannot be compared is no result."""
     said, checked = outcome.events[protocol.MEASURED], outcome.events[protocol.CHECKED]
     found = [differences(workload, task.output, checked)]
     if workload.files is not None:
@@ -98,7 +98,7 @@ def _take(workload: Workload, task: protocol.Task, outcome: child.Outcome, measu
 
 
 def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -> Iterator[Step]:
-    """Workload by workload; within one, the systems in turn, again and again."""
+    """The steps in order: by workload, then by round, then by system."""
     for workload in workloads:
         for _ in range(repeats):
             for name in systems:
@@ -107,7 +107,7 @@ def steps(workloads: Sequence[Workload], systems: Sequence[str], repeats: int) -
 
 
 def run_rates(todo: Sequence[Step], plan: Plan, progress: Progress, found: Rates) -> None:
-    """Runs each step, and writes what is known after it. One that goes wrong in any way loses itself only."""
+    """Run each step and write the results after it. A failed step does not affect the others."""
     for workload, group in groupby(todo, key=lambda step: step[0]):
         of_all = found[workload.name] = {}
         todo_here = [system for _, system in group]
@@ -119,7 +119,7 @@ def run_rates(todo: Sequence[Step], plan: Plan, progress: Progress, found: Rates
                     _attempt(workload, system, measured, plan, files, progress)
                     results.write(LATEST, {workload.name: results.entry(workload.title, of_all)})
                     progress.done(_kind(workload, system))
-        except Exception:  # noqa: BLE001 - no disk for its files, say: others need none
+        except Exception:  # noqa: BLE001 - such as a full disk: later workloads may need no files
             _note(progress, workload.name)
         for system in todo_here:
             of_all.setdefault(system.name, Measurement(unit=workload.unit, state="failed"))
@@ -129,12 +129,12 @@ def run_rates(todo: Sequence[Step], plan: Plan, progress: Progress, found: Rates
 def _attempt(
     workload: Workload, system: System, measured: Measurement, plan: Plan, files: Path, progress: Progress
 ) -> None:
-    if measured.state == "did not finish":  # once is enough
+    if measured.state == "did not finish":  # not retried
         return
     lost = len(measured.lost)
     try:
         measure(workload, system, measured, plan, files)
-    except Exception:  # noqa: BLE001 - whatever it is, the others go on
+    except Exception:  # noqa: BLE001 - a failed system must not stop the others
         measured.lose("failed")
         _note(progress, f"{workload.name}-{system.name}")
     if len(measured.lost) > lost:
@@ -143,7 +143,7 @@ def _attempt(
 
 
 def _note(progress: Progress, name: str) -> None:
-    """Puts the exception that is being handled below what else is known of it."""
+    """Append the current exception to the log."""
     with (BENCH / "log" / f"{name}.log").open("a", encoding="utf-8") as log:
         traceback.print_exc(file=log)
     progress.notes(f"{name}: {sys.exc_info()[1]!r}")
@@ -154,7 +154,7 @@ def _kind(workload: Workload, system: System) -> str:
 
 
 def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, found: dict[str, Figured]) -> None:
-    """Runs each measurement in a process of its own, and writes what it found."""
+    """Run each measurement in its own process, and write its results."""
     for name in names:
         folder = _empty_folder(name)
         progress.says(f"{name}, load {results.load_average()}")
@@ -175,9 +175,9 @@ def run_figures(names: Sequence[str], rounds: int | None, progress: Progress, fo
 
 
 def _hearing(name: str, progress: Progress, found: dict[str, Figured]) -> Callable[[dict[str, Any]], None]:
-    """Takes what a measurement says while it runs: somebody may interrupt it."""
+    """A handler for the events of a running measurement. It writes preliminary results, which survive an interrupt."""
 
-    def heard(said: dict[str, Any]) -> None:
+    def on_event(said: dict[str, Any]) -> None:
         if said["event"] == protocol.STEPPED:
             progress.says(f"{name} {said['text']}, load {results.load_average()}")
             progress.done(name)
@@ -185,11 +185,11 @@ def _hearing(name: str, progress: Progress, found: dict[str, Figured]) -> Callab
             found[name] = _figured(name, child.Outcome(state="interrupted", events={protocol.TOLD: said}))
             results.write(LATEST, {name: found[name].to_json()})
 
-    return heard
+    return on_event
 
 
 def _figured(name: str, outcome: child.Outcome) -> Figured:
-    """With the last report that it gave, also when it came to no end."""
+    """The result with the last report of the measurement, also of an unfinished measurement."""
     said = outcome.events.get(protocol.MEASURED) or outcome.events.get(protocol.TOLD)
     report = None if said is None else figures.from_json(said["report"])
     return Figured(title=figures.measurement(name).TITLE, state=outcome.state, report=report)
@@ -203,7 +203,7 @@ def _empty_folder(name: str) -> Path:
 
 
 def run(names: Sequence[str], systems: Sequence[str], plan: Plan) -> bool:
-    """Runs everything and prints the table, of what there is when it is interrupted. Returns whether all is right."""
+    """Run everything and print the tables, also after an interrupt. Returns whether all results are correct."""
     todo = list(steps([WORKLOADS[name] for name in names if name in WORKLOADS], systems, plan.repeats))
     figured = [name for name in names if name in figures.MODULES]
     expected = [(_kind(workload, system), STEP_S) for workload, system in todo]
@@ -230,7 +230,7 @@ def _show(rates: Rates, found: dict[str, Figured]) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """No other run in this folder, which would spoil the numbers of both; nothing left of one that was killed."""
+    """Lock the folder against a second run, which would distort both results; delete files of a killed run."""
     BENCH.mkdir(parents=True, exist_ok=True)
     with (BENCH / "lock").open("w") as lock:
         try:
@@ -243,19 +243,19 @@ def alone() -> Iterator[None]:
 
 
 def check() -> None:
-    """What would fail in the middle fails now. Finds Java for Spark and for the peers."""
+    """Check the prerequisites of all runs, and find Java for Spark and the peers."""
     java = find_java(os.environ)
     if java is None:
         raise SystemExit(ADVICE)
     os.environ["JAVA_HOME"] = java
-    os.environ["SPARK_LOCAL_IP"] = LOOPBACK  # all of it is here, and a host name need not resolve
+    os.environ["SPARK_LOCAL_IP"] = LOOPBACK  # all processes are local; the host name need not resolve
     free = shutil.disk_usage(BENCH).free
     if free < LEAST_FREE_BYTES:
-        raise SystemExit(f"{BENCH}: {free / 1e9:.1f} GB are free, {LEAST_FREE_BYTES / 1e9:.0f} GB may be needed")
+        raise SystemExit(f"{BENCH}: {free / 1e9:.1f} GB are free, up to {LEAST_FREE_BYTES / 1e9:.0f} GB are needed")
     try:
         results.read(LATEST)
     except ValueError as error:
-        raise SystemExit(f"{LATEST} is not what was written ({error}): move it away") from error
+        raise SystemExit(f"{LATEST} cannot be read ({error}): move it away") from error
     (BENCH / "log").mkdir(exist_ok=True)
 
 
@@ -269,13 +269,13 @@ def _chosen(text: str | None, known: Sequence[str], default: Sequence[str]) -> l
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Weir and its peers, measured side by side.")
-    parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)} once each")
-    parser.add_argument("--only", help="workloads, with commas between")
-    parser.add_argument("--systems", help="systems, with commas between")
+    parser.add_argument("--quick", action="store_true", help=f"run {', '.join(QUICK)} once each, with fewer rows")
+    parser.add_argument("--only", help="comma-separated workloads, for example W1,W8 (default: all)")
+    parser.add_argument("--systems", help="comma-separated systems (default: all)")
     parser.add_argument("--repeats", type=int, default=None, help="runs per system of a workload")
-    parser.add_argument("--rounds", type=int, default=None, help="of a measurement of figures, not its own number")
+    parser.add_argument("--rounds", type=int, default=None, help="rounds per measurement of figures (default: its own)")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the child is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, which ends the child
     every = [*WORKLOADS, *figures.MODULES]
     names = _chosen(options.only, every, QUICK if options.quick else every)
     systems = _chosen(options.systems, list(SYSTEMS), list(SYSTEMS))

@@ -1,4 +1,4 @@
-"""Whether a system's output is right: DuckDB computes the answer from the sequence's formula and compares every row."""
+"""Checks a system's output: DuckDB computes the answer from the sequence's formula and compares every row."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +15,11 @@ _DIFFERENT: Final = """
 
 
 def differences(workload: Workload, output: Path, checked: dict[str, Any]) -> int | None:
-    """How many rows differ between the files of a run and the answer; None when there is no output.
+    """The number of rows that differ between the files of a run and the answer; None if there is no output.
 
     Args:
-        output: the folder of the files.
-        checked: the event that the system said of its small run; "rows" are those of the run that is compared.
+        output: folder of the files.
+        checked: the event of the system's small run; "rows" is the number of input rows of the compared run.
     """
     files = [str(path) for path in sorted(output.glob(checked["pattern"])) if path.stat().st_size]
     if not files:

@@ -1,4 +1,4 @@
-"""Runs one system as a child process: its events, its processor time, its time box. It knows no workload."""
+"""Runs a system as a child process: its events, processor time and time box. Independent of workloads."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ import psutil
 from benchmarks import protocol
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_LOOK_S: Final = 0.2  #: how often processor time is looked at; what a process uses after its last look is lost
-_GRACE_S: Final = 20.0  #: how long a child may take to go after it has told its result
-_READ_S: Final = 5.0  #: how long what it has said last may take to get into the log
+_LOOK_S: Final = 0.2  #: sampling interval of processor time; usage after a process's last sample is lost
+_GRACE_S: Final = 20.0  #: for a child to exit after its result
+_READ_S: Final = 5.0  #: for the child's last output to reach the log
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What a child said. `state` is "done", "did not finish" or "failed"; its caller may know of others."""
+    """The result of a child. `state`: "done", "did not finish" or "failed"; callers may set other states."""
 
     state: str = "failed"
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ def run(
     time_box_s: float,
     heard: Callable[[dict[str, Any]], None] = lambda said: None,
 ) -> Outcome:
-    """Blocks until the child has gone, and with it everything that it started. `heard` gets each event."""
+    """Block until the child and all its descendants have exited. `heard` is called with each event."""
     outcome, lines = Outcome(), queue.SimpleQueue[str | None]()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as sink:
@@ -76,14 +76,14 @@ def _listen(
     until: float,
     heard: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Takes events until the last one, the child's end, or the end of its time."""
+    """Read events until the last event, the child's exit, or the end of its time box."""
     cpu_before, is_gone = 0.0, False
     while protocol.MEASURED not in outcome.events:
         try:
             line = lines.get(timeout=min(_LOOK_S, max(0.0, until - time.monotonic())))
         except queue.Empty:
             meter.look()
-            if is_gone:  # for a while already; what it has started may keep its output open
+            if is_gone:  # since the previous sample: only descendants hold the output open
                 return
             is_gone = child.poll() is not None
             if time.monotonic() < until:
@@ -93,7 +93,7 @@ def _listen(
         if line is None:
             return
         said = protocol.event(line)
-        assert said is not None, "the log does not come here"
+        assert said is not None, "the queue holds events only"
         outcome.events[said["event"]] = said
         heard(said)
         if said["event"] == protocol.STARTED:
@@ -104,10 +104,10 @@ def _listen(
 
 
 class Meter:
-    """Processor time of a process and all below it, by looking now and then.
+    """Samples the processor time of a process and all its descendants.
 
-    The system adds the time of an ended process to that of its parent only if the parent waited for it. PySpark's
-    daemon, for one, never waits for its workers, so what was seen last of each is what counts.
+    The operating system adds the time of an exited process to its parent only if the parent waits for it. PySpark's
+    daemon never waits for its workers. So the last sample of each process counts.
     """
 
     def __init__(self, pid: int) -> None:
@@ -116,11 +116,11 @@ class Meter:
 
     @property
     def seen(self) -> list[psutil.Process]:
-        """Every process there was, parents before those that they started."""
+        """All processes seen so far, parents before their children."""
         return list(self._seconds)
 
     def look(self) -> float:
-        """Returns the seconds so far."""
+        """Sample. Returns the processor seconds so far."""
         try:
             processes = [psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]
         except psutil.NoSuchProcess:
@@ -133,7 +133,7 @@ class Meter:
 
 
 def _end(child: "subprocess.Popen[str]", meter: Meter, grace_s: float) -> None:
-    """Lets it end, then ends what is left, also of a child that was killed: nobody else knows what that had started."""
+    """Wait for the child's exit, then kill its remaining descendants: only this process knows them."""
     meter.look()
     try:
         child.wait(grace_s)
@@ -143,5 +143,5 @@ def _end(child: "subprocess.Popen[str]", meter: Meter, grace_s: float) -> None:
         child.wait()
     for process in meter.seen:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()  # does nothing to another process that has got the number since
+            process.kill()  # psutil does not kill another process that has reused the pid
     psutil.wait_procs(meter.seen, timeout=5)

@@ -1,7 +1,7 @@
-"""What the checkpoint coordinator costs per subtask: `python -m benchmarks.coordinator`.
+"""The cost of the checkpoint coordinator per subtask: `python -m benchmarks.coordinator`.
 
-It drives the real machine of `runtime.core` through whole checkpoints, with answers in the order of the subtasks'
-names shuffled. Nothing else runs: no connection, no storage. See README.md for how the numbers are made.
+It drives the real state machine of `runtime.core` through whole checkpoints; acknowledgements arrive in shuffled order.
+No connection and no storage is involved. README.md explains the figures.
 """
 
 import argparse
@@ -31,20 +31,20 @@ from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnap
 RESULT: Final = Path("var/bench/coordinator.json")
 SUBTASKS: Final = (100, 1_000, 10_000)
 ROLES: Final = {"source": Role.SOURCE, "map": Role.OPERATOR, "count": Role.OPERATOR, "sink": Role.SINK}
-ACKS: Final = 200_000  #: in all, per size
-LEAST: Final = 5  #: checkpoints, per size
+ACKS: Final = 200_000  #: acknowledgements in total, per size
+LEAST: Final = 5  #: minimum number of checkpoints per size
 SETTINGS: Final = CoordinatorSettings(interval_ms=None, timeout_ms=600_000, min_pause_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Medians over checkpoints; times in microseconds of the processor, so that other load does not count."""
+    """Medians over checkpoints. Times are processor time in microseconds, so that other load does not count."""
 
     subtasks: int
     checkpoints: int
-    ack_us: float  #: to handle one acknowledgement; the last one, which makes the manifest, is spread over all
+    ack_us: float  #: per acknowledgement; the cost of the manifest at the last is spread over all
     checkpoint_us_per_subtask: float  #: a whole checkpoint: request, id, triggers, acknowledgements, record, notices
-    bytes_per_subtask: float  #: held while a checkpoint waits for its last acknowledgement, snapshots included
+    bytes_per_subtask: float  #: held before the last acknowledgement of a checkpoint, snapshots included
 
     @property
     def acks_per_second(self) -> float:
@@ -52,7 +52,7 @@ class Cost:
 
 
 def graph_of(subtasks: int) -> JobGraph:
-    """A chain of four operators, forward."""
+    """A chain of four operators with forward edges."""
     parallelism = subtasks // len(ROLES)
     operators = [
         OperatorSpec(uid=OperatorId(uid), name=uid, role=role, parallelism=parallelism) for uid, role in ROLES.items()
@@ -65,7 +65,7 @@ def graph_of(subtasks: int) -> JobGraph:
 
 
 def snapshot_of(checkpoint: int, subtask: SubtaskId) -> SubtaskSnapshot:
-    """One keyed state of a base and two deltas."""
+    """A snapshot of a single keyed state: a base file and two deltas."""
     path = f"chk-{checkpoint}-1/{subtask.operator}-{subtask.index}/state-%06d.arrow"
     segments = tuple(
         Segment(path=path % number, rows=10, nbytes=900, checksum="blake2b:00", first_group=0, last_group=9)
@@ -75,14 +75,14 @@ def snapshot_of(checkpoint: int, subtask: SubtaskId) -> SubtaskSnapshot:
 
 
 class Driven:
-    """A coordinator, and the answers of its subtasks."""
+    """A coordinator, and the acknowledgements of its subtasks."""
 
     def __init__(self, subtasks: int) -> None:
         self.graph = graph_of(subtasks)
         self.coordinator = Coordinator("job", Token(1), self.graph, SETTINGS)
         self.coordinator.handle(JobStarted(0))
         self.order = list(self.graph.subtasks)
-        Random(subtasks).shuffle(self.order)  # noqa: S311  (nothing is kept secret)
+        Random(subtasks).shuffle(self.order)  # noqa: S311  (not used for secrets)
         self.checkpoint = 0
 
     def trigger(self) -> None:
@@ -100,7 +100,7 @@ class Driven:
 
 
 def timed(driven: Driven) -> tuple[float, float]:
-    """Processor seconds for all acknowledgements of one checkpoint, and for the whole of it."""
+    """Processor seconds for all acknowledgements of a checkpoint, and for the whole checkpoint."""
     began = time.process_time()
     driven.trigger()
     triggered = time.process_time() - began
@@ -117,7 +117,7 @@ def timed(driven: Driven) -> tuple[float, float]:
 
 
 def held_bytes(subtasks: int) -> int:
-    """What the coordinator holds while a checkpoint waits for its last acknowledgement."""
+    """Bytes that the coordinator holds before the last acknowledgement of a checkpoint."""
     gc.collect()
     tracemalloc.start()
     driven = Driven(subtasks)
@@ -133,7 +133,7 @@ def held_bytes(subtasks: int) -> int:
 
 def measure(subtasks: int, acks: int, bar: "tqdm[NoReturn]") -> Cost:
     driven = Driven(subtasks)
-    timed(driven)  # what is computed once is not what an acknowledgement costs
+    timed(driven)  # warm-up: caches are not part of the cost of an acknowledgement
     checkpoints = max(LEAST, acks // subtasks)
     times = []
     for _ in range(checkpoints):
@@ -155,7 +155,7 @@ def measure_all(acks: int) -> list[Cost]:
 
 
 def growth(costs: list[Cost]) -> float:
-    """How much dearer an acknowledgement is among the most subtasks than among the fewest."""
+    """The cost of an acknowledgement with the most subtasks, relative to the fewest."""
     return costs[-1].ack_us / costs[0].ack_us
 
 
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.coordinator", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--acks", type=int, default=ACKS, help="acknowledgements to handle, per number of subtasks")
-    parser.add_argument("--result", type=Path, default=RESULT, help="where the numbers go, as JSON")
+    parser.add_argument("--result", type=Path, default=RESULT, help="JSON file for the results")
     chosen = parser.parse_args(arguments)
     costs = measure_all(chosen.acks)
     sys.stdout.write(f"{report(costs)}\n")

@@ -1,4 +1,4 @@
-"""What it costs to make bytes durable on the disk of a folder: the part of a checkpoint that no code can save."""
+"""The cost of durable writes on the disk of a folder: the part of a checkpoint that no code can save."""
 
 import os
 import time
@@ -14,7 +14,7 @@ TIMES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one act, over many, in milliseconds."""
+    """The cost of an operation, in milliseconds."""
 
     act: str
     median_ms: float
@@ -22,7 +22,7 @@ class Cost:
 
 
 def costs(folder: Path, times: int = TIMES) -> list[Cost]:
-    """Writes and syncs files of the size of a small and of a larger segment, and renames files in a synced folder."""
+    """Write and sync files of the size of a small and a large segment, and rename files with a sync of the folder."""
     return [
         _cost("write and fsync 4 KB", lambda number: _write(folder / f"small-{number}", 4 << 10), times),
         _cost("write and fsync 1 MB", lambda number: _write(folder / f"large-{number}", 1 << 20), times),

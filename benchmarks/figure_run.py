@@ -1,4 +1,4 @@
-"""The process in which one measurement of figures runs: `python -m benchmarks.figure_run '["W8", FOLDER, ROUNDS]'`."""
+"""The process of a measurement of figures: `python -m benchmarks.figure_run '["W8", FOLDER, ROUNDS]'`."""
 
 import json
 import sys

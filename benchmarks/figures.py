@@ -1,14 +1,12 @@
-"""Measurements whose result is not a rate beside peers but figures with targets: their common form, and their list.
+"""Measurements whose result is figures with targets instead of rates beside peers: their interface, and their list.
 
-Each is a module that `measurements` names and that has
+Each is a module named in `MODULES`, with
 
     TITLE: str                      for the table
-    TIME_BOX_S: float               after which it is ended: "did not finish"
-    STEP_S: float                   what a part takes about, for the time that is left
-    steps(plan: Plan) -> int        how often `run` will call `plan.step`: for the progress bar
-    run(plan: Plan) -> Report       measures; in a process of its own (`figure_run`)
-
-It does not know what is measured, nor how it is shown.
+    TIME_BOX_S: float               limit, after which its state is "did not finish"
+    STEP_S: float                   approximate seconds per step, for the remaining time
+    steps(plan: Plan) -> int        number of calls of `plan.step` in `run`, for the progress bar
+    run(plan: Plan) -> Report       measures, in its own process (`figure_run`)
 """
 
 import importlib
@@ -19,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
-#: By name, the module. Add a line here, and nothing else has to know.
+#: Name -> module. A new measurement needs a line here only.
 MODULES: Final = {
     "W8": "benchmarks.intervals",
     "W9": "benchmarks.state_size",
@@ -32,21 +30,21 @@ MODULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number, with what it has to be. `value` None: it could not be had."""
+    """A number with its target. `value` None: it could not be measured."""
 
     name: str
     value: float | None
     unit: str = ""
     digits: int = 2  #: decimals to show
-    at_most: float | None = None  #: the target; without one the figure is only told
+    at_most: float | None = None  #: target; a figure without a target is only reported
     at_least: float | None = None
-    low: float | None = None  #: of the 95 % confidence interval
+    low: float | None = None  #: bound of the 95 % confidence interval
     high: float | None = None
     runs: tuple[float, ...] = ()
 
     @property
     def met(self) -> bool | None:
-        """Whether it is what it has to be; None without a target."""
+        """Whether the target is met; None without a target."""
         if self.at_most is None and self.at_least is None:
             return None
         if self.value is None:
@@ -57,11 +55,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a measurement found."""
+    """The results of a measurement."""
 
     figures: tuple[Figure, ...]
-    lines: tuple[str, ...] = ()  #: shown below the figures: how it came about
-    wrong: tuple[str, ...] = ()  #: output that was not right; then the figures count for nothing
+    lines: tuple[str, ...] = ()  #: explanations, shown below the figures
+    wrong: tuple[str, ...] = ()  #: wrong output; if not empty, no target counts as met
     details: Mapping[str, Any] = field(default_factory=dict)  #: for latest.json and the plots
 
     def to_json(self) -> dict[str, Any]:
@@ -71,12 +69,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much of it, and where."""
+    """The size and the folder of a measurement."""
 
     folder: Path  #: empty, on a real disk; removed afterwards
-    rounds: int | None = None  #: None: as many as the targets need
-    step: Callable[[str], None] = lambda text: None  #: call it after each part, with what that was
-    tell: Callable[[Report], None] = lambda report: None  #: with what a later failure is not to lose
+    rounds: int | None = None  #: None: the number that the targets need
+    step: Callable[[str], None] = lambda text: None  #: called after each step, with its description
+    tell: Callable[[Report], None] = lambda report: None  #: called with preliminary results, which survive a failure
 
 
 class Measurement(Protocol):

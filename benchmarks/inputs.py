@@ -1,7 +1,7 @@
-"""The files that a workload reads, the same for all systems: made by the harness, gone when the workload is done.
+"""The input files of a workload, the same for all systems; they exist while the workload runs.
 
-They hold the sequence in order: the later a file's name and its time of change, the later its rows in event time. A
-system that gets fewer rows gets the first of the files.
+They hold the sequence in order: names and modification times of files increase with event time. A system that gets
+fewer rows gets the first files.
 """
 
 import os
@@ -15,7 +15,7 @@ import duckdb
 
 from benchmarks.workload import Workload, key_sql, microseconds_sql
 
-FILES: Final = 64  #: enough that two readers get about the same number, however they are dealt
+FILES: Final = 64  #: enough for an even distribution over two readers
 _TIME: Final = {"parquet": "make_timestamp({at})", "json": "strftime(make_timestamp({at}), '%Y-%m-%dT%H:%M:%S.%f')"}
 _WRITE: Final = """
     copy (select id, {key} as key, {time} as time from range({first}, {last}) as t(id) order by id)
@@ -25,9 +25,9 @@ _WRITE: Final = """
 
 @contextmanager
 def made(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]:
-    """Gives a folder that has one for each system, with the files of its small and of its measured run.
+    """A folder with a folder per system, which holds the files of its small and measured run.
 
-    Nothing is there where the workload needs none.
+    It is empty if the workload needs no files.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -44,7 +44,7 @@ def made(workload: Workload, folder: Path, share: float = 1.0) -> Iterator[Path]
 
 
 def _offer(every: Path, own: Path, count: int) -> None:
-    """Links the first files into a folder of the same name, where they have the same times."""
+    """Link the first files into a folder of the same name; links share the modification times."""
     into = own / every.name
     into.mkdir(parents=True)
     for path in sorted(every.iterdir())[:count]:
@@ -52,8 +52,8 @@ def _offer(every: Path, own: Path, count: int) -> None:
 
 
 def write(workload: Workload, folder: Path, rows: int) -> None:
-    """Writes the first `rows` rows of the sequence."""
-    assert workload.files is not None, "rows that are in files have a format"
+    """Write the first `rows` rows of the sequence."""
+    assert workload.files is not None, "a workload with files has a format"
     folder.mkdir(parents=True)
     with duckdb.connect(config={"threads": 1}) as database:
         for number in range(FILES):

@@ -1,4 +1,4 @@
-"""What is said of the runs of W8: ratios to the run without checkpoints beside each, targets, time of each phase."""
+"""The report of W8 (checkpoint intervals): run time relative to runs without checkpoints, targets, time per phase."""
 
 import statistics
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from benchmarks.workloads.windows import totals
 ALIGNED: Final = "aligned"
 STOPPED: Final = "stop-the-world"
 MODES: Final = (ALIGNED, STOPPED)
-TARGETS: Final = {1_000: 1.02, 100: 1.10}  #: by interval: time to none, aligned, at most
+TARGETS: Final = {1_000: 1.02, 100: 1.10}  #: interval -> maximum relative run time, aligned
 WORSE_AT_MS: Final = 100
-WORSE: Final = 1.1  #: what "visibly" means of the stopped world
+WORSE: Final = 1.1  #: minimum run time of stop-the-world relative to aligned
 
-Setting = tuple[int | None, str]  #: interval, None: no periodic checkpoints; and mode
+Setting = tuple[int | None, str]  #: (interval in ms; None: no periodic checkpoints, mode)
 NONE: Final[Setting] = (None, ALIGNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run and where it stood."""
+    """A run with its settings."""
 
     round: int
     group: int
@@ -36,20 +36,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What became of one interval in one mode."""
+    """The results of an interval in a mode."""
 
     interval_ms: int
     mode: str
-    time: Ratio  #: to none
+    time: Ratio  #: relative to no checkpoints
     cpu: Ratio
-    checkpoints: float  #: per run, medians from here on
+    checkpoints: float  #: per run; this and all below are medians
     seconds: float
     checkpoint_ms: float
     phases_ms: dict[str, float]
 
 
 def paired(found: Sequence[Sample], one: Setting, other: Setting) -> list[tuple[Run, Run]]:
-    """Runs of two settings that belong together: of the same round and group."""
+    """Pairs of runs with two settings, from the same round and group."""
     beside = {(s.round, s.group): s.run for s in found if (s.interval_ms, s.mode) == other}
     own = [s for s in found if (s.interval_ms, s.mode) == one]
     return [(s.run, beside[s.round, s.group]) for s in own if (s.round, s.group) in beside]
@@ -98,7 +98,7 @@ def _figure(line: Line) -> Figure:
 
 
 def _worse(found: Sequence[Sample]) -> Figure:
-    """Both modes stood beside the same runs without checkpoints."""
+    """The ratio of stop-the-world to aligned; both have runs beside the same runs without checkpoints."""
     pairs = paired(found, (WORSE_AT_MS, STOPPED), (WORSE_AT_MS, ALIGNED))
     times = ratio([(stopped.seconds, aligned.seconds) for stopped, aligned in pairs])
     return Figure(
@@ -134,7 +134,7 @@ def _disk(cost: disk.Cost) -> str:
 
 
 def _wrong(found: Sequence[Sample], keys: int) -> list[str]:
-    """Runs whose sink has counted something else than it must."""
+    """A text for each run whose sink counted wrong totals."""
     right = {sample.rows: totals(sample.rows, keys) for sample in found}
     return [
         f"round {sample.round + 1}, {sample.interval_ms} ms {sample.mode}: {name} is {sample.run.counted.get(name)}"

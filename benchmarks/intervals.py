@@ -1,7 +1,7 @@
-"""W8, the figure of the ABS paper (arXiv 1506.08603): run time against the checkpoint interval, for two protocols.
+"""W8: run time against the checkpoint interval for two protocols, as in the ABS paper (Carbone et al., 2015).
 
-One job runs to its end without periodic checkpoints, then with them at an interval, aligned and with the world stopped;
-and so in turns. It decides how long runs are and which stand beside each other.
+A job runs to its end without periodic checkpoints, then with checkpoints at an interval, aligned and stop-the-world;
+the settings take turns (arXiv 1506.08603).
 """
 
 import shutil
@@ -36,18 +36,18 @@ CALIBRATION_ROWS: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Intervals that are compared with one run without checkpoints, about so long."""
+    """Intervals that share a run without checkpoints, and the approximate run time in seconds."""
 
     seconds: float
     intervals_ms: tuple[int, ...]
 
 
-#: Long intervals need long runs to have checkpoints in them; the others share short ones.
+#: Long intervals need long runs, so that a run has several checkpoints; other intervals use short runs.
 GROUPS: Final = (Group(12.5, (10_000, 3_000)), Group(6.0, (1_000,)), Group(6.0, (300,)), Group(6.0, (100,)))
 
 
 def settings_of(group: Group, turn: int) -> list[Setting]:
-    """One run of each kind; each round begins with another, so that none is always the first."""
+    """The settings of a round; each round begins with another setting, so that none is always first."""
     every: list[Setting] = [(None, ALIGNED), *((interval, mode) for interval in group.intervals_ms for mode in MODES)]
     at = turn % len(every)
     return every[at:] + every[:at]
@@ -69,12 +69,12 @@ def timed(rows: int, setting: Setting, folder: Path, launcher: StandingLauncher)
 
 
 def rows_for(seconds: float, rate: float) -> int:
-    """Whole event seconds, at least three."""
+    """The number of rows: whole event seconds, at least three."""
     return max(3, round(seconds * rate / 1e6)) * 1_000_000
 
 
 def samples(turn: int, plan: Plan, rate: float, folder: Path, launcher: StandingLauncher) -> Iterator[Sample]:
-    """Those of one round."""
+    """The runs of a round."""
     for number, group in enumerate(GROUPS):
         rows = rows_for(group.seconds, rate)
         for interval_ms, mode in settings_of(group, turn):

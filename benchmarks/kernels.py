@@ -1,12 +1,12 @@
-"""The operators of W2 with no runtime around them: what the machine gives when nothing else is done.
+"""The operators of workload W2 (tumbling windows) without a runtime: an upper bound for the machine.
 
-`python -m benchmarks.kernels INDEX PARALLELISM ROWS` drives subtask INDEX of each operator by direct calls: polls the
-source, combines and partitions as the job would, and hands each batch on. It says when it is ready, waits for a line,
-and says the seconds and the processor seconds. There are no channels, barriers, snapshots or threads; of two processes
-neither hears of the other.
+`python -m benchmarks.kernels INDEX PARALLELISM ROWS` drives subtask INDEX of each operator by direct calls. It polls
+the source, pre-aggregates and partitions as the job would, and passes each batch on. It prints a line when ready, waits
+for a line on stdin, and prints seconds and processor seconds. There are no channels, barriers, snapshots or threads,
+and no communication between two processes.
 
-What would come from the other process is replaced: its share of each batch is as large as this one's and has keys of
-the same range, so the own share is handed on once per process instead.
+Input from the other processes is replaced: their share of each batch has the same size and the same range of keys.
+So the own share is processed once per process.
 """
 
 import sys
@@ -39,7 +39,7 @@ def job(rows: int) -> Dataflow:
 
 
 class Driven:
-    """One subtask of each operator."""
+    """A subtask of each operator."""
 
     def __init__(self, job: CompiledJob, index: int) -> None:
         self._job, self._index = job, index
@@ -52,7 +52,7 @@ class Driven:
             operator.open(self._context(uid))
 
     def run(self) -> None:
-        """From the first poll to the last window."""
+        """Run from the first poll to the last window."""
         reader, outputs, reached = self._reader, self._outputs[_SOURCE], -1
         while not reader.exhausted:
             batch = reader.poll(_POLL_ROWS)
@@ -65,7 +65,7 @@ class Driven:
         outputs.broadcast(Watermark(MAX_WATERMARK))
 
     def counted(self) -> dict[str, int]:
-        """What the sink has discarded."""
+        """The totals of the sink's discarded rows."""
         sink = self._operators[_SINK]
         sink.prepare_snapshot_pre_barrier(1, self._outputs[_SINK])
         sink.snapshot(1)
@@ -97,7 +97,7 @@ class Driven:
             parallelism=graph.by_uid[uid].parallelism,
             max_parallelism=graph.max_parallelism,
             token=Token(1),
-            state=nothing_yet,  # type: ignore[arg-type]  # the next line: state needs the context's key groups
+            state=nothing_yet,  # type: ignore[arg-type]  # set below: the state needs the context's key groups
             now_ms=lambda: 0,
         )
         context.state = self._states[uid] = SubtaskState(context.key_groups, graph.max_parallelism, None)

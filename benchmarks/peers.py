@@ -1,7 +1,7 @@
-"""Makes the peers' environments below var/peers: `python -m benchmarks.peers`. Each has its own, with its own pins.
+"""Installs the peers' environments below var/peers: `python -m benchmarks.peers`. Each has its own pinned packages.
 
-Apache Flink 2.3 and Bytewax 0.21 both run on Python 3.11, Flink on nothing newer than 3.12; Bytewax has no wheel beyond
-3.12 either.
+Apache Flink 2.3 and Bytewax 0.21 both run on Python 3.11. Flink supports Python up to 3.12, and Bytewax has no wheel
+for later versions.
 """
 
 import os
@@ -21,7 +21,7 @@ PYTHONS: Final = ("python3.11", "python3.12")
 
 
 def make(name: str, python: str) -> bool:
-    """Makes one environment, unless it is there with these pins. Returns whether it is there now."""
+    """Make an environment, unless it exists with these pins. Returns whether it exists now."""
     folder, pins = PEERS / name, "\n".join(PINS[name])
     stamp = folder / "weir-stamp"
     if stamp.exists() and stamp.read_text() == pins:
@@ -42,7 +42,7 @@ def make(name: str, python: str) -> bool:
 def main() -> int:
     python = next((found for name in PYTHONS if (found := shutil.which(name))), None)
     if python is None:
-        sys.stderr.write(f"the peers need one of {', '.join(PYTHONS)}\n")
+        sys.stderr.write(f"no interpreter for the peers: install one of {', '.join(PYTHONS)}\n")
         return 1
     failed = [name for name in PINS if not make(name, python)]
     return 1 if failed else 0

@@ -1,4 +1,4 @@
-"""Draws what was measured: `python -m benchmarks.plots` writes SVGs into docs/benchmarks, one per workload."""
+"""Plots of the latest results: `python -m benchmarks.plots` writes an SVG per workload into docs/benchmarks."""
 
 import json
 import sys
@@ -18,12 +18,12 @@ from benchmarks.systems import SYSTEMS
 LATEST: Final = ROOT / "var" / "bench" / "latest.json"
 FOLDER: Final = ROOT / "docs" / "benchmarks"
 _OWN_COLOUR, _PEER_COLOUR, _TARGET_COLOUR = "#1f6f8b", "#b8bec4", "#c8553d"
-_WIDTH: Final = 8.0  #: inches, at 100 dots each: what a page shows without shrinking it
+_WIDTH: Final = 8.0  #: inches at 100 dots per inch; fits a page without scaling
 _BAR: Final = 0.42  #: inches
 
 
 def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
-    """Draws what latest.json says of a workload. None where nothing was measured."""
+    """Draw the entry of a workload in latest.json. Returns None if it has no results."""
     if "systems" in entry:
         figure = rates(entry)
     elif "lines" in entry.get("details", {}):
@@ -40,14 +40,14 @@ def draw(name: str, entry: dict[str, Any], folder: Path) -> Path | None:
 
 
 def _but(entry: dict[str, Any]) -> str:
-    """What takes from figures that they count. Rates have it beside each bar."""
+    """Remarks that invalidate figures. For rates they stand beside each bar."""
     state = entry.get("state", "done")
     remarks = [*([state] if state != "done" else []), *(["wrong output"] if entry.get("wrong") else [])]
     return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def rates(entry: dict[str, Any]) -> Figure | None:
-    """A bar per system, the fastest on top; what is not comparable says why."""
+    """A bar per system, the fastest on top, with remarks on wrong output."""
     found = {system: told for system, told in entry["systems"].items() if told["rate"]}
     if not found:
         return None
@@ -67,7 +67,7 @@ def rates(entry: dict[str, Any]) -> Figure | None:
 
 
 def curves(lines: Sequence[dict[str, Any]]) -> Figure:
-    """Run time over the checkpoint interval for both protocols, with their 95 % intervals; none is 1."""
+    """Run time over the checkpoint interval for both protocols, with 95 % confidence intervals; no checkpoints = 1."""
     figure = Figure(figsize=(_WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
     intervals = sorted({line["interval_ms"] for line in lines}, reverse=True)
@@ -93,7 +93,7 @@ def curves(lines: Sequence[dict[str, Any]]) -> Figure:
 
 
 def bars(figures: Sequence[dict[str, Any]]) -> Figure | None:
-    """A bar per figure, those of one unit over one axis, each with a mark where its target lies."""
+    """A bar per figure, with a mark at its target. Figures of the same unit share an axis."""
     if not figures:
         return None
     units = list(dict.fromkeys(figure["unit"] for figure in figures))
@@ -116,7 +116,7 @@ def _has_target(figure: dict[str, Any]) -> bool:
 
 
 def _rows(counts: Sequence[int]) -> tuple[Figure, list[Axes]]:
-    """Axes below each other, as high as their bars need."""
+    """Axes below each other, with a height by the number of their bars."""
     figure = Figure(figsize=(_WIDTH, 0.4 + sum(0.7 + _BAR * count for count in counts)), layout="constrained")
     every = figure.subplots(len(counts), 1, squeeze=False, gridspec_kw={"height_ratios": counts})[:, 0]
     for axes in every:
@@ -136,12 +136,12 @@ def _interval(interval_ms: int) -> str:
 
 def main() -> int:
     if not LATEST.exists():
-        sys.stderr.write("there is nothing to draw yet: run `make bench`\n")
+        sys.stderr.write("no results to draw yet: run `make bench`\n")
         return 1
-    mpl.rcParams["svg.hashsalt"] = "weir"  # the same numbers give the same file
+    mpl.rcParams["svg.hashsalt"] = "weir"  # reproducible ids: the same results give the same file
     for name, entry in json.loads(LATEST.read_text(encoding="utf-8")).items():
         path = draw(name, entry, FOLDER)
-        sys.stdout.write(f"{name}: {path.relative_to(ROOT) if path else 'nothing was measured'}\n")
+        sys.stdout.write(f"{name}: {path.relative_to(ROOT) if path else 'no results'}\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How far a run is and how long the rest takes, from what its like have taken. It does not know what is measured."""
+"""A progress bar with the remaining time, estimated from completed steps of the same kind."""
 
 import sys
 import time
@@ -16,9 +16,9 @@ class Progress:
     """A bar on stderr.
 
     Args:
-        expected: of each step to come, of what kind it is and about how many seconds that takes. What the last of a
-            kind has taken is what the others of it are expected to take.
-        clock: seconds that only grow.
+        expected: the steps to come, as (kind, approximate seconds). A completed step updates the estimate for the other
+            steps of its kind.
+        clock: monotonic seconds.
     """
 
     def __init__(self, expected: Sequence[tuple[str, float]], clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,11 +43,11 @@ class Progress:
         self._bar.set_description_str(text)
 
     def notes(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line above the bar."""
         self._bar.write(text, file=sys.stderr)
 
     def done(self, kind: str) -> None:
-        """One more of this kind."""
+        """Mark a step of this kind as completed."""
         now = self._clock()
         self._seconds[kind], self._before = now - self._before, now
         if self._waiting[kind]:
@@ -56,7 +56,7 @@ class Progress:
         self._tell()
 
     def over(self, kind: str) -> None:
-        """No more of this kind will come."""
+        """Drop the remaining steps of this kind."""
         self._bar.update(self._waiting.pop(kind, 0))
         self._before = self._clock()
         self._tell()

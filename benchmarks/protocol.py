@@ -1,9 +1,10 @@
-"""What the harness and a system under test say to each other. Only the standard library: peers run it too.
+"""Events between the harness and a child process. Uses only the standard library, since peers import it.
 
-A system is a child process, `python -m benchmarks.systems.NAME TASK`. It first does the task small, with its output in
-files (that is the check, and warms it up), then at full size without. It says on stdout, one marked line each, when it
-has finished the first, starts the second, and has finished that. Everything else is its log. A measurement of figures
-(`benchmarks.figures`) is a child process too: it says when it starts, each step, and its report.
+A system under test is a child process, `python -m benchmarks.systems.NAME TASK`. It first runs the task with few rows
+and writes its output to files: this run is checked and warms the process up. Then it runs the task with all rows and
+discards the output. It prints a marked line to stdout when the first run ends and when the second starts and ends. All
+other output is its log. A measurement of figures (`benchmarks.figures`) is a child process, too: it prints its start,
+its steps and its report.
 """
 
 import json
@@ -20,7 +21,7 @@ CHECKED, STARTED, STEPPED, TOLD, MEASURED = "checked", "started", "stepped", "to
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One run of one workload on one system. `kind` names what is computed; see the workloads."""
+    """A task for a system. `kind` names the computation; see the workloads."""
 
     workload: str
     kind: str
@@ -28,13 +29,13 @@ class Task:
     check_rows: int
     keys: int
     zipf: float | None
-    folder: str  #: durable: checkpoints and output go there
-    window_s: int = 1  #: of windows, how long they are
-    slide_s: int = 1  #: and how long after one the next begins
+    folder: str  #: for checkpoints and output; on a durable disk
+    window_s: int = 1  #: window size
+    slide_s: int = 1  #: window slide
     parallelism: int = 2
-    interval_ms: int = 1_000  #: between checkpoints
-    files: str | None = None  #: format of the files that rows come from; None: they are made, and output is discarded
-    inputs: str = ""  #: folder of those files, with one folder per phase
+    interval_ms: int = 1_000  #: checkpoint interval
+    files: str | None = None  #: format of the input files; None: the engine generates rows, and output is discarded
+    inputs: str = ""  #: folder of the input files, with a folder per phase
     check_us_per_row: int = 1
     text_keys: bool = False
     disorder_ms: int = 0
@@ -48,14 +49,14 @@ class Task:
 
     @property
     def measured_output(self) -> Path:
-        """Where the output of the measured run goes, if it goes to files."""
+        """The output folder of the measured run, if the workload writes files."""
         return Path(self.folder) / "measured"
 
     def input(self, phase: str) -> Path:
         return Path(self.inputs) / phase
 
     def us_per_row(self, phase: str) -> int:
-        """Event time between two rows, in microseconds."""
+        """Microseconds of event time between two rows."""
         return self.check_us_per_row if phase == "check" else 1
 
     def checkpoints(self, phase: str) -> Path:
@@ -63,16 +64,16 @@ class Task:
 
 
 def task() -> Task:
-    """The task that this process was started for."""
+    """The task given to this process on its command line."""
     _channel()
     return Task(**json.loads(sys.argv[1]))
 
 
 def checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) -> None:
-    """The small run has ended.
+    """Report the end of the small run.
 
     Args:
-        rows: how many rows went in.
+        rows: number of input rows.
         format: of the output files: "parquet", "csv", or "changes": JSON lines with `op` and `after`.
         columns: of the output, name -> DuckDB type.
         pattern: glob of the files below the output folder.
@@ -81,32 +82,32 @@ def checked(*, rows: int, format: str, columns: dict[str, str], pattern: str) ->
 
 
 def started() -> None:
-    """The measured run starts: processor time counts from now on."""
+    """Report the start of the measured run; processor time counts from now on."""
     _say(STARTED)
 
 
 def measured(*, rows: int, seconds: float, rows_worked: int | None = None, **details: Any) -> None:
-    """The measured run took `seconds` for `rows`. `rows_worked`: of all processor time since it started, if more."""
+    """Report the measured run. `rows_worked`: rows of all processor time since the start, if more than `rows`."""
     _say(MEASURED, rows=rows, seconds=seconds, rows_worked=rows_worked or rows, details=details)
 
 
 def stepped(text: str) -> None:
-    """One more step of a measurement is done."""
+    """Report a completed step of a measurement."""
     _say(STEPPED, text=text)
 
 
 def told(report: dict[str, Any]) -> None:
-    """What the report would be if the measurement came to no end."""
+    """Report preliminary results, which stand if the measurement does not finish."""
     _say(TOLD, report=report)
 
 
 def reported(report: dict[str, Any]) -> None:
-    """The measurement has ended with this report."""
+    """Report the final results of the measurement."""
     _say(MEASURED, report=report)
 
 
 def event(line: str) -> dict[str, Any] | None:
-    """What a line of a child's output says; None for its log."""
+    """Parse a line of a child's output; None for a line of its log."""
     if not line.startswith(MARK):
         return None
     found: dict[str, Any] = json.loads(line.removeprefix(MARK))
@@ -121,7 +122,7 @@ def _say(name: str, **values: Any) -> None:
 
 @cache
 def _channel() -> TextIO:
-    """What was stdout, which is the log from now on: what a JVM or a worker writes must not cut an event in two."""
+    """The original stdout. Stdout itself becomes the log: output of a JVM or worker must not split an event line."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     sys.stdout.flush()
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""Ratios of runs that were measured side by side: the median, and how sure it is."""
+"""Ratios of runs measured side by side: the median, and its confidence interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 RESAMPLES: Final = 10_000
-_LEAST: Final = 3  #: with fewer pairs nothing is said of how sure a median is
+_LEAST: Final = 3  #: minimum number of pairs for a confidence interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Ratio:
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    """Of the first of each pair to the second, with the percentile bootstrap of the median (the same each time)."""
+    """Ratios of the first of each pair to the second; percentile bootstrap of the median with a fixed seed."""
     runs = np.array([one / other for one, other in pairs])
     low = high = None
     if len(runs) >= _LEAST:

@@ -1,4 +1,4 @@
-"""What was measured, and latest.json."""
+"""The results of measurements, and the file latest.json."""
 
 import json
 import os
@@ -15,17 +15,17 @@ OWN: Final = "weir"
 
 @dataclass(kw_only=True)
 class Measurement:
-    """One system on one workload. `state` is "done", "not run", "missing", "did not finish" or "failed"."""
+    """The runs of a system on a workload. `state`: "done", "not run", "missing", "did not finish" or "failed"."""
 
     unit: str
     state: str = "missing"
     runs: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)  #: the states of runs that gave nothing
+    lost: list[str] = field(default_factory=list)  #: the states of runs without a result
     rows: int = 0
-    rows_worked: int = 0  #: in the processor seconds of a run
+    rows_worked: int = 0  #: rows processed in the processor seconds of a run
     differences: int | None = None  #: rows of the small run that differ from the answer; None: not compared
-    miscounted: list[str] | None = None  #: what the sink of a measured run counted wrong; None: not compared
+    miscounted: list[str] | None = None  #: wrong totals of the measured run's sink; None: not compared
 
     @property
     def rate(self) -> float | None:
@@ -47,7 +47,7 @@ class Measurement:
         self.cpu_seconds.append(cpu_seconds)
 
     def lose(self, state: str) -> None:
-        """A run ended so, and gave no number."""
+        """Record a run without a result."""
         self.lost.append(state)
         if not self.runs:
             self.state = state
@@ -68,7 +68,7 @@ class Measurement:
 
 
 def ratio_to_best_peer(systems: Mapping[str, Measurement]) -> float | None:
-    """Weir's rate over the best rate of a peer, both with right output; None where there are not both."""
+    """Weir's rate over the best rate of a peer, both with correct output; None if either is missing."""
     own = systems.get(OWN)
     if own is None or own.rate is None or not own.verified:
         return None
@@ -77,7 +77,7 @@ def ratio_to_best_peer(systems: Mapping[str, Measurement]) -> float | None:
 
 
 def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
-    """What latest.json says of a workload whose result is a rate per system."""
+    """The entry in latest.json of a workload whose result is a rate per system."""
     return {
         "title": title,
         "systems": {system: measured.to_json() for system, measured in systems.items()},
@@ -87,9 +87,9 @@ def entry(title: str, systems: Mapping[str, Measurement]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figured:
-    """A measurement whose result is figures. `state` is "done", "did not finish", "failed" or "interrupted".
+    """A measurement whose result is figures. `state`: "done", "did not finish", "failed" or "interrupted".
 
-    One that is not done has the report of its last part that was.
+    If it is not done, `report` is the last preliminary report.
     """
 
     title: str
@@ -106,15 +106,15 @@ class Figured:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What was written last; nothing where there is no file. Raises ValueError when it is no JSON object."""
+    """The contents of latest.json; empty if the file is missing. Raises ValueError if it is not a JSON object."""
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if not isinstance(found, dict):
-        raise ValueError("it is not an object")
+        raise ValueError("not a JSON object")
     return found
 
 
 def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Puts these entries in the place of their older ones; the others stay. Nobody ever sees half of the file."""
+    """Replace these entries and keep the other entries. The file is replaced atomically."""
     known = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -123,12 +123,12 @@ def write(path: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def load_average() -> str:
-    """How busy the machine is with everything: rates from a busy one count only as ratios."""
+    """The machine's load average: rates under other load are comparable only as ratios."""
     return " ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
 def all_right(results: Iterable[Mapping[str, Measurement]]) -> bool:
-    """Whether every system that gave a result gave a right one, and Weir did in every run."""
+    """Whether all results are correct and Weir has a result for every run."""
     for systems in results:
         if any(m.state == "done" and not m.verified for m in systems.values()):
             return False

@@ -1,6 +1,6 @@
-"""W14: what a second slot gains on W2, and how much of what the bare operators gain from the second core that is.
+"""W14: the gain of a second slot on W2 (tumbling windows), relative to the gain of the bare operators.
 
-One slot, two slots, one process of bare operators (`kernels`), and two at once, in turns.
+Four settings take turns: one slot, two slots, one process of bare operators (`kernels`), and two such processes.
 """
 
 import shutil
@@ -20,21 +20,21 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.launch.slot_pool import StandingLauncher
 from runtime.launch.spark import SparkLauncher
 
-TITLE: Final = "one slot against two on W2, beside its bare operators"
+TITLE: Final = "one slot against two on tumbling windows (W2), beside the bare operators"
 TIME_BOX_S: Final = 1_200.0
 STEP_S: Final = 11.0
 ROUNDS: Final = 5
 CORES: Final = 2
 CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
 WARM_UP_ROWS: Final = 20_000_000
-SECONDS: Final = 10.0  #: about how long one slot is to take
+SECONDS: Final = 10.0  #: approximate run time with one slot
 GAIN: Final = 1.6
 SHARE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """One run."""
+    """The times of a run."""
 
     seconds: float
     cpu_seconds: float
@@ -42,14 +42,14 @@ class Took:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The same rows, by number of slots or processes."""
+    """Times for the same rows, by number of slots or processes."""
 
     weir: dict[int, Took]
     bare: dict[int, Took]
 
 
 def bare(parallelism: int, rows: int) -> Took:
-    """Until the last of so many processes is done, which begin at once."""
+    """Run the bare operators in `parallelism` processes that begin together, until the last has finished."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.kernels", str(index), str(parallelism), str(rows)],
@@ -60,7 +60,7 @@ def bare(parallelism: int, rows: int) -> Took:
         for index in range(parallelism)
     ]
     for process in processes:
-        assert _line(process) == kernels.READY, "it says nothing before"
+        assert _line(process) == kernels.READY, "the first line is the ready line"
     for process in processes:
         assert process.stdin is not None, "stdin is a pipe"
         process.stdin.write("\n")
@@ -77,7 +77,7 @@ def _line(process: "subprocess.Popen[str]") -> str:
 
 
 class Slots:
-    """W2 on Spark slots; what it counts is compared with what it must."""
+    """Runs W2 on Spark slots, and compares its totals with the expected totals."""
 
     def __init__(self, folder: Path, launcher: StandingLauncher) -> None:
         self._folder, self._launcher = folder, launcher
@@ -118,7 +118,7 @@ Run = Callable[[int, int], Took]
 
 
 def measured(turn: int, rows: int, weir: Run, bare: Run, step: Callable[[str], None]) -> Round:
-    """Each once; the next round goes the other way round, so that no one always comes first."""
+    """Run each setting once; every second round reverses the order, so that none is always first."""
     found = Round(weir={}, bare={})
     order = [(found.weir, weir, 1), (found.weir, weir, CORES), (found.bare, bare, 1), (found.bare, bare, CORES)]
     for took, run, parallelism in order if turn % 2 == 0 else reversed(order):

@@ -1,8 +1,7 @@
-"""Jobs on Spark slots, one after another: the session and its worker processes serve all of them.
+"""Jobs on Spark slots, run in sequence on a single Spark session with its worker processes.
 
-The rows that a console would keep in Postgres are kept in memory. Timed is what lies between "running" and the record
-of the last checkpoint; processor time is that of this process and of all below it, the JVM and the workers, from
-"running" to then.
+Run records are in memory instead of Postgres. The measured time is from the state "running" to the record of the last
+checkpoint. Processor time covers the same period, for this process and all its descendants (JVM and workers).
 """
 
 import contextlib
@@ -35,19 +34,19 @@ PHASES: Final = ("start_delay", "alignment", "sync", "async")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One job from start to end."""
+    """The measurements of a job from start to end."""
 
     seconds: float
     cpu_seconds: float
     checkpoints: int
-    failed: int  #: checkpoints that were given up
-    checkpoint_ms: float  #: from the trigger to the manifest, median
-    phases_ms: dict[str, float]  #: the longest of each phase over all subtasks, median over checkpoints
-    counted: dict[str, int]  #: what the sink has counted; nothing if it does not count
+    failed: int  #: number of failed checkpoints
+    checkpoint_ms: float  #: from trigger to manifest, median
+    phases_ms: dict[str, float]  #: by phase, the longest over all subtasks; median over checkpoints
+    counted: dict[str, int]  #: totals of a counting sink; empty for other sinks
 
 
 class _Records(MemoryRecords):
-    """Notes when the job was running and when the last record was, and what processor time it took in between."""
+    """Records the times of "running" and of the last record, and the processor time between them."""
 
     running_at = recorded_at = cpu_seconds = 0.0
     _before: Mapping[int, float] = MappingProxyType({})
@@ -63,13 +62,13 @@ class _Records(MemoryRecords):
     def record_completed(self, completed: Completed) -> bool:
         self.recorded_at = time.monotonic()
         manifest = completed.manifest
-        if len(manifest.finished_operators()) == len(manifest.operators):  # the last: workers still live
+        if len(manifest.finished_operators()) == len(manifest.operators):  # the last checkpoint: workers still live
             self.cpu_seconds = sum(used - self._before.get(pid, 0.0) for pid, used in _cpu_seconds().items())
         return super().record_completed(completed)
 
 
 def _cpu_seconds() -> dict[int, float]:
-    """By process, of this one and all below it that live. Spark may end workers of earlier runs at any time."""
+    """Seconds by process, for this process and its live descendants. Spark may end workers of earlier runs any time."""
     found = {}
     own = psutil.Process()
     for process in [own, *own.children(recursive=True)]:
@@ -82,10 +81,10 @@ def _cpu_seconds() -> dict[int, float]:
 def run(
     flow: Dataflow, parallelism: int, launcher: StandingLauncher, storage: str, settings: CoordinatorSettings
 ) -> Run:
-    """Runs the job to its end. What a sink named "out" has discarded is counted.
+    """Run the job to its end. Counts the rows that a discarding sink named "out" has received.
 
     Raises:
-        WeirError: it did not come to its end.
+        WeirError: the job did not finish.
     """
     records = _Records()
     config = MasterConfig(
@@ -95,7 +94,7 @@ def run(
         storage=storage,
         host=launcher.host,
         coordinator=settings,
-        restart=NoRestart(),  # seconds are those of one attempt, which must have done all rows
+        restart=NoRestart(),  # the time is that of a single attempt over all rows
     )
     JobMaster(config, records, FileStore(storage), launcher, SystemClock()).run()
     if records.state is not RunState.FINISHED:
@@ -112,7 +111,7 @@ def run(
 
 
 def _counted(every: Sequence[Completed]) -> dict[str, int]:
-    """What the sink discarded in all, from the manifests."""
+    """The totals of the sink's discarded rows, from the manifests."""
     last: dict[int, SubtaskSnapshot] = {}
     for completed in every:
         out = completed.manifest.operators.get(OperatorId("out"))

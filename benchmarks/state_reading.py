@@ -1,7 +1,7 @@
-"""W16: how fast Spark reads the state of a savepoint as a DataFrame: all of it, and the row of one key.
+"""W16: the speed of reading a savepoint's state as a DataFrame in Spark: all rows, and the row of a single key.
 
-The savepoint is made by the library's own writer: Spark makes rows of a key and twelve integers that do not compress,
-and the running aggregate of W9 takes them in. What is read is compared with what was made, by checksums of columns.
+The library's own writer makes the savepoint: the running aggregate of W9 processes rows with a key and twelve
+incompressible integers. Column checksums compare the rows read with the rows written.
 """
 
 import statistics
@@ -23,16 +23,16 @@ TITLE: Final = "reading the state of a savepoint of 1 GB as a DataFrame"
 TIME_BOX_S: Final = 1_500.0
 STEP_S: Final = 60.0
 ROUNDS: Final = 3
-MEGABYTES: Final = 1_000  #: of state, at 100 bytes a key
+MEGABYTES: Final = 1_000  #: size of the state, with 100 bytes per key
 CORES: Final = 2
-MEMORY: Final = "3g"  #: of the JVM
+MEMORY: Final = "3g"  #: JVM memory
 STATE: Final = "aggregates"
 _KEY: Final = "key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Seconds of one round, from the call that plans to the last row in the JVM."""
+    """Seconds of a round, from the call that plans the read to the last row in the JVM."""
 
     all_s: float
     key_s: float
@@ -77,12 +77,12 @@ def state_frame(spark: "SparkSession", savepoint: str) -> "DataFrame":
 
 
 def value_columns(frame: "DataFrame") -> list[str]:
-    """In the order in which they were made."""
+    """The names of the value columns, in order."""
     return [name for name in frame.columns if name not in (*OWN_COLUMNS, _KEY)]
 
 
 def checksums(frame: "DataFrame") -> list[int]:
-    """Of all rows, whatever their order: their number, and each column folded by exclusive or."""
+    """Checksums of all rows, independent of their order: the number of rows, and each column combined by XOR."""
     folded = [f"bit_xor(`{name}`)" for name in (_KEY, *value_columns(frame))]
     (row,) = frame.selectExpr("count(*)", *folded).collect()
     return list(row)
@@ -93,7 +93,7 @@ def read(spark: "SparkSession", savepoint: str, keys: int, made: list[int], turn
     found = checksums(state_frame(spark, savepoint))
     all_s = time.monotonic() - begun
     if found != made:
-        wrong.append(f"round {turn + 1}: the rows are not those that were written")
+        wrong.append(f"round {turn + 1}: the rows differ from the rows that were written")
     wanted = keys * (turn + 1) // (ROUNDS + 2)
     begun = time.monotonic()
     frame = state_frame(spark, savepoint)
@@ -101,7 +101,7 @@ def read(spark: "SparkSession", savepoint: str, keys: int, made: list[int], turn
     key_s = time.monotonic() - begun
     expected = made_rows(spark, keys).where(f"{_KEY} = {wanted}").collect()
     if [tuple(row) for row in rows] != [tuple(row) for row in expected]:
-        wrong.append(f"round {turn + 1}: the row of key {wanted:,} is not the one that was written")
+        wrong.append(f"round {turn + 1}: the row of key {wanted:,} differs from the row that was written")
     return Read(all_s=all_s, key_s=key_s)
 
 

@@ -1,8 +1,8 @@
-"""W9: what a checkpoint costs as the state grows, while 1 % of its keys change between checkpoints.
+"""W9: the cost of a checkpoint by state size, while 1 % of the keys change between checkpoints.
 
-A job by the real runtime fills its state and then changes one part of the keys after each barrier, in two forms: a
+A job on the real runtime fills its state, then changes a part of its keys after each barrier. State has two forms: a
 value of 100 bytes per key of a row-wise function, and twelve columns of eight bytes of running aggregates. Slots are
-threads of this process, which take turns at the interpreter; state and manifests go to a real folder and are synced.
+threads of this process, which share the interpreter lock. State and manifests are synced to a real folder.
 """
 
 import os
@@ -39,15 +39,15 @@ STEP_S: Final = 95.0
 PARALLELISM: Final = 2
 VALUE_BYTES: Final = 100
 COLUMNS: Final = 12
-ROUNDS_PER_STATE: Final = 100  #: so 1 % of the keys change in a round
+ROUNDS_PER_STATE: Final = 100  #: so a round changes 1 % of the keys
 POSITION: Final = "changed"
 STATEFUL: Final = "state"
 
-MOST_MS: Final = 1_000.0  #: of 99 % of the checkpoints of the largest state
+MOST_MS: Final = 1_000.0  #: target for the p99 of checkpoints of the largest state
 MOST_SYNC_MS: Final = 20.0
 MB: Final = 1_000_000
 
-_STRIDE: Final = 2_654_435_761  #: keys that change together lie far apart
+_STRIDE: Final = 2_654_435_761  #: spreads the keys that change together over the whole state
 _SAMPLE_BYTES: Final = 1 << 20
 _DISK_CHUNK_BYTES: Final = 8 << 20
 _DISK_CHUNKS: Final = 32
@@ -55,7 +55,7 @@ _DISK_CHUNKS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run."""
+    """A run of the measurement."""
 
     form: str
     megabytes: int
@@ -83,7 +83,7 @@ CASES: Final = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class ChangingSource:
-    """Gives out every key once, then a hundredth of the keys after each snapshot."""
+    """Emits every key once, then 1 % of the keys after each snapshot."""
 
     guarantee: ClassVar[str] = "at-least-once"
     bounded: ClassVar[bool] = True
@@ -96,14 +96,14 @@ class ChangingSource:
         return ChangingReader(self)
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accept all settings."""
 
 
 class ChangingReader(SourceReader):
     def __init__(self, source: ChangingSource) -> None:
         self._source = source
-        self._given = 0  #: rows; after the fill, those of the rounds
-        self._may_give = 0  #: up to here before the next snapshot
+        self._given = 0  #: emitted rows, including the rounds after the fill
+        self._may_give = 0  #: limit of `_given` before the next snapshot
 
     def open(self, context: OperatorContext) -> None:
         self._state = context.state.list_state(POSITION)
@@ -131,7 +131,7 @@ class ChangingReader(SourceReader):
 
 
 def _rows(keys: npt.NDArray[np.int64], salt: int, columns: int) -> pa.RecordBatch:
-    """Values that do not compress."""
+    """Rows with incompressible values."""
     values = {}
     for column in range(columns):
         mixed = mix((keys * (columns + 1) + column).view(np.uint64) + np.uint64(salt << 40))
@@ -140,7 +140,7 @@ def _rows(keys: npt.NDArray[np.int64], salt: int, columns: int) -> pa.RecordBatc
 
 
 class Remember(KeyedProcessFunction):
-    """Keeps a value of 100 bytes per key."""
+    """Stores a value of 100 bytes per key."""
 
     def open(self, context: ProcessContext) -> None:
         self.value = context.value_state("value")
@@ -171,19 +171,19 @@ def _stateful(rows: Stream, case: Case) -> Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One checkpoint after which a hundredth of the keys had changed since the one before."""
+    """The cost of a checkpoint; 1 % of the keys have changed since its predecessor."""
 
     duration_ms: float
     sync_ms: float
     async_ms: float
     written_bytes: int
-    files: int  #: that it is the first to name
+    files: int  #: files that no earlier checkpoint names
     named_files: int
     changed_bytes: int
 
 
 def measured(case: Case, folder: Path) -> list[Cost]:
-    """The checkpoints after the fill, in order."""
+    """The costs of the checkpoints after the fill, in order."""
     settings = CoordinatorSettings(interval_ms=case.interval_ms, min_pause_ms=0)
     flow, storage = job(case), str(folder)
     records = run_local(flow, parallelism=PARALLELISM, storage=storage, settings=settings, restart=NoRestart())
@@ -195,7 +195,7 @@ def measured(case: Case, folder: Path) -> list[Cost]:
 
 
 def _changed(completed: Completed) -> list[int]:
-    """By subtask of the source, how many rows it gave out after the fill; less than none: it had not filled yet."""
+    """By source subtask, the number of rows emitted after the fill; negative during the fill."""
     subtasks = completed.manifest.operators["changes"].subtasks.values()
     return [number for subtask in subtasks for number in subtask.lists[POSITION]]
 
@@ -218,7 +218,7 @@ def _cost(completed: Completed, fresh: set[str], changed_bytes: int) -> Cost:
 
 
 def disk_rate(folder: Path) -> float:
-    """Bytes per second that the disk takes, each few of them synced."""
+    """The disk's write rate in bytes per second, with an fsync per 8 MB."""
     data, began = os.urandom(_DISK_CHUNK_BYTES), time.monotonic()
     with (folder / "rate").open("wb") as file:
         for _ in range(_DISK_CHUNKS):
@@ -244,7 +244,7 @@ def run(plan: Plan) -> Report:
         rate = disk_rate(folder)
         chosen = case if plan.rounds is None else Case(**{**_fields(case), "checkpoints": plan.rounds})
         costs = measured(chosen, folder)
-        shutil.rmtree(folder)  # the largest leaves gigabytes
+        shutil.rmtree(folder)  # several gigabytes for the largest state
         figures += _figures(case, costs)
         lines.append(_line(case, costs, rate))
         details.append({"case": case.name, "disk_bytes_per_s": rate, "checkpoints": [_fields(cost) for cost in costs]})

@@ -1,8 +1,8 @@
-"""The snapshot protocol that the paper of asynchronous barrier snapshots compares with: the world stops for each.
+"""Stop-the-world snapshots: the protocol with which the paper on asynchronous barrier snapshotting (ABS) compares.
 
-A source in this wrapper gives nothing from its snapshot on until that checkpoint is completed. What is in flight
-drains meanwhile, and no row is processed before the whole snapshot is durable everywhere. It is made of the product's
-own hooks and exists for the benchmark only.
+A wrapped source emits no rows from its snapshot until the checkpoint is completed. Data in flight drains in the
+meantime, and no row is processed before the snapshot is durable everywhere. The wrapper uses the product's own hooks
+and exists for the benchmark only.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from runtime.ports import OperatorContext, Source, SourceReader
 
 @dataclass(frozen=True)
 class StopTheWorld:
-    """`source`, standing still during each checkpoint.
+    """`source`, paused during each checkpoint.
 
-    A reader is not told of a checkpoint that was given up: then it stands still until the next one is completed.
+    A reader gets no notice of an aborted checkpoint: it stays paused until the next checkpoint is completed.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""The table that people read."""
+"""The tables of results, as text."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ _HEAD = ("", "system", "rec/s", "runs", "rec/cpu-s", "Weir is", "output")
 
 
 def render(results: Mapping[str, Mapping[str, Measurement]], workloads: Mapping[str, Workload]) -> str:
-    """One block per workload, the fastest peer's ratio last, against the target."""
+    """A block per workload; its last line has the ratio to the fastest peer and the target."""
     lines: list[tuple[str, ...]] = [_HEAD]
     for name, systems in results.items():
         lines.append((name, workloads[name].title))
@@ -57,7 +57,7 @@ def _compared(measured: Measurement) -> str:
 
 
 def _verdict(systems: Mapping[str, Measurement], workload: Workload) -> str:
-    """A peer that has no right result may be the best one, so the ratio says who is not in it."""
+    """The ratio to the best peer, with its target. Names the peers without a correct result: one could be the best."""
     ratio, target = ratio_to_best_peer(systems), workload.target
     wanted = "no target" if target is None else f"target {target:g}x"
     if ratio is None:
@@ -70,7 +70,7 @@ def _verdict(systems: Mapping[str, Measurement], workload: Workload) -> str:
 
 
 def _beside(workload: Workload, results: Mapping[str, Mapping[str, Measurement]]) -> list[str]:
-    """Weir's rate beside its rate in another workload, where that matters."""
+    """The ratio to Weir's rate in another workload, if the workload has such a target."""
     if workload.beside is None:
         return []
     other, least = workload.beside
@@ -82,7 +82,7 @@ def _beside(workload: Workload, results: Mapping[str, Mapping[str, Measurement]]
 
 
 def render_figures(found: Mapping[str, Figured]) -> str:
-    """One block per measurement: its figures with their targets, then how they came about."""
+    """A block per measurement: its figures with their targets, then explanations."""
     names = [figure.name for one in found.values() if one.report is not None for figure in one.report.figures]
     width = max(map(len, names), default=0)
     lines: list[str] = []
@@ -108,7 +108,7 @@ def _figure(figure: Figure, width: int, is_right: bool) -> str:
 
 
 def _target(figure: Figure, is_right: bool) -> str:
-    """With wrong output nothing is met."""
+    """The target and whether it is met; wrong output meets no target."""
     wanted = [
         f"{word} {_number(figure, limit)}"
         for word, limit in (("at least", figure.at_least), ("at most", figure.at_most))

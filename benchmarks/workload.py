@@ -1,19 +1,19 @@
-"""What a workload is: data, parameters, the answer that is right, and how many rows each system gets."""
+"""The definition of a workload: data, parameters, the correct answer, and the number of rows per system."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.protocol import Task
 
-#: Row `id` has event time `id` microseconds; these are the keys, as SQL over `id` (DuckDB, Spark and Flink agree).
+#: Row `id` has event time `id` microseconds. Keys are SQL over `id` on which DuckDB, Spark and Flink agree.
 EVEN_KEY = "(id * 2654435761) % {keys}"
 SKEWED_KEY = (
     "least(cast(floor(power(1.0e0 - (((id * 2654435761) % 4294967296) + 0.5e0) / 4294967296.0e0"
     " * (1.0e0 - {lowest!r}e0), {exponent!r}e0)) as bigint), {keys}) - 1"
-)  # constants are numbers: Flink's planner fails at a power whose exponent is an expression
+)  # constants are literals: Flink's planner fails on a power whose exponent is an expression
 
 
-#: Every tenth row lies up to two event seconds behind the rows around it, if the rows of a workload are out of order.
+#: In workloads out of order, every tenth row lags up to two event seconds behind the rows around it.
 DISORDER_MS = 2_000
 DISORDERED_MICROSECONDS = "greatest(id - case when id % 10 = 0 then (id * 7919) % 1999000 else 0 end, 0)"
 
@@ -24,22 +24,21 @@ class Workload:
 
     Args:
         name: as in the table and in latest.json.
-        kind: what is computed; each system implements some kinds.
-        rows: by system, how many rows the measured run has: enough for about ten seconds on two cores. A system that
-            is not named does not take part.
-        found: SQL over the view `found`, a system's output, that gives what `expected` gives.
+        kind: the computation; each system implements some kinds.
+        rows: by system, the number of rows of the measured run, for about ten seconds on two cores. A system that is
+            not listed does not take part.
+        found: SQL over the view `found`, a system's output; its result must equal that of `expected`.
         expected: SQL over the view `sequence` (id, key), the input.
-        target: the least ratio to the best peer; None: the ratio is told as it is.
-        totals: what a sink that counts must have counted of so many rows; None: there is no closed form.
-        window_s, slide_s: of windows, how long they are, and how long after one the next begins.
-        files: format of the files that the rows are in ("parquet", "json"), the same for all systems, of which each
-            gets the first; output then goes to files in the measured run too, and that is compared as well. None: an
-            engine makes rows.
-        check_us_per_row: event time between two rows of the small run, so that it has whole windows of long ones.
+        target: the minimum ratio to the best peer; None: the ratio is reported without a target.
+        totals: the expected totals of a counting sink for a number of rows; None: there is no closed form.
+        window_s, slide_s: size and slide of windows.
+        files: format of the input files ("parquet", "json"), which all systems share; a system with fewer rows gets the
+            first files. The measured run then writes files, too, and is compared as well. None: engines generate rows.
+        check_us_per_row: event time between two rows of the small run; larger for long windows.
         text_keys: keys are uuids as text, 36 characters, instead of integers; only in files.
-        disorder_ms: how far a row's event time may lie behind that of a row before it; only in files.
-        absent: by system, why it cannot take part although one might expect it to.
-        beside: another workload, and the least ratio of Weir's rate here to its rate there.
+        disorder_ms: how far a row's event time may lag behind that of a row before it; only in files.
+        absent: by system, the reason why it cannot take part although a reader might expect it to.
+        beside: another workload, and the minimum ratio of Weir's rate here to its rate there.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Workload:
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def miscounted(self, rows: int, details: Mapping[str, int]) -> list[str] | None:
-        """What the sink of a run counted otherwise than it must; None where nothing was counted or is known."""
+        """Differences between the totals of a run's sink and the expected totals; None if either is unknown."""
         if self.totals is None or "rows_out" not in details:
             return None
         right = self.totals(rows)
@@ -73,7 +72,7 @@ class Workload:
         ]
 
     def task(self, system: str, folder: str, share: float = 1.0, inputs: str = "") -> Task:
-        """What `system` is to do, with that share of its rows. `inputs`: the folder of the files, if it reads files."""
+        """The task for `system`, with a share of its rows. `inputs`: folder of the input files, if it reads files."""
         return Task(
             workload=self.name,
             kind=self.kind,
@@ -93,12 +92,12 @@ class Workload:
 
 
 def microseconds_sql(workload: Workload) -> str:
-    """The event time of a row of the small run, as SQL over `id` for DuckDB."""
+    """The event time of a row of the small run in microseconds, as SQL over `id` for DuckDB."""
     return DISORDERED_MICROSECONDS if workload.disorder_ms else f"id * {workload.check_us_per_row}"
 
 
 def key_sql(task: Task | Workload) -> str:
-    """The key of a row, as SQL over `id`; of a text key, for DuckDB."""
+    """The key of a row, as SQL over `id`; text keys for DuckDB only."""
     if task.text_keys:
         number = EVEN_KEY.format(keys=task.keys)
         return f"cast(cast(md5(cast({number} as varchar)) as uuid) as varchar)"

@@ -1,1 +1,1 @@
-"""W15: a bounded job in BATCH beside the same job in STREAMING beside the query in Spark SQL."""
+"""W15: a bounded job in BATCH and in STREAMING, and the same query in Spark SQL."""

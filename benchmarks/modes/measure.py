@@ -1,8 +1,8 @@
-"""W15: how fast a bounded job is in BATCH, beside the same program in STREAMING and beside Spark SQL written by hand.
+"""W15: the speed of a bounded job in BATCH, relative to STREAMING and to hand-written Spark SQL.
 
-Two inputs: a year of flights in CSV files with three tables from Spark (336,776 rows, where fixed costs are most of
-it), and Parquet files as W7 has them, with a hundred million rows. The ways take turns, each in a process of its own.
-Their outputs are compared with that of SQL, row for row.
+There are two inputs. A year of flights in CSV files, with three tables from Spark (336,776 rows), shows fixed costs.
+The Parquet files of W7 have a hundred million rows. BATCH, STREAMING and SQL take turns, each in its own process. Their
+outputs are compared with the output of SQL, row for row.
 """
 
 import json
@@ -26,7 +26,7 @@ from spark_jobs import nycflights
 from spark_jobs.feeder import Plan as Feed
 from spark_jobs.feeder import feed
 
-TITLE: Final = "a bounded job in BATCH, beside STREAMING and beside Spark SQL by hand"
+TITLE: Final = "a bounded job in BATCH, relative to STREAMING and to hand-written Spark SQL"
 TIME_BOX_S: Final = 2_400.0
 STEP_S: Final = 45.0
 ROUNDS: Final = 3
@@ -47,7 +47,7 @@ _APART: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Seconds by way, of one job."""
+    """Seconds by way (batch, streaming, sql) of a job."""
 
     job: str
     seconds: dict[str, float]
@@ -80,7 +80,7 @@ def _write_inputs(job: str, folder: Path) -> None:
 
 
 def one_round(plan: Plan, job: str, turn: int, took: Callable[[Run], float], wrong: list[str]) -> Round:
-    """Each way once; the next round begins with another, so that no one always comes first."""
+    """Run each way once. Each round begins with another way, so that none is always first."""
     names = list(WAYS)
     runs = {
         way: Run(way=way, job=job, inputs=str(plan.folder / "inputs" / job), folder=str(plan.folder / way))
@@ -99,14 +99,14 @@ def one_round(plan: Plan, job: str, turn: int, took: Callable[[Run], float], wro
 
 
 def process_s(one: Run) -> float:
-    """Seconds of one run, in a process of its own whose log goes to that of the measurement."""
+    """Seconds of a run, in its own process; its log goes to the log of the measurement."""
     command = [sys.executable, "-m", "benchmarks.modes.one", json.dumps(asdict(one))]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return float(printed.splitlines()[-1])
 
 
 def differences(job: str, way: str, output: str, answer: str) -> list[str]:
-    """What is wrong with the rows of one way, in words."""
+    """A text on differing rows of a way's output; empty if it is correct."""
     with duckdb.connect(config={"threads": 2}) as database:
         query = _APART.format(columns=COLUMNS[job], one=output.replace("'", "''"), other=answer.replace("'", "''"))
         counted = database.execute(query).fetchone()

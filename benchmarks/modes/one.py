@@ -1,8 +1,8 @@
-"""One way to run one bounded job, in a process of its own: `python -m benchmarks.modes.one '{"way": "batch", …}'`.
+"""A single way to run a bounded job, in its own process: `python -m benchmarks.modes.one '{"way": "batch", …}'`.
 
-The job runs twice in the same Spark: first on the small input, which loads classes and starts workers, then on the
-whole one, which is timed, from the call to the commit of its output. In STREAMING seconds go from "running" to the
-record of the last checkpoint, as in every other workload. It prints the seconds of the second run.
+The job runs twice in the same Spark session: first on the small input, which loads classes and starts workers, then on
+the whole input. The second run is measured, from the call to the commit of its output; in STREAMING from "running" to
+the record of the last checkpoint, as in all other workloads. The process prints the seconds of the second run.
 """
 
 import json
@@ -36,17 +36,17 @@ from spark_jobs.stages.tables import SETTINGS as TABLE_SETTINGS
 from spark_jobs.stages.tables import inputs_of, materialise
 
 CORES: Final = 2
-MEMORY: Final = "4g"  #: of the JVM, as the peers of other workloads have it
+MEMORY: Final = "4g"  #: JVM memory, as for the peers of other workloads
 SMALL, WHOLE = "small", "whole"
 CHECKPOINTS: Final = CoordinatorSettings(interval_ms=1_000)
 
-#: Runs a job over an input of that name; gives the seconds.
+#: Runs a job on the named input ("small" or "whole") and returns the seconds.
 Timed = Callable[[str], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`inputs` has a folder for each of small and whole; `folder` takes output and checkpoints."""
+    """A run of a job. `inputs` has a folder per phase (small, whole); `folder` is for output and checkpoints."""
 
     way: str
     job: str
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """Of the windows: W7's, over all files."""
+        """The task of the windows job: that of W7, over all files."""
         return replace(WORKLOADS["W7"].task("weir", self.folder), inputs=self.inputs)
 
 
@@ -76,7 +76,7 @@ def flow_of(run: Run, phase: str) -> Dataflow:
 
 
 def query_of(run: Run, phase: str, spark: SparkSession) -> DataFrame:
-    """The same in SQL, written by hand."""
+    """The same query in hand-written SQL."""
     folder = f"{run.inputs}/{phase}"
     if run.job == "flights":
         airlines = read_csv(spark, nycflights.locate("airlines.csv"), AIRLINES)
@@ -90,7 +90,7 @@ def query_of(run: Run, phase: str, spark: SparkSession) -> DataFrame:
 
 @contextmanager
 def streaming(run: Run) -> Iterator[Timed]:
-    """Tables from Spark are written before, and are not in the seconds."""
+    """STREAMING. Tables from Spark are written before and are not part of the time."""
     settings = SparkSettings.from_environment("bench tables", cores=CORES)
     tables = {**settings.extra, **TABLE_SETTINGS}
     for phase in (SMALL, WHOLE):
@@ -106,24 +106,24 @@ def streaming(run: Run) -> Iterator[Timed]:
 def batch(run: Run) -> Iterator[Timed]:
     with _session() as spark:
 
-        def timed(phase: str) -> float:
+        def run_once(phase: str) -> float:
             begun = time.monotonic()
             run_batch(flow_of(run, phase), parallelism=CORES, spark=spark, storage=run.storage(phase))
             return time.monotonic() - begun
 
-        yield timed
+        yield run_once
 
 
 @contextmanager
 def sql(run: Run) -> Iterator[Timed]:
     with _session() as spark:
 
-        def timed(phase: str) -> float:
+        def run_once(phase: str) -> float:
             begun = time.monotonic()
             query_of(run, phase, spark).write.parquet(run.output(phase))
             return time.monotonic() - begun
 
-        yield timed
+        yield run_once
 
 
 WAYS: Final[Mapping[str, Any]] = {"streaming": streaming, "batch": batch, "sql": sql}

@@ -1,1 +1,1 @@
-"""W11: how long a running job takes to come back after a killed slot, a killed master, and an exception."""
+"""W11: time to recover a running job after a killed slot, a killed master, and an exception."""

@@ -1,4 +1,4 @@
-"""The three faults. Each returns the wall clock's time at which it happened."""
+"""The three faults. Each function returns the wall clock's time (s) of its fault."""
 
 import os
 import random
@@ -14,16 +14,16 @@ from benchmarks.recovery.place import Run, wait_for
 
 
 def kill_slot(run: Run, params: RecoveryParams) -> float:
-    """SIGKILL of the Python process of a slot."""
+    """Send SIGKILL to the Python process of a slot."""
     slots = run.row()["live"]["slots"]
-    victim = int(random.choice(slots)["pid"])  # noqa: S311 - it keeps no secret
+    victim = int(random.choice(slots)["pid"])  # noqa: S311 - not used for secrets
     at = time.time()
     os.kill(victim, signal.SIGKILL)
     return at
 
 
 def kill_master(run: Run, params: RecoveryParams) -> float:
-    """SIGKILL of the job master; its JVM and slots are left to themselves and to its supervisor."""
+    """Send SIGKILL to the job master. Its JVM and slots exit by themselves or are ended by the supervisor."""
     wanted = ["runtime.launch.spark", "run", str(run.id)]
     (victim,) = [process for process in psutil.process_iter(["cmdline"]) if _ends(process, wanted)]
     at = time.time()
@@ -32,7 +32,7 @@ def kill_master(run: Run, params: RecoveryParams) -> float:
 
 
 def raise_in_subtask(run: Run, params: RecoveryParams) -> float:
-    """A function of the job raises: when it renames the order."""
+    """Make a function of the job raise. The time is that of the exception: the function then renames the order file."""
     order, raised = Path(params.orders_dir, RAISE), Path(params.orders_dir, RAISED)
     raised.unlink(missing_ok=True)
     order.touch()

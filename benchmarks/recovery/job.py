@@ -1,6 +1,6 @@
-"""The job that is hurt: a running count and sum over many keys, fed at an even pace, that raises when it is told to.
+"""The job of the recovery benchmark: a running count and sum over many keys at a steady rate, which raises on order.
 
-It is offered as a pipeline, so that the console starts it as it starts any other.
+It is a registered pipeline, so that the console starts it as any other job.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ import weir
 
 NAME = "recovery-benchmark"
 TOTALS = {"count": weir.Count(), "sum": weir.Sum("id"), "first": weir.Min("id"), "last": weir.Max("id")}
-RAISE, RAISED, HURRY = "raise", "raised", "hurry"  #: files of the orders folder
+RAISE, RAISED, HURRY = "raise", "raised", "hurry"  #: files in the orders folder
 
 
 class RecoveryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`began_ms` is when the pace begins; the first `keys` rows, one of each key, are due at once."""
+    """`began_ms`: start of the pace (Unix time). The first `keys` rows, a row per key, are due at once."""
 
     output_dir: str
     orders_dir: str
@@ -31,13 +31,13 @@ class RecoveryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     began_ms: int
 
     def due(self, now_ms: float) -> int:
-        """How many rows should have been read by then."""
+        """The number of rows that are due at `now_ms`."""
         return self.keys + int((now_ms - self.began_ms) * self.rows_per_second / 1000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PacedSequence:
-    """The sequence, as fast as a clock says, however often it is interrupted: what was missed is made up for."""
+    """The sequence, paced by the wall clock. After an interruption it catches up at full speed."""
 
     guarantee: ClassVar[str] = "exactly-once"
     bounded: ClassVar[bool] = True
@@ -46,7 +46,7 @@ class PacedSequence:
 
     @property
     def sequence(self) -> weir.SequenceSource:
-        """Event time in milliseconds is the number of the row."""
+        """The sequence; a row's event time in milliseconds is its number."""
         return weir.SequenceSource(rows=self.params.rows, keys=self.params.keys, microseconds_per_row=1000)
 
     def reader(self) -> weir.spi.SourceReader:
@@ -83,12 +83,12 @@ class PacedReader(weir.spi.SourceReader):
 
 
 def raises_on_order(orders_dir: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """One subtask raises, once for each order."""
-    told, raised = Path(orders_dir, RAISE), Path(orders_dir, RAISED)
+    """A function that raises in a single subtask per order: the subtask that succeeds in renaming the order file."""
+    order, raised = Path(orders_dir, RAISE), Path(orders_dir, RAISED)
 
     def step(batch: pa.RecordBatch) -> pa.RecordBatch:
         with contextlib.suppress(FileNotFoundError):
-            told.rename(raised)
+            order.rename(raised)
             raise ValueError("as ordered")
         return batch
 

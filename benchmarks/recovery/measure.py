@@ -1,4 +1,4 @@
-"""Starts the job, hurts it in turns, lets it end, and compares what it has written with the answer."""
+"""Runs the job, injects faults in turns, lets the job finish, and compares its output with the answer."""
 
 import random
 import statistics
@@ -23,15 +23,15 @@ STEP_S: Final = 28.0
 ROUNDS: Final = 5
 INTERVAL_MS: Final = 1_000
 PARALLELISM: Final = 2
-#: The first row of each key makes the state: 48 bytes in columns, so 120 MB. What follows touches a small part of it.
+#: The first row of each key makes the state: 48 bytes in columns, so 120 MB. Later rows change a small part of it.
 KEYS: Final = 2_500_000
 BYTES_PER_KEY: Final = 48
 ROWS_PER_SECOND: Final = 20_000
-PACED_S: Final = 800  #: for so long the job has something to read; then it ends by itself
+PACED_S: Final = 800  #: duration of the paced input
 SETTLE_CHECKPOINTS: Final = 3
-NOT_COMPARED: Final = "the output was not compared: the job came to no end"
+NOT_COMPARED: Final = "the output was not compared: the job did not finish"
 
-#: Name, fault, what is waited for, within how many seconds.
+#: (name, fault, awaited moment, target in seconds)
 _FIGURES: Final = (
     ("slot killed, noticed", "slot killed", "noticed", 1.0),
     ("slot killed, next committed output", "slot killed", "committed", 12.0),
@@ -55,7 +55,7 @@ def steps(plan: Plan) -> int:
 
 
 def run(plan: Plan) -> Report:
-    """A few minutes; the shortest part is what is measured."""
+    """Measure, for some minutes; most of the time the job only settles between faults."""
     params = _params(plan.folder)
     found: list[Recovery] = []
     with stack(plan.folder / "stack"):
@@ -80,24 +80,24 @@ def _params(folder: Path) -> RecoveryParams:
         keys=KEYS,
         rows=KEYS + ROWS_PER_SECOND * PACED_S,
         rows_per_second=ROWS_PER_SECOND,
-        began_ms=int(time.time() * 1000) + 30_000,  # the stack has to come up first
+        began_ms=int(time.time() * 1000) + 30_000,  # after the start of the stack
     )
 
 
 def _hurt(
     turn: int, job: Run, params: RecoveryParams, plan: Plan, is_settled: Callable[[], bool]
 ) -> Iterator[Recovery]:
-    """Each fault once, at a moment anywhere between two checkpoints of a job that runs steadily."""
+    """Inject each fault once, at a random moment between two checkpoints of a job that runs steadily."""
     for name, fault in FAULTS.items():
         wait_for("a steady job", is_settled)
-        time.sleep(random.random() * INTERVAL_MS / 1000)  # noqa: S311 - it keeps no secret
+        time.sleep(random.random() * INTERVAL_MS / 1000)  # noqa: S311 - not used for secrets
         watch = Watch(job, params)
         yield watch.until_caught_up(name, fault(job, params))
         plan.step(f"{name}, round {turn + 1}")
 
 
 def _let_it_end(job: Run, params: RecoveryParams) -> None:
-    """The rest of the rows as fast as they come, so that the end is one whose answer is known."""
+    """Release the remaining rows at full speed, so that the job ends with a known answer."""
     Path(params.orders_dir, HURRY).touch()
     wait_for("the end", lambda: job.row()["state"] in ("finished", "failed"), PATIENCE_S)
     row = job.row()
@@ -106,7 +106,7 @@ def _let_it_end(job: Run, params: RecoveryParams) -> None:
 
 
 def wrong(params: RecoveryParams) -> tuple[str, ...]:
-    """What is not as it should be in the committed files. Counts only rise: an update that stands twice is repeated."""
+    """Errors in the committed files. Counts only rise, so a second row with the same count is a repetition."""
     query = _WRONG.format(output=params.output_dir, rows=params.rows, key=EVEN_KEY.format(keys=params.keys))
     with duckdb.connect(config={"threads": 2}) as database:
         counted = database.execute(query).fetchone()
@@ -115,7 +115,7 @@ def wrong(params: RecoveryParams) -> tuple[str, ...]:
     return tuple(f"{count} {text}" for count, text in zip(counted, texts, strict=True) if count)
 
 
-# ---------------------------------------------------------------- what it says
+# ---------------------------------------------------------------- report
 
 
 def report(found: Sequence[Recovery], stored_bytes: int, wrong: tuple[str, ...]) -> Report:
@@ -137,7 +137,7 @@ def _figure(name: str, found: Sequence[Recovery], what: str, target: float | Non
 
 
 def _phases(found: Sequence[Recovery]) -> str:
-    """Median and longest seconds after the fault, in the order in which things happened."""
+    """Median and maximum seconds after the fault for each moment, in order of time."""
     names = dict.fromkeys(name for recovery in found for name in recovery.seconds)
     table = {name: [r.seconds[name] for r in found if name in r.seconds] for name in names}
     rows = sorted((statistics.median(seconds), max(seconds), name) for name, seconds in table.items())

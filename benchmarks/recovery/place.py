@@ -1,4 +1,4 @@
-"""A whole stack in a folder of its own, as `make up` starts it, with the benchmark's pipeline among the installed."""
+"""A whole stack in its own folder, started as by `make up`, with the benchmark's pipeline installed."""
 
 import json
 import os
@@ -24,11 +24,11 @@ _FOREIGN = {"DATABASE_URL", "CELERY_BROKER_URL", "SPARK_MASTER"}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that was started, and where to look for what it does."""
+    """A started run, and where its progress can be observed."""
 
     id: int
     log: Path
-    supervisors: tuple[Path, ...]  #: logs of the workers, one of which holds the run
+    supervisors: tuple[Path, ...]  #: logs of the workers; one of them supervises the run
     database: "psycopg.Connection[dict[str, Any]]"
 
     def row(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Run:
         return found
 
     def checkpoints(self, token: int) -> list[dict[str, Any]]:
-        """Completed ones of an attempt, oldest first."""
+        """The completed checkpoints of an attempt, oldest first."""
         return self.database.execute(
             "select number, size_bytes, duration_ms, completed_at from weir_checkpoint"
             " where run_id = %s and token = %s and status = 'completed' order by number",
@@ -49,7 +49,7 @@ class Run:
 
 @contextmanager
 def stack(var: Path) -> Iterator[None]:
-    """Up at the beginning, down at the end; logs and data stay."""
+    """Start the stack, and stop it at the end; logs and data stay."""
     packages = var / "packages"
     _offer(packages)
     environment = own_environment()
@@ -63,12 +63,12 @@ def stack(var: Path) -> Iterator[None]:
     finally:
         up.terminate()
         up.wait()
-        # Whatever it says, what was measured counts; the harness ends what is left.
+        # The exit code does not matter: the measurement is complete, and the harness ends remaining processes.
         subprocess.run([*command, "down"], cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
 
 
 def own_environment() -> dict[str, str]:
-    """Ours without what somebody has set for a stack of theirs, such as its port or its cluster."""
+    """This environment without settings for another stack, such as its port or its cluster."""
     return {name: value for name, value in os.environ.items() if name not in _FOREIGN and not name.startswith("WEIR_")}
 
 
@@ -82,7 +82,7 @@ def _is_ready(var: Path, up: "subprocess.Popen[bytes]") -> bool:
 
 
 def _offer(packages: Path) -> None:
-    """What installing a package with one pipeline would leave behind."""
+    """Write the metadata of an installed package with a single pipeline."""
     about = packages / "weir_recovery_benchmark-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: weir-recovery-benchmark\nVersion: 1\n")
@@ -90,7 +90,7 @@ def _offer(packages: Path) -> None:
 
 
 def start(var: Path, params: RecoveryParams, parallelism: int, interval_ms: int) -> Run:
-    """Defines the job over REST, as anybody would, and starts it."""
+    """Define the job over REST, as a user would, and start it."""
     status = env_file(var)
     api = Api.login(
         f"http://127.0.0.1:{status['WEIR_HTTP_PORT']}", "operator", (var / "run/password").read_text().strip()

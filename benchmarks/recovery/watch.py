@@ -1,6 +1,6 @@
-"""What is seen of a recovery from outside: rows, files and log lines, each with the wall clock's time.
+"""Observes a recovery from outside: database rows, files and log lines, with the wall clock's time.
 
-One machine, one clock. It neither hurts the job nor judges what it sees.
+All processes share a machine and its clock. This module only observes.
 """
 
 import json
@@ -16,10 +16,10 @@ from benchmarks.recovery.job import RecoveryParams
 from benchmarks.recovery.place import Run
 
 _LOOK_S: Final = 0.01
-_ROW_EVERY: Final = 5  #: files are looked at more often than the row
-LAG_S: Final = 2.0  #: a source this close to its pace has caught up; what it reports is up to 1.5 s old
+_ROW_EVERY: Final = 5  #: polls of the output folder per poll of the database row
+LAG_S: Final = 2.0  #: maximum lag of a source that has caught up; its report is up to 1.5 s old
 
-#: What a log line says, and what it means for a recovery. The first after the fault counts.
+#: Log event -> moment of the recovery; the first event after the fault counts.
 _LINES: Final = {
     "attempt fails": "noticed",
     "job master ended": "noticed",
@@ -34,7 +34,7 @@ _LINES: Final = {
 
 @dataclass(kw_only=True)
 class Recovery:
-    """Seconds after a fault until each thing was seen first."""
+    """Seconds from a fault to the first observation of each moment."""
 
     fault: str
     seconds: dict[str, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ def parts(output: Path) -> Iterator[tuple[int, int]]:
 
 
 class Watch:
-    """Begins to look before the fault; `until_caught_up` blocks."""
+    """Begins to observe before the fault; `until_caught_up` blocks."""
 
     def __init__(self, run: Run, params: RecoveryParams) -> None:
         self._run, self._params, self._output = run, params, Path(params.output_dir)
@@ -58,7 +58,12 @@ class Watch:
         self._logs = {path: path.stat().st_size for path in (run.log, *run.supervisors)}
 
     def until_caught_up(self, fault: str, at: float, patience_s: float = 120.0) -> Recovery:
-        """`at`: the wall clock's time of the fault."""
+        """Observe until the job has caught up. `at`: the wall clock's time of the fault, in seconds.
+
+        Raises:
+            TimeoutError: the job has not caught up within `patience_s`.
+            RuntimeError: the run has failed or ended.
+        """
         seen: dict[str, float] = {}
         looks = 0
         while not {"caught up", "committed"} <= seen.keys():
@@ -80,7 +85,7 @@ class Watch:
         if int(row["token"]) == self._token:
             return
         seen.setdefault("new attempt", time.time() - at)
-        if row["state"] != "running":  # the row gets its new token a moment before its new state
+        if row["state"] != "running":  # the row has its new token shortly before its new state
             seen.setdefault("restarting", time.time() - at)
         elif "restarting" in seen:
             seen.setdefault("running", time.time() - at)
@@ -93,7 +98,7 @@ class Watch:
 
 
 def logged(logs: Mapping[Path, int], at: float) -> dict[str, float]:
-    """What the logs say, from those bytes on, in seconds after `at`."""
+    """Moments found in the logs from the given byte offsets on, in seconds after `at`."""
     found: dict[str, float] = {}
     for path, start in logs.items():
         with path.open("rb") as log:
@@ -107,7 +112,7 @@ def logged(logs: Mapping[Path, int], at: float) -> dict[str, float]:
 
 
 def records(text: str) -> Iterator[dict[str, Any]]:
-    """What is JSON in it: the JVM writes other lines, and two processes may write at once."""
+    """The JSON objects in `text`: the JVM writes other lines, and two processes may interleave theirs."""
     decoder, at = json.JSONDecoder(), text.find("{")
     while at >= 0:
         try:
@@ -120,7 +125,7 @@ def records(text: str) -> Iterator[dict[str, Any]]:
 
 
 def is_in_pace(row: dict[str, Any], params: RecoveryParams, since: float = 0.0) -> bool:
-    """Whether the live report, if it was written after `since`, shows the sources where the clock wants them."""
+    """Whether the live report, if written after `since`, shows sources that keep up with the pace."""
     live, written = row["live"] or {}, row["live_at"]
     watermark = live.get("operators", {}).get("numbers", {}).get("watermark")
     if watermark is None or written is None or written.timestamp() < since:
@@ -129,7 +134,7 @@ def is_in_pace(row: dict[str, Any], params: RecoveryParams, since: float = 0.0) 
 
 
 def settled(run: Run, params: RecoveryParams, checkpoints: int) -> Callable[[], bool]:
-    """Whether the attempt has run long enough to be hurt: in pace, with some checkpoints behind it."""
+    """A check that the attempt runs steadily: it keeps up with the pace and has `checkpoints` completed checkpoints."""
 
     def is_settled() -> bool:
         row = run.row()

@@ -1,4 +1,4 @@
-"""One file per system. Each is a program of its own, started in the Python that has what it needs."""
+"""Systems under test, a file each. Each file is a program, started with the Python of its environment."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """`peer` is the virtual environment that it runs in, below var/peers; None: the project's own."""
+    """A system. `peer`: its virtual environment below var/peers; None: the project's environment."""
 
     name: str
     title: str
@@ -30,7 +30,7 @@ SYSTEMS: dict[str, System] = {
 
 
 def python_of(system: System, peers: Path, own: str) -> str | None:
-    """The interpreter that runs a system; None where its environment has not been made."""
+    """The interpreter that runs a system; None if its environment is not installed."""
     if system.peer is None:
         return own
     found = peers / system.peer / "bin" / "python"

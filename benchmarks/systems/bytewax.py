@@ -1,6 +1,6 @@
-"""Bytewax: two processes of one worker each, with recovery on and epochs of a second.
+"""Bytewax: two processes with a worker each, recovery on, epochs of a second.
 
-This program starts `python -m bytewax.run` on `benchmarks.systems.bytewax_flow` once per process, as its manual says.
+As its manual advises, this program starts `python -m bytewax.run` on `benchmarks.systems.bytewax_flow` per process.
 """
 
 import os
@@ -17,7 +17,7 @@ FLOW = "benchmarks.systems.bytewax_flow:flow"
 
 
 def run(task: Task, phase: str, rows: int) -> float:
-    """Runs the flow to its end. Returns the seconds from the first item made to the end of the last process."""
+    """Run the flow to its end. Returns the seconds from the first source partition to the exit of the last process."""
     recovery = task.checkpoints(phase)
     recovery.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "bytewax.recovery", str(recovery), str(task.parallelism)], check=True)
@@ -41,7 +41,7 @@ def run(task: Task, phase: str, rows: int) -> float:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Ports that are currently free."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:

@@ -1,4 +1,4 @@
-"""The flow that `systems.bytewax` runs. Keys are strings, because Bytewax takes no others."""
+"""The flow that `systems.bytewax` runs. Bytewax requires keys that are strings."""
 
 import os
 import time
@@ -17,7 +17,7 @@ MULTIPLIER = 2_654_435_761
 
 
 class Numbers(StatefulSourcePartition[Any, int]):
-    """One part of the sequence: every `step`-th number from `first` on."""
+    """A partition of the sequence: every `step`-th number from `first` on."""
 
     def __init__(self, first: int, step: int, rows: int, keys: int) -> None:
         self._next, self._step, self._rows, self._keys = first, step, rows, keys
@@ -48,7 +48,7 @@ class NumberSource(FixedPartitionedSource[Any, int]):
 
 class Discard(StatelessSinkPartition[Any]):
     def write_batch(self, items: list[Any]) -> None:
-        """Nothing is kept."""
+        """Drop the items."""
 
 
 class Lines(StatelessSinkPartition[Any]):

@@ -1,8 +1,8 @@
-"""Flink SQL on its JVM, in the mini cluster that the package brings; Python only submits.
+"""Flink SQL on its JVM, in the mini cluster of the package; Python only submits the job.
 
 The source is `NumberSequenceSource`, eight times as fast here as the `datagen` connector; the sink is `blackhole`.
-State lives on the heap (the fastest backend), objects are reused, and unwindowed aggregates are batched and combined
-before the shuffle, as Flink's own tuning guide advises.
+State is on the heap (the fastest backend), objects are reused, and aggregates without windows use mini-batches and two
+phases, as Flink's tuning guide advises.
 """
 
 from pyflink.common import Configuration, Types, WatermarkStrategy
@@ -28,8 +28,8 @@ SETTINGS = {
     "taskmanager.memory.network.min": "256mb",
     "taskmanager.memory.network.max": "256mb",
 }
-#: The source gives each of two readers one half of its numbers. So that both go through event time together, a number
-#: of the first half becomes an even id, one of the second half an odd one.
+#: Each of the two readers gets a half of the numbers. Numbers of the first half become even ids, of the second half odd
+#: ids, so that both readers progress in event time together.
 ID = "(case when f0 < {half} then f0 * 2 else (f0 - {half}) * 2 + 1 end)"
 KINDS = {
     "window": (
@@ -55,7 +55,7 @@ KINDS = {
 }
 DISCARD = "'connector' = 'blackhole'"
 FILES = "'connector' = 'filesystem', 'path' = 'file://{path}', 'format' = '{format}'"
-#: Updates need a format that says what they are.
+#: Updates need a changelog format.
 FORMATS = {"window": "csv", "sliding": "csv", "running": "debezium-json"}
 WINDOWS = {"key": "bigint", "window_start": "timestamp", "count": "bigint", "sum": "bigint"}
 COLUMNS = {
@@ -83,7 +83,7 @@ def environment(task: Task, phase: str) -> tuple[StreamExecutionEnvironment, Str
 def numbers(
     task: Task, streams: StreamExecutionEnvironment, tables: StreamTableEnvironment, phase: str, rows: int
 ) -> None:
-    """Makes the view `numbers` with id, key and time."""
+    """Create the view `numbers` with id, key and time."""
     row_id = ID.format(half=(rows + 1) // 2)
     source = NumberSequenceSource(0, rows - 1)
     sequence = streams.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
@@ -99,7 +99,7 @@ def numbers(
 
 
 def files(task: Task, tables: StreamTableEnvironment, phase: str) -> None:
-    """Makes the table `numbers` over files. They are read in no order, so event time trails until all are read."""
+    """Create the table `numbers` over files. Files are read in any order, so the watermark is a day behind."""
     connector = FILES.format(path=task.input(phase), format=task.files)
     columns = "id bigint, `key` bigint, `time` timestamp(3)"
     watermark = "watermark for `time` as `time` - interval '1' day"
@@ -109,7 +109,7 @@ def files(task: Task, tables: StreamTableEnvironment, phase: str) -> None:
 
 
 def run(task: Task, phase: str, rows: int, connector: str) -> float:
-    """Runs the job to its end. Returns the seconds that it took, as the cluster says."""
+    """Run the job to its end. Returns the seconds that the cluster reports."""
     streams, tables = environment(task, phase)
     if task.files is None:
         numbers(task, streams, tables, phase, rows)

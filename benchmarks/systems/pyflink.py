@@ -1,8 +1,8 @@
 """PyFlink: a Python `KeyedProcessFunction` in Flink's DataStream API; source, keys and sink stay on the JVM.
 
-Functions run in thread mode: inside the JVM, a third less processor time per row here than in processes of their own,
-which ask the JVM for every value of state that they do not have. (Without either setting PyFlink takes a local cluster
-for a debugging session and runs all functions in the submitting process, several times as slow.)
+Functions run in thread mode, within the JVM. This takes a third less processor time per row here than separate Python
+processes, which request each uncached state value from the JVM. (Without either setting PyFlink takes a local cluster
+for a debugging session and runs all functions in the submitting process, several times slower.)
 """
 
 import os
@@ -31,7 +31,7 @@ class RunningTotal(KeyedProcessFunction):
 
 
 def run(task: Task, phase: str, rows: int, connector: str) -> float:
-    """Runs the job to its end. Returns the seconds that it took, as the cluster says."""
+    """Run the job to its end. Returns the seconds that the cluster reports."""
     streams, tables = environment(task, phase)
     settings = Configuration()
     settings.set_string("python.execution-mode", "thread")
@@ -50,8 +50,8 @@ def run(task: Task, phase: str, rows: int, connector: str) -> float:
 
 def main() -> None:
     task = protocol.task()
-    # The interpreter inside the JVM knows no virtual environment: without this it does not find `pemja`, and the job
-    # fails and restarts for ever.
+    # The interpreter inside the JVM ignores the virtual environment: without this path it does not find `pemja`, and
+    # the job fails and restarts forever.
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *site.getsitepackages()])
     run(task, "check", task.check_rows, FILES.format(path=task.output, format="csv"))
     columns = {"key": "bigint", "total": "bigint"}

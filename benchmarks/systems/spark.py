@@ -1,7 +1,7 @@
-"""Structured Streaming: micro-batches of about a second, each of which is its checkpoint.
+"""Structured Streaming: micro-batches of about a second; each batch is a checkpoint.
 
-The source is Spark's own `rate-micro-batch`, whose rows are made in the JVM; the sink is Spark's `noop`. The state
-store is the default one, in memory with files of changes, the fastest of those that Spark has.
+The source is Spark's own `rate-micro-batch`, which generates rows in the JVM; the sink is Spark's `noop`. The state
+store is the default, in memory with change files: the fastest of Spark's state stores.
 """
 
 import time
@@ -18,7 +18,7 @@ from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
-CHECK_ROWS_PER_BATCH = 20_000  #: of overlapping windows: two event seconds, as a batch closes what the last one passed
+CHECK_ROWS_PER_BATCH = 20_000  #: for overlapping windows: two event seconds; a batch uses the preceding watermark
 COLUMNS = "id bigint, key {key}, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
 MODES = {"window": "append", "sliding": "append", "running": "update"}
@@ -55,7 +55,7 @@ def session(task: Task) -> SparkSession:
 
 
 def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
-    """Runs until at least `rows` rows are done. Returns what each batch reported."""
+    """Run the query over at least `rows` rows. Returns the progress of each batch."""
     if task.files is not None:
         return _files(task, spark, phase)
     per_batch = min(rows_per_batch(task, phase), rows)
@@ -75,14 +75,14 @@ def run(task: Task, spark: SparkSession, phase: str, rows: int) -> list[Any]:
 
 
 def rows_per_batch(task: Task, phase: str) -> int:
-    """About a second's. It makes a row for each window of a row, at about half of what one costs that is read."""
+    """Rows for about a second. Spark makes a row per overlapping window, at half the cost of an input row."""
     if task.window_s == task.slide_s:
         return ROWS_PER_BATCH
     return CHECK_ROWS_PER_BATCH if phase == "check" else 2 * ROWS_PER_BATCH * task.slide_s // task.window_s
 
 
 def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
-    """Reads all files, some per batch, oldest first, into files. Returns what each batch reported."""
+    """Read all files in batches, oldest first, and write files. Returns the progress of each batch."""
     assert task.files is not None, "the rows are in files"
     columns = COLUMNS.format(key="string" if task.text_keys else "bigint")
     source = (
@@ -97,7 +97,7 @@ def _files(task: Task, spark: SparkSession, phase: str) -> list[Any]:
 
 
 def _into_files(writer: Any, task: Task, output: Path, most: int | None = None) -> Any:
-    """`most`: so many batches are written. One more may have begun when the query is stopped, and has later totals."""
+    """Write to files. `most`: limit of batches; the query may begin another before it stops, with later totals."""
     folder = str(output)
     if MODES[task.kind] == "append":
         return writer.format("parquet").option("path", folder)

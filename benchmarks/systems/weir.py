@@ -1,6 +1,6 @@
-"""Weir as people run it: slots in a Spark barrier stage, exactly-once checkpoints in a durable folder.
+"""Weir as users run it: slots in a Spark barrier stage, exactly-once checkpoints in a durable folder.
 
-The rows that a console would keep in Postgres are kept in memory: peers have no such database.
+Run records are in memory instead of Postgres, since peers have no such database.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def source_of(task: Task, phase: str, rows: int) -> weir.spi.Source:
 
 
 def run(task: Task, launcher: SparkLauncher, phase: str, rows: int, sink: weir.spi.Sink) -> Run:
-    """Runs the job to its end."""
+    """Run the job to its end."""
     flow = weir.Dataflow(f"{task.workload}-{phase}")
     KINDS[task.kind](flow.source("numbers", source_of(task, phase, rows)), task).sink("out", sink)
     settings = weir.CoordinatorSettings(interval_ms=task.interval_ms)

@@ -1,4 +1,4 @@
-"""One file per workload of the table."""
+"""The workloads whose result is a rate, a file each."""
 
 from benchmarks.workload import Workload
 from benchmarks.workloads.w1 import W1

@@ -1,4 +1,4 @@
-"""W1: tumbling windows over 1,000 keys; nearly everything is per-row cost."""
+"""W1: tumbling windows over 1,000 keys; the cost is almost entirely per row."""
 
 from benchmarks.workloads.windows import windows
 

@@ -1,4 +1,4 @@
-"""W2: tumbling windows over 100,003 keys; ten rows per key and window, so the state is what costs."""
+"""W2: tumbling windows over 100,003 keys; ten rows per key and window, so state dominates the cost."""
 
 from benchmarks.workloads.windows import windows
 

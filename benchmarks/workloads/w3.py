@@ -1,11 +1,11 @@
-"""W3: running count and sum per key, updates given out as they come; few and many keys, even and skewed."""
+"""W3: running count and sum per key, with an update per change; few and many keys, uniform and skewed."""
 
 from typing import Final
 
 from benchmarks.workload import Workload
 
 KIND: Final = "running"
-#: Every key's last update is the one with the largest count.
+#: The last update of a key has the largest count.
 FOUND: Final = "select key, max(count), max(sum) from found group by key"
 EXPECTED: Final = "select key, count(*), sum(id) from sequence group by key"
 MANY: Final = 10_000_000
@@ -29,6 +29,6 @@ def _running(name: str, keys: int, zipf: float | None, rows: dict[str, int]) -> 
 
 W3 = _running("W3", 100_003, None, {"weir": 100_000_000, "spark": 20_000_000, "flink_sql": 10_000_000})
 W3_ZIPF = _running("W3-zipf", 100_003, 1.2, {"weir": 100_000_000, "spark": 20_000_000, "flink_sql": 10_000_000})
-#: The same rows for all: with more, Weir would have updates where its peers have new keys.
+#: The same number of rows for all systems: with more rows, Weir would update keys where its peers insert keys.
 W3_MANY = _running("W3-10M", MANY, None, {"weir": 10_000_000, "spark": 10_000_000, "flink_sql": 10_000_000})
 W3_MANY_ZIPF = _running("W3-10M-zipf", MANY, 1.2, {"weir": 10_000_000, "spark": 10_000_000, "flink_sql": 10_000_000})

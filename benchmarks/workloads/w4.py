@@ -1,4 +1,4 @@
-"""W4: windows that overlap, one of 10 s or 60 s every second, over 1,000 keys: what sharing their panes is worth."""
+"""W4: overlapping windows of 10 s or 60 s with a slide of 1 s, over 1,000 keys: the gain of shared panes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,13 +24,13 @@ EXPECTED: Final = """
 """
 _PANE_ROWS: Final = 1_000_000
 _CHECK_US_PER_ROW: Final = 100
-_FLAT: Final = 1 / 1.5  #: six times as many panes to a window may cost half as much again
+_FLAT: Final = 1 / 1.5  #: minimum relative rate with six times as many panes per window
 
 
 def _sliding(seconds: int, rows: dict[str, int], check_rows: int, beside: tuple[str, float] | None = None) -> Workload:
-    """Compared are the windows that end three event seconds before the last row: later ones may be open.
+    """A workload of sliding windows. Windows of the last three event seconds are not compared: they may be open.
 
-    In the small run rows lie 100 microseconds apart, so that twenty whole windows and more are among them.
+    In the small run rows are 100 microseconds apart, so that it contains more than twenty whole windows.
     """
     own = {"WINDOW": str(seconds), "US": str(_CHECK_US_PER_ROW)}
     return Workload(
@@ -57,9 +57,9 @@ def _with(query: str, constants: Mapping[str, str]) -> str:
 
 
 def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
-    """What comes out of a job that ends: every row is in as many windows as a window has seconds.
+    """The output totals of a job that ends: every row is in `seconds` windows.
 
-    The last window has the last second alone, and there not every key need be.
+    The last window contains the last second only, which need not have every key.
     """
     assert rows >= _PANE_ROWS >= keys, "with fewer rows not every key is in every window"
     full, rest = divmod(rows, _PANE_ROWS)
@@ -73,7 +73,7 @@ def totals(rows: int, keys: int, seconds: int) -> Mapping[str, int]:
     }
 
 
-#: Some ten seconds.
+#: For a run of about ten seconds.
 _OWN_ROWS: Final = 500_000_000
 W4_10 = _sliding(10, {"weir": _OWN_ROWS, "spark": 5_000_000, "flink_sql": 20_000_000}, 350_000)
 W4_60 = _sliding(60, {"weir": _OWN_ROWS, "spark": 1_000_000, "flink_sql": 20_000_000}, 850_000, ("W4-10", _FLAT))

@@ -1,4 +1,4 @@
-"""W6: a Python function called per row, with one value of state per key: the running total of the key's numbers."""
+"""W6: a Python function called per row, with a value state per key: the running total of the key's numbers."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ KEYS: Final = 1_000
 
 
 def totals(rows: int) -> Mapping[str, int]:
-    """A row for each row. What the totals add up to depends on the order in which the rows of a key come."""
+    """The output totals: a row per input row. The sum of the totals is left out: it depends on the order of rows."""
     full, rest = divmod(rows, KEYS)
     last = (np.arange(rest) + full * KEYS) * MULTIPLIER % KEYS
     return {"rows_out": rows, "sum_of_key": full * KEYS * (KEYS - 1) // 2 + int(last.sum())}

@@ -1,4 +1,4 @@
-"""W7: the windows of W1 over files, into files: Parquet, JSON lines, and Parquet with text keys out of order."""
+"""W7: the tumbling windows of W1, files to files: Parquet, JSON lines, and Parquet with unordered text keys."""
 
 from dataclasses import replace
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from benchmarks.workload import DISORDER_MS, Workload
 from benchmarks.workloads.windows import windows
 
-#: Rows come in whole files, so those of a peer are so many 64ths of Weir's.
+#: Input consists of 64 whole files, so the rows of a peer are a multiple of 1/64 of Weir's rows.
 ROWS: Final = {"weir": 96_000_000, "spark": 24_000_000}
 JSON_ROWS: Final = {"weir": 12_000_000, "spark": 6_000_000, "flink_sql": 6_000_000}
 _W1: Final = windows("W7", 1_000, {}, target=3)
 
 W7: Final[Workload] = replace(
     _W1,
-    title="W1 from Parquet files into Parquet files",
+    title="tumbling 1 s window (as W1), Parquet files to Parquet files",
     rows=ROWS,
     files="parquet",
     absent={"flink_sql": "no Parquet format in the distribution"},
@@ -21,7 +21,7 @@ W7: Final[Workload] = replace(
 W7_JSON: Final[Workload] = replace(
     _W1,
     name="W7-json",
-    title="W1 from files of JSON lines",
+    title="tumbling 1 s window (as W1), JSON lines to files",
     rows=JSON_ROWS,
     target=None,
     check_rows=4_000_000,

@@ -1,4 +1,4 @@
-"""What W1 and W2 share: tumbling one-second windows, count and sum by key."""
+"""Common parts of W1 and W2: tumbling one-second windows, count and sum by key."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -21,9 +21,9 @@ _WINDOW_ROWS: Final = 1_000_000
 
 
 def windows(name: str, keys: int, rows: dict[str, int], target: float, disorder_ms: int = 0) -> Workload:
-    """The last three event seconds are not compared: a system that has not seen their end keeps them open.
+    """A workload of tumbling windows. The last three event seconds are not compared: their windows may be open.
 
-    Where rows are out of order, as many more as they may be late.
+    With rows out of order, the excluded time grows by the bound of the disorder.
     """
     open_microseconds = str(3_000_000 + disorder_ms * 1_000)
     return Workload(
@@ -40,7 +40,7 @@ def windows(name: str, keys: int, rows: dict[str, int], target: float, disorder_
 
 
 def totals(rows: int, keys: int) -> Mapping[str, int]:
-    """What comes out of a job that ends: a row for each key of each window. Every key is in a window that is full."""
+    """The output totals of a job that ends: a row per key and window. Every key is in each full window."""
     assert keys <= _WINDOW_ROWS, "with more keys than rows not every key is in every window"
     full, rest = divmod(rows, _WINDOW_ROWS)
     last = np.unique((np.arange(rest) + full * _WINDOW_ROWS) * MULTIPLIER % keys)

@@ -8,12 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.core.job.ids import Token
-from runtime.core.job.restart_strategy import FixedDelay
-from runtime.core.snapshot.manifest import CommitPermit
-from runtime.dataflow.builder import Dataflow
-from runtime.operators.aggregates import Count, Sum
-from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
+import weir
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import expected_counts
 from tests.hosts.live import positions_in, running
@@ -36,11 +31,11 @@ class LinesSink:
         return None
 
 
-class LinesWriter(SinkWriter):
+class LinesWriter(weir.spi.SinkWriter):
     def __init__(self, folder: Path) -> None:
         self._folder, self._lines = folder, list[str]()
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         self._folder.mkdir(exist_ok=True)
         self._name = f"{context.token}-{context.index}"
 
@@ -56,17 +51,17 @@ class LinesWriter(SinkWriter):
         return (name,)
 
 
-class LinesCommitter(SinkCommitter):
+class LinesCommitter(weir.spi.SinkCommitter):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
+    def commit(self, permit: weir.spi.CommitPermit, committables: Sequence[Any]) -> int:
         pending = [name for name in committables if (self._folder / f"_{name}").exists()]
         for name in pending:
             (self._folder / f"_{name}").rename(self._folder / name)
         return len(pending)
 
-    def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
+    def clean(self, job: str, uid: str, token: weir.spi.Token, keep: Sequence[Any]) -> int:
         left = [path for path in self._folder.glob("_*") if path.name[1:] not in keep]
         old = [path for path in left if int(path.name[1:].split("-")[0]) < token]
         for path in old:
@@ -82,11 +77,11 @@ def visible(folder: Path) -> list[dict[str, Any]]:
 def test_a_sink_of_ones_own_is_exact_over_crashes_and_a_drain(tmp_path: Path) -> None:
     """S1-35, S1-21, S1-24: thirty lines of file handling, and nothing about barriers in them."""
     source, bomb, folder = Gated(total=100), Bomb(), tmp_path / "lines"
-    flow = Dataflow("lines")
+    flow = weir.Dataflow("lines")
     keyed = flow.source("numbers", source).map_batches("bomb", bomb).key_by("key")
-    counted = keyed.aggregate("counts", {"n": Count(), "total": Sum("value")})
+    counted = keyed.aggregate("counts", {"n": weir.Count(), "total": weir.Sum("value")})
     counted.sink("out", LinesSink(folder))
-    with running(flow.compile(2), tmp_path / "state", restart=FixedDelay(attempts=9, delay_ms=20)) as run:
+    with running(flow.compile(2), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=20)) as run:
         for token in (2, 3):
             run.checkpoints(2)
             bomb.arm()

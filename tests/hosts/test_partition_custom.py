@@ -13,17 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.job.ids import Token
+import weir
 from runtime.core.job.lifecycle import RunState
-from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.snapshot.manifest import FailureReason, FinishedState
-from runtime.dataflow.builder import Dataflow
-from runtime.errors import WeirError
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.launch.local import run_local
-from runtime.operators.functions.function import RowCollector
-from runtime.operators.functions.process import ProcessFunction, SubtaskContext
 from tests.hosts.conftest import Jobs
 from tests.hosts.gated import Bomb, Gated
 from tests.hosts.jobs import SCHEMA, Numbers, committed
@@ -50,7 +42,7 @@ class Bulk(Shared):
     seen: list[int] = field(default_factory=list)  #: every row that a subtask was given
     restored: set[bool] = field(default_factory=set)
 
-    def __call__(self) -> ProcessFunction:
+    def __call__(self) -> weir.ProcessFunction:
         return _Bulk(self, self.max_rows, self.max_wait_ms)
 
     def on_open(self, index: int, rows: list[dict[str, Any]], restored: bool) -> None:
@@ -64,52 +56,52 @@ class Bulk(Shared):
         self.sizes.append(size)
 
 
-class _Bulk(ProcessFunction):
+class _Bulk(weir.ProcessFunction):
     def __init__(self, bulk: Bulk, max_rows: int, max_wait_ms: int) -> None:
         self._bulk, self._max_rows, self._max_wait_ms = bulk, max_rows, max_wait_ms
 
-    def open(self, context: SubtaskContext) -> None:
+    def open(self, context: weir.SubtaskContext) -> None:
         self._stored = context.union_list_state("rows")
         everything = self._stored.get()
         homes = route(pa.RecordBatch.from_pylist(everything, SCHEMA), context.parallelism)
         self._rows = [row for row, home in zip(everything, homes, strict=True) if home == context.index]
         self._bulk.on_open(context.index, list(self._rows), context.restored)
 
-    def start(self, context: SubtaskContext, out: RowCollector) -> None:
+    def start(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._give_out(context, out)
 
-    def process(self, row: dict[str, Any], context: SubtaskContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._rows.append(row)
         self._bulk.on_row(row["value"])
         self._give_out(context, out)
 
-    def on_timer(self, timestamp_ms: int, context: SubtaskContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._leave(len(self._rows), out)
 
-    def finish(self, context: SubtaskContext, out: RowCollector) -> None:
+    def finish(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         self._leave(len(self._rows), out)
 
     def snapshot(self, checkpoint: int) -> None:
         self._stored.replace(self._rows)
 
-    def _give_out(self, context: SubtaskContext, out: RowCollector) -> None:
+    def _give_out(self, context: weir.SubtaskContext, out: weir.RowCollector) -> None:
         while len(self._rows) >= self._max_rows:
             self._leave(self._max_rows, out)
         if self._rows:
             context.register_processing_timer(context.now_ms() + self._max_wait_ms)
 
-    def _leave(self, count: int, out: RowCollector) -> None:
+    def _leave(self, count: int, out: weir.RowCollector) -> None:
         leaving, self._rows = self._rows[:count], self._rows[count:]
         self._bulk.on_batch(len(leaving))
         for row in leaving:
             out.emit(row)
 
 
-def batched(source: Any, output: Path, bulk: Bulk, bomb: Any = None) -> Dataflow:
-    flow = Dataflow("batched")
+def batched(source: Any, output: Path, bulk: Bulk, bomb: Any = None) -> weir.Dataflow:
+    flow = weir.Dataflow("batched")
     numbers = flow.source("numbers", source)
     numbers = numbers if bomb is None else numbers.map_batches("bomb", bomb)
-    numbers.partition_custom(route, "key").process("bulk", bulk, SCHEMA).sink("out", ParquetSink(str(output)))
+    numbers.partition_custom(route, "key").process("bulk", bulk, SCHEMA).sink("out", weir.ParquetSink(str(output)))
     return flow
 
 
@@ -117,7 +109,7 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path, jobs
     """S3-13, S3-28, S3-30, S3-31, S3-32, S3-33, S3-39: 2 subtasks, 3, then 1; each row is taken by one of them."""
     output, storage, savepoint = tmp_path / "out", tmp_path / "state", ""
     for number, parallelism in enumerate((2, 3), start=1):
-        bulk, records = Bulk(1_000), MemoryRecords(token=Token(number), restore_from=savepoint or None)
+        bulk, records = Bulk(1_000), weir.MemoryRecords(token=weir.spi.Token(number), restore_from=savepoint or None)
         source = Gated(total=30 * number, splits=1)
         with jobs.running(batched(source, output, bulk).compile(parallelism), storage, records) as run:
             run.wait_for(lambda bulk=bulk: len(bulk.seen) == 30)  # type: ignore[misc]
@@ -130,7 +122,7 @@ def test_waiting_rows_go_where_the_new_rows_of_their_key_go(tmp_path: Path, jobs
         for index, rows in bulk.taken.items():
             assert all((row["key"] ** 2 + 1) % parallelism == index for row in rows)
     assert committed(output) == []
-    bulk, records = Bulk(8), MemoryRecords(token=Token(3), restore_from=savepoint)
+    bulk, records = Bulk(8), weir.MemoryRecords(token=weir.spi.Token(3), restore_from=savepoint)
     last = Numbers(total=90, splits=1)
     jobs.run_to_end(batched(last, output, bulk).compile(1), storage, records)
     assert len(bulk.taken[0]) == 60
@@ -146,7 +138,7 @@ def test_restored_rows_leave_although_the_source_is_silent(tmp_path: Path, jobs:
     with jobs.running(batched(source, output, bulk).compile(1), storage) as run:
         run.wait_for(lambda: len(bulk.seen) == 20)
         savepoint = run.end("stop")
-    records = MemoryRecords(token=Token(2), restore_from=savepoint)
+    records = weir.MemoryRecords(token=weir.spi.Token(2), restore_from=savepoint)
     with jobs.running(batched(source, output, Bulk(1_000, max_wait_ms=20)).compile(2), storage, records) as run:
         run.wait_for(lambda: found(output) == rows_of(source.numbers))
         run.end("stop")
@@ -157,7 +149,7 @@ def test_waiting_rows_survive_a_crash(tmp_path: Path, jobs: Jobs) -> None:
     output, bomb, bulk = tmp_path / "out", Bomb(), Bulk(40)
     source = Gated(total=30)
     job = batched(source, output, bulk, bomb).compile(2)
-    with jobs.running(job, tmp_path / "state", restart=FixedDelay(attempts=3, delay_ms=10)) as run:
+    with jobs.running(job, tmp_path / "state", restart=weir.FixedDelay(attempts=3, delay_ms=10)) as run:
         run.wait_for(lambda: len(bulk.seen) == 120)
         run.checkpoints(2)
         bomb.arm()
@@ -177,10 +169,10 @@ def test_what_a_union_list_costs_at_the_end_of_bounded_input(tmp_path: Path, dea
     """S3-29: on a forward edge checkpoints are given up while one subtask goes on. Behind a partitioner nobody ends
     before all sources have, so there the price is not due."""
     source, output, bulk = Uneven(total=20), tmp_path / "out", Bulk(1)
-    flow = Dataflow("end")
+    flow = weir.Dataflow("end")
     numbers = flow.source("numbers", source)
     numbers = numbers.partition_custom(route, "key") if dealt else numbers
-    numbers.process("bulk", bulk, SCHEMA).sink("out", ParquetSink(str(output)))
+    numbers.process("bulk", bulk, SCHEMA).sink("out", weir.ParquetSink(str(output)))
     with running(flow.compile(2), tmp_path / "state") as run:
         run.wait_for(lambda: _one_goes_on(run, "numbers"))
         if dealt:
@@ -208,9 +200,9 @@ def _given_up(run: Run) -> int:
 
 def test_a_rule_that_names_no_subtask_fails_the_job_by_the_name_of_the_operator(tmp_path: Path) -> None:
     """S3-30."""
-    flow = Dataflow("wrong")
+    flow = weir.Dataflow("wrong")
     numbers = flow.source("numbers", Numbers(total=10)).partition_custom(lambda rows, targets: rows["key"], "key")
-    numbers.map_batches("next", lambda batch: batch).sink("out", ParquetSink(str(tmp_path / "out")))
-    never = FixedDelay(attempts=0, delay_ms=0)
-    with pytest.raises(WeirError, match=r"partitioner before operator 'next': ValueError: it returned [2-6] for"):
-        run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST, restart=never)
+    numbers.map_batches("next", lambda batch: batch).sink("out", weir.ParquetSink(str(tmp_path / "out")))
+    never = weir.FixedDelay(attempts=0, delay_ms=0)
+    with pytest.raises(weir.WeirError, match=r"partitioner before operator 'next': ValueError: it returned [2-6] for"):
+        weir.run_local(flow, parallelism=2, storage=str(tmp_path / "state"), settings=FAST, restart=never)

@@ -10,23 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from runtime.connectors.sinks.parquet import ParquetSink
-from runtime.core.job.ids import Token
-from runtime.core.job.restart_strategy import FixedDelay
-from runtime.core.job.settings import CoordinatorSettings
-from runtime.dataflow.builder import Dataflow
-from runtime.io.memory.run_store import MemoryRecords
-from runtime.launch.local import local_master, run_local
+import weir
+from runtime.launch.local import local_master
 from runtime.master.job_master import JobMaster
-from runtime.operators.functions.function import RowCollector
-from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
-from runtime.ports import OperatorContext, SourceReader
 from runtime.run_store import OperationRequest
 from runtime.state.index.hashing import hash_columns
 from tests.hosts.jobs import committed
 from tests.waiting import until
 
-FAST = CoordinatorSettings(interval_ms=100, min_pause_ms=10)
+FAST = weir.CoordinatorSettings(interval_ms=100, min_pause_ms=10)
 SPLITS, USERS, BATCH = 5, 11, 40
 BURST_ROWS, BURST_MS, STEP_MS = 60, 10_000, 10  #: rows of a split come in bursts, far apart in event time
 CLICKS = pa.schema([("user", pa.string()), ("click", pa.string()), ("at", pa.int64())])
@@ -57,12 +49,12 @@ class Clicks:
         return None
 
 
-class ClicksReader(SourceReader):
+class ClicksReader(weir.spi.SourceReader):
     def __init__(self, source: Clicks) -> None:
         self._source = source
         self._turn = 0
 
-    def open(self, context: OperatorContext) -> None:
+    def open(self, context: weir.spi.OperatorContext) -> None:
         splits = pa.array(range(SPLITS), pa.int64())
         groups = hash_columns([splits]) % context.max_parallelism
         self._mine = [split for split, group in enumerate(groups) if int(group) in context.key_groups]
@@ -98,20 +90,20 @@ class ClicksReader(SourceReader):
         return not self._mine
 
 
-class Sessions(KeyedProcessFunction):
+class Sessions(weir.KeyedProcessFunction):
     """How many different clicks a user made in each burst, told when the burst is over."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._clicks = context.map_state("clicks")
         self._first = context.reducing_state("first", min)
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         burst = row["at"] // BURST_MS
         self._clicks[f"{burst}/{row['click']}"] = burst
         self._first.add(row["at"])
         context.register_event_timer((burst + 1) * BURST_MS - 1)
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         burst = timestamp_ms // BURST_MS
         over = [click for click, of in self._clicks.items() if of == burst]
         for name in over:
@@ -123,10 +115,10 @@ class Sessions(KeyedProcessFunction):
 COUNTED = pa.schema([("user", pa.string()), ("burst", pa.int64()), ("clicks", pa.int64()), ("first", pa.int64())])
 
 
-def sessions(source: Clicks, output: Path) -> Dataflow:
-    flow = Dataflow("sessions")
+def sessions(source: Clicks, output: Path) -> weir.Dataflow:
+    flow = weir.Dataflow("sessions")
     counted = flow.source("clicks", source).key_by("user").process("sessions", Sessions, COUNTED, time="at")
-    counted.sink("out", ParquetSink(str(output)))
+    counted.sink("out", weir.ParquetSink(str(output)))
     return flow
 
 
@@ -150,7 +142,7 @@ def found(output: Path) -> list[tuple[Any, ...]]:
 @dataclass
 class Run:
     master: JobMaster
-    records: MemoryRecords
+    records: weir.MemoryRecords
     thread: threading.Thread
 
     def end(self, kind: str) -> str:
@@ -164,8 +156,8 @@ class Run:
 
 
 @contextmanager
-def running(flow: Dataflow, parallelism: int, storage: Path, records: MemoryRecords) -> Iterator[Run]:
-    master = local_master(flow.compile(parallelism), str(storage), records, FAST, FixedDelay(attempts=0))
+def running(flow: weir.Dataflow, parallelism: int, storage: Path, records: weir.MemoryRecords) -> Iterator[Run]:
+    master = local_master(flow.compile(parallelism), str(storage), records, FAST, weir.FixedDelay(attempts=0))
     run = Run(master, records, threading.Thread(target=master.run))
     run.thread.start()
     try:
@@ -178,45 +170,45 @@ def running(flow: Dataflow, parallelism: int, storage: Path, records: MemoryReco
 def test_sessions_are_counted_exactly_over_a_stop_and_a_restore_at_another_parallelism(tmp_path: Path) -> None:
     """S1-15: objects and event timers move with their key groups, from 2 subtasks to 3."""
     output, storage, upto = tmp_path / "out", tmp_path / "state", 1_000
-    with running(sessions(Clicks(450, bounded=False), output), 2, storage, MemoryRecords()) as run:
+    with running(sessions(Clicks(450, bounded=False), output), 2, storage, weir.MemoryRecords()) as run:
         until(lambda: _read(run.records) >= SPLITS * 450 and len(run.records.completed) > 2)
         savepoint = run.end("stop")
     halfway = found(output)
     assert halfway == [row for row in expected(upto) if row[1] < 7], "row 449 is in burst 7, which is still open"
-    again = MemoryRecords(token=Token(2), restore_from=savepoint)
-    run_local(sessions(Clicks(upto), output), parallelism=3, storage=str(storage), settings=FAST, records=again)
+    again = weir.MemoryRecords(token=weir.spi.Token(2), restore_from=savepoint)
+    weir.run_local(sessions(Clicks(upto), output), parallelism=3, storage=str(storage), settings=FAST, records=again)
     assert found(output) == expected(upto)
 
 
-def _read(records: MemoryRecords) -> int:
+def _read(records: weir.MemoryRecords) -> int:
     rows: int = records.live.get("operators", {}).get("clicks", {}).get("records_out", 0)
     return rows
 
 
-class Quiet(KeyedProcessFunction):
+class Quiet(weir.KeyedProcessFunction):
     """Tells of a user who has been quiet for a while, by the clock on the wall."""
 
-    def open(self, context: ProcessContext) -> None:
+    def open(self, context: weir.ProcessContext) -> None:
         self._rows = context.value_state("rows", ttl_ms=3_600_000)
         self._until = context.value_state("until")
 
-    def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
+    def process(self, row: dict[str, Any], context: weir.ProcessContext, out: weir.RowCollector) -> None:
         self._rows.update(self._rows.get(0) + 1)
         self._until.update(context.now_ms() + 30)
         context.register_processing_timer(self._until.get())
 
-    def on_timer(self, timestamp_ms: int, context: ProcessContext, out: RowCollector) -> None:
+    def on_timer(self, timestamp_ms: int, context: weir.ProcessContext, out: weir.RowCollector) -> None:
         if timestamp_ms == self._until.get():
             out.emit({"user": context.current_key, "clicks": self._rows.get()})
 
 
 def test_processing_timers_fire_although_no_row_comes_any_more(tmp_path: Path) -> None:
     """The source is silent after its last row; the timers wake the slot and their output is committed."""
-    flow = Dataflow("quiet")
+    flow = weir.Dataflow("quiet")
     told = flow.source("clicks", Clicks(200, bounded=False)).key_by("user").process("quiet", Quiet, COUNTED)
-    told.sink("out", ParquetSink(str(tmp_path / "out")))
+    told.sink("out", weir.ParquetSink(str(tmp_path / "out")))
     rows = Counter(row["user"] for row in every(200))
-    with running(flow, 2, tmp_path / "state", MemoryRecords()) as run:
+    with running(flow, 2, tmp_path / "state", weir.MemoryRecords()) as run:
         until(lambda: rows.items() <= {(row["user"], row["clicks"]) for row in committed(tmp_path / "out")})
         run.end("stop")
     last: dict[str, int] = {}

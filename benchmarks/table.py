@@ -89,7 +89,7 @@ def render_figures(found: Mapping[str, Figured]) -> str:
     for name, one in found.items():
         lines.append(f"{name:<11}  {one.title}")
         if one.state != "done":
-            lines.append(f"{'':<11}  {one.state}" + (", after what follows" if one.report is not None else ""))
+            lines.append(f"{'':<11}  {one.state}" + ("; results until then:" if one.report is not None else ""))
         if one.report is None:
             continue
         is_right = not one.report.wrong

@@ -3,8 +3,8 @@
 Spark's shuffle connects two halves, which use no Spark. `Redeal.read_parts` reads the files of a range of old key
 groups and assigns each row to a new subtask. `Assembly` collects the parts of a new subtask and stores them.
 
-State that an operator keeps per key group has no key to follow. Fired watermarks (`operators/fired`) are redistributed
-only if all old key groups that meet in a new key group agree. Buffered rows are refused.
+State that an operator keeps per key group has no key to follow. Fired watermarks (`operators.windows.fired`) are
+redistributed only if all old key groups that meet in a new key group agree. Buffered rows are refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from spark_jobs.savepoints.tables import (
 from spark_jobs.state_rows import Opened, State, find_state, holds_objects, read_objects, read_table
 
 ROWS_PER_PART: Final = 65_536
-FIRED: Final = "fired"  #: the state of `operators.fired`
+FIRED: Final = "fired"  #: the state of `operators.windows.fired`
 
 _OBJECTS: Final = pa.schema(
     [("key", pa.large_binary()), ("was", pa.large_binary()), ("place", pa.large_binary()), ("value", pa.large_binary())]

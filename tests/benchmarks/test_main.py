@@ -99,5 +99,5 @@ time.sleep(60)
             child.run(
                 [sys.executable, "-c", program], environment={}, log=bench / "log" / "W14", time_box_s=60, heard=heard
             )
-    assert "interrupted, after what follows" in table.render_figures(found)
+    assert "interrupted; results until then:" in table.render_figures(found)
     assert json.loads((bench / "latest.json").read_text())["W14"]["figures"][0]["value"] == 3.0

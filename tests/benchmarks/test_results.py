@@ -155,7 +155,7 @@ def test_the_table_shows_figures_with_their_targets() -> None:
     assert "never came missing target at most 3.00: missed" in rows
     assert rows[rows.index("W9 state") + 1] == "did not finish"
     assert "wrong: a row is lost" in rows
-    assert rows[rows.index("W14 slots") + 1] == "failed, after what follows"
+    assert rows[rows.index("W14 slots") + 1] == "failed; results until then:"
     assert "time to none at 1 s 1.012 1.008 to 1.016 target at most 1.020: missed" in rows, "its output is wrong"
     assert not found["W14"].to_json()["figures"][0]["met"]
     assert [one.right for one in found.values()] == [True, False, False, False]

@@ -1,4 +1,4 @@
-"""A rate limit on sign-in. Pages, API and admin share a counter, so that a guesser gains nothing by using all three."""
+"""A rate limit on sign-in. Pages, API and admin share a counter, so that using all three yields no extra tries."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ from rest_framework.throttling import SimpleRateThrottle
 
 
 class LoginThrottle(SimpleRateThrottle):
-    """Counts tries per client address; WEIR_NUM_PROXIES tells which address in X-Forwarded-For is the client's."""
+    """Counts tries per client address. WEIR_NUM_PROXIES selects the client's address in X-Forwarded-For."""
 
     scope = "login"
 

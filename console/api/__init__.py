@@ -1,1 +1,1 @@
-"""REST for programs, under /api/v1/. It calls the services that the pages call."""
+"""The REST API under /api/v1/. It calls the same services as the pages."""

@@ -25,7 +25,7 @@ from console.operations.models import Operation
 WAIT_MAX_S = 60
 _POLL_S = 0.25
 RETRY_AFTER_S = 1
-WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for its end, {WAIT_MAX_S} at most")
+WAIT = OpenApiParameter("wait", int, description=f"Seconds to wait for the end, at most {WAIT_MAX_S}")
 
 
 class Runs(OfJob, generics.ListAPIView[Run]):
@@ -37,7 +37,7 @@ class Runs(OfJob, generics.ListAPIView[Run]):
 
 
 class RunDetail(Strict, generics.RetrieveAPIView[Run]):
-    """One run: state, live numbers, attempts, and which acts are legal now."""
+    """A run with its state, live metrics and attempts, and the operations that are legal now."""
 
     queryset = Run.objects.select_related("version", "job").prefetch_related("attempts", "standing_stages")
     serializer_class = serializers.RunDetailSerializer
@@ -53,7 +53,7 @@ class Checkpoints(OfJob, generics.ListAPIView[Checkpoint]):
 
 
 class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
-    """The checkpoints of one run, newest first."""
+    """The checkpoints of a run, newest first."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = serializers.CheckpointSerializer
@@ -67,7 +67,7 @@ class RunCheckpoints(Strict, generics.ListAPIView[Checkpoint]):
 
 
 class CheckpointDetail(Strict, generics.RetrieveAPIView[Checkpoint]):
-    """One checkpoint."""
+    """A checkpoint."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = serializers.CheckpointSerializer
@@ -91,7 +91,7 @@ class Operations(OfJob, generics.ListAPIView[Operation]):
         },
     )  # fmt: skip
     def post(self, request: Request, job: int) -> Response:
-        """Ask for an act. Always 202: poll Location, or read it with `?wait=30`."""
+        """Request an operation. The response is always 202: poll Location, or read it with `?wait=30`."""
         given = self.body(serializers.OperationRequest)
         asked = services.Asked(
             user=self.user,
@@ -105,7 +105,7 @@ class Operations(OfJob, generics.ListAPIView[Operation]):
 
 
 class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
-    """One operation."""
+    """An operation."""
 
     queryset = Operation.objects.all()
     serializer_class = serializers.OperationSerializer
@@ -117,7 +117,7 @@ class OperationDetail(Strict, generics.RetrieveAPIView[Operation]):
 
 
 def waited_for(view: generics.GenericAPIView[Any], request: Request) -> Response:
-    """The row of `view` as soon as it is not active any more, or when the query's `wait` has passed."""
+    """The row of `view` once it is no longer active, or after the `wait` seconds of the query."""
     wait_s = whole_number("wait", request.query_params.get("wait", "0"), WAIT_MAX_S)
     deadline = time.monotonic() + wait_s
     row = view.get_object()

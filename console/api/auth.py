@@ -1,4 +1,4 @@
-"""Signing in to the API: `Authorization: Bearer <token>`. A browser's session works too, with CSRF as everywhere."""
+"""API authentication by `Authorization: Bearer <token>`. A browser session works too, with the usual CSRF check."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ class BearerAuthentication(TokenAuthentication):
 
 
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """How the OpenAPI document names it."""
+    """The scheme's entry in the OpenAPI document."""
 
     target_class = BearerAuthentication
     name = "bearer"

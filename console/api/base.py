@@ -1,4 +1,4 @@
-"""What every view of the API has in common: a query parameter that means nothing is an error, not silence."""
+"""Base classes of the API views. Unknown query parameters are errors instead of being ignored."""
 
 from http import HTTPStatus
 from typing import Any, cast
@@ -15,19 +15,24 @@ from console.accounts.refusals import Refused
 from console.jobs.models import Job
 
 IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, required=False, description="The ETag of the job; 412 if it has changed"
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    required=False,
+    description="The ETag of the job; 412 if the job has changed",
 )
 _PAGING = {"limit", "cursor"}
 
 
 class Strict(generics.GenericAPIView[Any]):
-    """Refuses unknown query parameters. `query` names those that a view reads itself.
+    """Refuses unknown query parameters. `query` names the parameters that the view reads itself.
 
-    `If-Match` is refused where nothing has an entity tag: to ignore it would do what the caller forbade.
+    `If-Match` is refused on resources without an entity tag: ignoring it could perform an update that the client
+    excluded.
     """
 
     query: frozenset[str] = frozenset()
-    conditional = False  #: a POST obeys `If-Match`
+    conditional = False  #: POST supports `If-Match`
     filterset_class: Any = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -38,23 +43,23 @@ class Strict(generics.GenericAPIView[Any]):
             raise serializers.ValidationError(dict.fromkeys(unknown, f"This parameter is unknown; known: {known}."))
 
         if "If-Match" in request.headers and request.method not in SAFE_METHODS and not self.conditional:
-            detail = "If-Match: there is no entity tag here to compare with. Nothing was done."
+            detail = "If-Match: this resource has no entity tag to compare with. Nothing was changed."
             raise Refused("stale", detail, "If-Match", HTTPStatus.PRECONDITION_FAILED)
 
     @property
     def user(self) -> User:
-        """Who asks. Only for views that need a login."""
+        """The authenticated user; only for views that need a login."""
         return cast(User, self.request.user)
 
     def body(self, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
-        """The request's body, checked."""
+        """The validated body of the request."""
         given = serializer(data=self.request.data)
         given.is_valid(raise_exception=True)
         return cast(dict[str, Any], given.validated_data)
 
 
 class OfJob(Strict):
-    """Rows that belong to the job in the path."""
+    """Rows of the job in the path."""
 
     def job(self) -> Job:
         return get_object_or_404(Job, pk=self.kwargs["job"])

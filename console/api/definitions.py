@@ -26,7 +26,7 @@ from console.jobs.tags import is_named, tag_of
 
 
 class Login(Strict):
-    """A new token for a name and a password. It is shown in this answer only: the console keeps a hash of it."""
+    """A new token for a user name and a password. Only this response shows it: the console stores a hash."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -38,7 +38,7 @@ class Login(Strict):
         given = self.body(serializers.LoginRequest)
         user = authenticate(request._request, username=given["username"], password=given["password"])
         if user is None:
-            raise Refused("wrong-credentials", "Name and password do not fit together.", status=HTTPStatus.UNAUTHORIZED)
+            raise Refused("wrong-credentials", "The user name or password is wrong.", status=HTTPStatus.UNAUTHORIZED)
         expires_at = given.get("expires_at")
         if expires_at is not None and expires_at <= timezone.now():
             raise Refused("invalid-field", "expires_at: must lie in the future.", field="expires_at")
@@ -46,7 +46,7 @@ class Login(Strict):
 
 
 class Pipelines(Strict, generics.ListAPIView[Pipeline]):
-    """Pipelines that jobs can be made of, with the JSON schema of their parameters."""
+    """Pipelines for jobs, with the JSON schema of their parameters."""
 
     queryset = Pipeline.objects.all()
     serializer_class = serializers.PipelineSerializer
@@ -79,7 +79,7 @@ class Jobs(Strict, generics.ListAPIView[Job]):
 
 
 class JobDetail(Strict, generics.RetrieveAPIView[Job]):
-    """One job. Its `ETag` changes with its definition and with the state of its runs."""
+    """A job. Its `ETag` changes with its definition and with the state of its runs."""
 
     queryset = jobs_with_latest()
     serializer_class = serializers.JobSerializer
@@ -118,7 +118,7 @@ class Versions(OfJob, generics.ListAPIView[JobVersion]):
 
 @extend_schema_view(get=extend_schema(responses=serializers.VersionSerializer))
 class VersionDetail(Strict, generics.RetrieveAPIView[JobVersion]):
-    """One version, with its graph once it is ready."""
+    """A version, with its graph once it is ready."""
 
     queryset = JobVersion.objects.select_related("job")
     serializer_class = serializers.VersionSerializer

@@ -1,4 +1,4 @@
-"""The page of the API's documentation, and the answer to a route that does not exist."""
+"""The API's documentation page, and the problem response for unknown routes."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from rest_framework.views import APIView
 
 
 class Docs(SpectacularSwaggerSplitView):
-    """Swagger's page without inline script or style, which the content security policy forbids."""
+    """Swagger UI without inline script or style, which the content security policy forbids."""
 
     template_name = "api/docs.html"
 
 
 class NoSuchRoute(APIView):
-    """Programs read problems, not pages."""
+    """404 as a problem document instead of an HTML page."""
 
     permission_classes = (AllowAny,)
 

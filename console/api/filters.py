@@ -1,4 +1,4 @@
-"""What lists may be filtered by. Whatever else a query holds is refused by `console.api.base`."""
+"""Filters of lists. `console.api.base` refuses all other query parameters."""
 
 from django import forms
 from django_filters import rest_framework as filters
@@ -9,7 +9,7 @@ from console.operations.models import Operation
 
 
 class WholeNumber(filters.Filter):
-    """Django would take 1.5 for 1."""
+    """An integer filter. Django's own would truncate 1.5 to 1."""
 
     field_class = forms.IntegerField
 
@@ -63,7 +63,7 @@ class CheckpointFilter(filters.FilterSet):
 
 
 class StateQueryFilter(filters.FilterSet):
-    """Queries of a checkpoint's state, by how far they have come."""
+    """Queries of a checkpoint's state, by query state."""
 
     state = filters.ChoiceFilter(choices=StateQuery._meta.get_field("state").choices)
 

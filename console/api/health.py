@@ -1,4 +1,4 @@
-"""Is the process alive, and can it do its work. For load balancers and supervisors; needs no login."""
+"""Liveness and readiness, for load balancers and supervisors. They need no login."""
 
 import threading
 import time
@@ -14,13 +14,13 @@ from kombu.exceptions import OperationalError as BrokerError
 from console.celery import app
 
 _BROKER_TIMEOUT_S = 2
-_FRESH_S: Final = 1.0  #: so long an answer is good for everybody
+_FRESH_S: Final = 1.0  #: lifetime of a cached result
 
 
 class _Readiness:
-    """The last answer. Strangers may ask as often as they like: at most one request at a time looks anew.
+    """Caches the last probe, since the endpoint is public: only a single request at a time probes the parts.
 
-    The others are given the last answer, which is at most as old as a probe takes; they open no connection.
+    Concurrent requests get the last result, whose age is at most the duration of a probe, and open no connection.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class _Readiness:
                     self._looked_at = time.monotonic()
             finally:
                 self._looking.release()
-        assert self._parts is not None, "the first request has waited for the first answer"
+        assert self._parts is not None, "the first request has waited for the first probe"
         return self._parts
 
     def forget(self) -> None:
@@ -51,14 +51,14 @@ READINESS: Final = _Readiness()
 @never_cache
 @require_safe
 def livez(request: HttpRequest) -> JsonResponse:
-    """The process answers. Says nothing of what it depends on."""
+    """200 as long as the process answers; its dependencies are not checked."""
     return JsonResponse({"status": "ok"})
 
 
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Every part that requests need, by name; 503 when one is away."""
+    """The status of every dependency by name; 503 if any of them is unavailable."""
     parts = READINESS.parts()
     ready = all(answer == "ok" for answer in parts.values())
     return JsonResponse({"status": "ok" if ready else "unavailable", "parts": parts}, status=200 if ready else 503)
@@ -73,7 +73,7 @@ def _probe(ask: Callable[[], None]) -> str:
 
 
 def _ask_database() -> None:
-    """A query of a table of ours: it fails before the migrations too."""
+    """Query a table of Weir, so that the probe also fails before the migrations."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM weir_run LIMIT 1")
 

@@ -1,11 +1,11 @@
-"""A JSON schema within the API's document, where references into the schema itself would lead nowhere."""
+"""JSON schemas inlined for the OpenAPI document, where their internal references would be dangling."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def without_references(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`schema` with its own definitions in place. What stands beside a reference wins; titles of types go."""
+    """`schema` with its definitions inlined. Keywords beside a reference take precedence; titles are dropped."""
     found: dict[str, Any] = _inlined(schema, schema.get("$defs", {}))
     return found
 

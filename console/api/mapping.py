@@ -1,4 +1,4 @@
-"""What a restore would mean, before it is asked for: what the restore page shows and the job master obeys."""
+"""The effects of a restore before it is requested: the mapping that the restore page shows and the master applies."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from runtime.core.restore.mapping import Fate
 
 
 class OperatorMappingSerializer(serializers.Serializer[Any]):
-    """One operator, by uid, on both sides. `reason` says why; `problem` is the code of what stands in the way."""
+    """An operator by uid, in the checkpoint and in the version. `reason` explains its fate; `problem` is a code."""
 
     uid = serializers.CharField()
     fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
@@ -33,7 +33,7 @@ class OperatorMappingSerializer(serializers.Serializer[Any]):
 
 
 class MappingProblemSerializer(serializers.Serializer[Any]):
-    """What stands in the way. `field` is the operator or field at fault; `allow_unmapped` lets a waivable one pass."""
+    """A problem of the restore. `field` is the operator or field at fault; `allow_unmapped` waives it if `waivable`."""
 
     code = serializers.CharField()
     field = serializers.CharField()
@@ -42,14 +42,14 @@ class MappingProblemSerializer(serializers.Serializer[Any]):
 
 
 class RepeatedSerializer(serializers.Serializer[Any]):
-    """Checkpoints whose output would be written a second time, by number."""
+    """Checkpoints, by number, whose output would be written a second time."""
 
     first = serializers.IntegerField()
     last = serializers.IntegerField()
 
 
 class MappingSerializer(serializers.Serializer[Any]):
-    """`restorable`: nothing stands in the way and nothing has to be accepted."""
+    """`restorable`: the restore has no problem and needs no acceptance."""
 
     version = serializers.IntegerField()
     parallelism = serializers.IntegerField()
@@ -62,7 +62,9 @@ class MappingSerializer(serializers.Serializer[Any]):
 
 
 class Into(serializers.Serializer[Any]):
-    """`version` is the id of a version of the job (default: its newest ready one); `parallelism` is its by default."""
+    """`version` is the id of a version of the job (default: the newest that is ready); `parallelism` defaults to its
+    own.
+    """
 
     version = serializers.IntegerField(min_value=1, required=False)
     parallelism = serializers.IntegerField(min_value=1, required=False)
@@ -78,7 +80,7 @@ _ANSWERS: dict[int, Any] = {200: MappingSerializer, 409: Problem, 422: Problem}
 
 
 class CheckpointMapping(Strict):
-    """What restoring a checkpoint would mean. One that is damaged or incomplete is refused, as its restore would be."""
+    """The effects of restoring a checkpoint. A damaged or incomplete checkpoint is refused, as its restore would be."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = MappingSerializer
@@ -91,7 +93,7 @@ class CheckpointMapping(Strict):
 
 
 class SavepointMapping(OfJob):
-    """What restoring the savepoint in a folder would mean."""
+    """The effects of restoring the savepoint in a folder."""
 
     queryset = Checkpoint.objects.all()
     serializer_class = MappingSerializer

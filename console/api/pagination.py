@@ -1,4 +1,4 @@
-"""Lists by cursor: no counting, and no row twice while others are added."""
+"""Pagination by cursor: no counting, and no duplicates while rows are added."""
 
 from datetime import datetime
 from typing import Any
@@ -28,7 +28,7 @@ class NewestFirst(CursorPagination):
         return found
 
     def key(self, position: str) -> object:
-        """Where a cursor stands; raises ValueError for what no page gave."""
+        """The cursor's position; raises ValueError for a cursor that no page issued."""
         return int(position)
 
     def decode_cursor(self, request: Request) -> Any:
@@ -42,7 +42,7 @@ class NewestFirst(CursorPagination):
 
 
 class NewestOperationFirst(NewestFirst):
-    """Operations have random ids, so they are ordered by time."""
+    """Orders operations by time, since their ids are random."""
 
     ordering = ("-created_at", "-id")  # type: ignore[assignment]
 
@@ -51,13 +51,13 @@ class NewestOperationFirst(NewestFirst):
 
 
 class NewestNumberFirst(NewestFirst):
-    """Checkpoints are numbered within their job, and a long history is indexed by these numbers."""
+    """Orders checkpoints by their number within the job, which has an index."""
 
     ordering = "-number"
 
 
 class ByName(NewestFirst):
-    """Pipelines have names for ids."""
+    """Orders pipelines by name, which is their id."""
 
     ordering = "name"
 

@@ -1,4 +1,4 @@
-"""What a request says, as values: its body, of which everything can be kept, and numbers in its query."""
+"""Parsing of request bodies and of numbers in the query."""
 
 from collections.abc import Mapping
 from typing import IO, Any
@@ -11,7 +11,7 @@ from console.accounts.storable import must_be_storable
 
 
 class StorableJson(JSONParser):
-    """Refuses by its field what no row could hold."""
+    """A JSON parser that refuses values which Postgres cannot store, naming the field."""
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
@@ -21,13 +21,13 @@ class StorableJson(JSONParser):
         except RecursionError as error:
             raise ParseError("The body is nested too deeply.") from error
         except LookupError as error:
-            raise ParseError(f"The charset of the body is not known: {error}.") from error
+            raise ParseError(f"The charset of the body is unknown: {error}.") from error
         must_be_storable(given)
         return given
 
 
 def whole_number(name: str, given: str, most: int) -> int:
-    """A query parameter as a number of units from 0 to `most`; more is cut to `most`."""
+    """A query parameter as an integer from 0 to `most`; larger values are clamped."""
     if not given.isascii() or not given.isdigit():
         raise Refused("invalid-field", f"{name}: must be a whole number, not {given!r}.", field=name)
-    return min(int(given.lstrip("0")[: len(str(most)) + 1] or "0"), most)  # Python reads no number of 4301 digits
+    return min(int(given.lstrip("0")[: len(str(most)) + 1] or "0"), most)  # int() refuses 4301 digits

@@ -1,4 +1,4 @@
-"""Every refusal as RFC 9457 `application/problem+json`, with a stable code and a pointer to the field at fault."""
+"""Refusals as RFC 9457 `application/problem+json`, with a stable code and a pointer to the field at fault."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,22 +20,22 @@ from console.accounts.refusals import Refused
 
 MEDIA_TYPE = "application/problem+json"
 _AWAY_RETRY_S = 2
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,19}")  #: RFC 9110 allows more; anything else may be a token by itself
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,19}")  #: stricter than RFC 9110, since other text may be a bare token
 
 
 def handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler. None for what nobody foresaw: a 500, with the trace in the log."""
+    """DRF's exception handler. None for an unexpected error, which becomes a 500 with its traceback in the log."""
     set_rollback()
     request_id = request_id_of(context["request"]._request)
     if isinstance(error, Refused):
         return problem(error.status, error.code, error.detail, request_id, _at(error), error.facts)
     if isinstance(error, OperationalError | InterfaceError):
-        detail = "Postgres is away. Nothing was changed; try again."
+        detail = "Postgres is unreachable. Nothing was changed; try again."
         away = problem(HTTPStatus.SERVICE_UNAVAILABLE, "database-away", detail, request_id)
         away["Retry-After"] = str(_AWAY_RETRY_S)
         return away
     if isinstance(error, RequestDataTooBig):
-        detail = f"The body has more than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes."
+        detail = f"The request body exceeds {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes."
         return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", detail, request_id)
     if isinstance(error, Http404):
         error = exceptions.NotFound(*error.args)
@@ -47,7 +47,7 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _how_to_sign_in(request: Request) -> str:
-    """Which scheme the API takes. Another that was sent is named, if more follows: alone it may be the token."""
+    """Name the accepted scheme, and the sent scheme if credentials follow it; a lone word may itself be the token."""
     scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
     is_other = bool(credentials) and _SCHEME.fullmatch(scheme) is not None
     sent = f"The scheme {scheme} is not accepted. " if is_other else ""

@@ -17,7 +17,7 @@ from runtime.redaction import masked, redacted_within
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A request body in which every member means something."""
+    """A request body without unknown members."""
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
@@ -28,7 +28,9 @@ class StrictSerializer(serializers.Serializer[Any]):
 class LoginRequest(StrictSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(trim_whitespace=False, max_length=4_096)
-    expires_at = serializers.DateTimeField(required=False, allow_null=True, help_text="Absent: the token does not end.")
+    expires_at = serializers.DateTimeField(
+        required=False, allow_null=True, help_text="Absent: the token does not expire."
+    )
 
 
 class LoginResponse(serializers.Serializer[Any]):
@@ -66,7 +68,7 @@ _SETTINGS = without_references(job_settings.SCHEMA)
 
 @extend_schema_field(_SETTINGS)
 class SettingsField(serializers.DictField):
-    """The settings of a version, to be given."""
+    """The settings of a version in a request."""
 
 
 @extend_schema_field(_SETTINGS)
@@ -82,14 +84,14 @@ class VersionRequest(StrictSerializer):
 
 
 class PromiseSerializer(serializers.Serializer[Any]):
-    """What a version promises from end to end: the weakest of its mode, its sources and its sinks."""
+    """The end-to-end guarantee of a version: the weakest of its checkpoint mode, its sources and its sinks."""
 
     guarantee = serializers.ChoiceField(choices=[guarantee.value for guarantee in Guarantee])
     reasons = serializers.ListField(child=serializers.CharField())
 
 
 def _schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion) -> Any:
-    """The schema of the parameters of `version`, read once for a list: its rows are of one job."""
+    """The parameter schema of `version`, read once per list, whose rows share a job."""
     schemas = cast(dict[str, Any], serializer.context).setdefault("schemas", {})
     if version.job_id not in schemas:
         schemas[version.job_id] = services.schema_of(version)
@@ -98,9 +100,7 @@ def _schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion)
 
 class VersionSerializer(serializers.ModelSerializer[JobVersion]):
     settings = StoredSettingsField(read_only=True)
-    params = serializers.SerializerMethodField(
-        help_text="Secrets are masked; a mask that is sent back keeps the secret."
-    )
+    params = serializers.SerializerMethodField(help_text="Secrets are masked; sending a mask back keeps the secret.")
     promise = serializers.SerializerMethodField()
 
     @extend_schema_field(serializers.DictField())
@@ -133,7 +133,7 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
 
 
 class StandingStageSerializer(serializers.ModelSerializer[StandingStage]):
-    """A PySpark stage that stands beside an operator of the run. `live` is its newest report."""
+    """A PySpark stage that runs beside an operator. `live` is its newest report."""
 
     live = serializers.JSONField(read_only=True, allow_null=True)
 
@@ -143,7 +143,7 @@ class StandingStageSerializer(serializers.ModelSerializer[StandingStage]):
 
 
 class RunSerializer(serializers.ModelSerializer[Run]):
-    """A run as a list shows it: without its live numbers."""
+    """A run in a list, without live metrics."""
 
     version_number = serializers.IntegerField(source="version.number", read_only=True)
     failure = serializers.SerializerMethodField()
@@ -162,7 +162,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
 
 
 class RunDetailSerializer(RunSerializer):
-    """A run with its live numbers, its attempts, and what may be asked of it now."""
+    """A run with its live metrics, its attempts, and the operations that are possible now."""
 
     attempts = AttemptSerializer(many=True, read_only=True)
     standing_stages = StandingStageSerializer(many=True, read_only=True)
@@ -179,9 +179,9 @@ class RunDetailSerializer(RunSerializer):
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
-    """`ended_at` says when it completed or failed, `completed_at` is there for completed ones only.
+    """`ended_at` is the time of completion or failure; `completed_at` is set for completed checkpoints only.
 
-    `outcome` tells those that were aborted with their attempt (reason `suspended`) from those that failed.
+    `outcome` distinguishes failed checkpoints from those aborted with their attempt (reason `suspended`).
     """
 
     completed_at = serializers.SerializerMethodField()
@@ -205,8 +205,8 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
 
 
 class OperationRequest(StrictSerializer):
-    """`params` of start: {version?, parallelism?, accept_repeated_output?}; of restore these and {checkpoint | path,
-    allow_unmapped?}, where `path` is the folder of a savepoint; of the others none.
+    """`params` of start: {version?, parallelism?, accept_repeated_output?}. A restore also takes {checkpoint | path,
+    allow_unmapped?}, where `path` is the folder of a savepoint. Discard takes {checkpoint}; other kinds take none.
     """
 
     kind = serializers.CharField()
@@ -238,7 +238,7 @@ class RejectionSerializer(serializers.Serializer[Any]):
 
 
 class Problem(serializers.Serializer[Any]):
-    """RFC 9457. `run` and `operation`: what stands in the way. `rejection`: of the version that was asked for."""
+    """RFC 9457. `run` and `operation` block the request; `rejection` belongs to the requested version."""
 
     type = serializers.CharField()
     title = serializers.CharField()

@@ -1,4 +1,4 @@
-"""The state of a checkpoint: what is in it, queries of it, and their tables."""
+"""The state of a checkpoint: its contents, queries on it, and their tables."""
 
 from http import HTTPStatus
 from typing import Any
@@ -25,13 +25,15 @@ from runtime.core.snapshot.contents import StateKind
 
 
 class StoredStateSerializer(serializers.Serializer[Any]):
-    """A state of an operator. `view` is its name in SQL; a list has none, its elements are in the view `contents`."""
+    """A state of an operator. `view` is its name in SQL; list states have no view, their elements are in view
+    `contents`.
+    """
 
     operator = serializers.CharField()
     state = serializers.CharField(source="name")
     kind = serializers.ChoiceField(choices=[kind.value for kind in StateKind])
     subtasks = serializers.IntegerField()
-    rows = serializers.IntegerField(help_text="In files: a key that changed since the last merge counts once a file.")
+    rows = serializers.IntegerField(help_text="In files: a key changed since the last compaction counts once a file.")
     size_bytes = serializers.IntegerField(source="nbytes")
     keys = serializers.DictField(child=serializers.CharField(), help_text="Arrow types of the operator's key columns.")
     view = serializers.CharField(allow_blank=True)
@@ -39,9 +41,7 @@ class StoredStateSerializer(serializers.Serializer[Any]):
 
 class CheckpointStateSerializer(serializers.Serializer[Any]):
     states = StoredStateSerializer(many=True)
-    queries = serializers.DictField(
-        child=serializers.CharField(), help_text="SQL by name, as the author has saved it with the pipeline."
-    )
+    queries = serializers.DictField(child=serializers.CharField(), help_text="SQL by name, saved with the pipeline.")
 
 
 class CursorSerializer(StrictSerializer):
@@ -50,27 +50,29 @@ class CursorSerializer(StrictSerializer):
 
 
 class StateQueryRequest(StrictSerializer):
-    """Either `query`, the name of SQL that is saved with the pipeline, or `operator` and `state` for a page of rows."""
+    """Either `query`, the name of SQL saved with the pipeline, or `operator` and `state` for a page of rows."""
 
     query = serializers.CharField(required=False)
     operator = serializers.CharField(required=False)
     state = serializers.CharField(required=False)
     key = serializers.DictField(required=False, help_text="Values by key column; absent: all rows.")
-    cursor = CursorSerializer(required=False, help_text="Of the result before; absent: the first page.")
+    cursor = CursorSerializer(required=False, help_text="Cursor of the previous result; absent: the first page.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "query" in attrs:
             if others := sorted(attrs.keys() - {"query"}):
-                raise serializers.ValidationError(dict.fromkeys(others, "This member does not go with `query`."))
+                raise serializers.ValidationError(
+                    dict.fromkeys(others, "This member must not be combined with `query`.")
+                )
             return attrs
         missing = [name for name in ("operator", "state") if name not in attrs]
         if missing:
-            raise serializers.ValidationError(dict.fromkeys(missing, "This member is needed, or else `query`."))
+            raise serializers.ValidationError(dict.fromkeys(missing, "Either this member or `query` is required."))
         return attrs
 
 
 class StateQuerySerializer(serializers.ModelSerializer[StateQuery]):
-    """A query as a list shows it: without its table."""
+    """A query in a list, without its table."""
 
     class Meta:
         model = StateQuery
@@ -81,8 +83,8 @@ class StateQuerySerializer(serializers.ModelSerializer[StateQuery]):
 
 
 class StateQueryDetailSerializer(StateQuerySerializer):
-    """`result` is a table: `columns` with `name`, `type` as Spark spells it and `is_key`; `rows`; `is_cut`, whether
-    there are more; and `cursor`, where the next page of rows begins.
+    """`result` is a table: `columns` with `name`, `type` as in Spark and `is_key`; `rows`; `is_cut`, whether there are
+    more rows; and `cursor`, the beginning of the next page.
     """
 
     result = serializers.JSONField(read_only=True, allow_null=True)
@@ -92,7 +94,7 @@ class StateQueryDetailSerializer(StateQuerySerializer):
 
 
 class CheckpointState(Strict):
-    """The states in a checkpoint, from its manifest, and the queries that the author has saved with the pipeline."""
+    """The states in a checkpoint, from its manifest, and the queries saved with the pipeline."""
 
     queryset = Checkpoint.objects.select_related("job", "run__version")
     serializer_class = CheckpointStateSerializer
@@ -105,7 +107,7 @@ class CheckpointState(Strict):
 
 
 class StateQueries(Strict, generics.ListAPIView[StateQuery]):
-    """The queries of a checkpoint's state, newest first. They are kept for a day."""
+    """The queries of a checkpoint's state, newest first. They are deleted after a day."""
 
     queryset = StateQuery.objects.defer("result")
     serializer_class = StateQuerySerializer
@@ -118,7 +120,7 @@ class StateQueries(Strict, generics.ListAPIView[StateQuery]):
 
     @extend_schema(request=StateQueryRequest, responses={202: StateQuerySerializer, 409: Problem, 422: Problem})
     def post(self, request: Request, checkpoint: int) -> Response:
-        """Ask for a page of the rows of a state, or for saved SQL. Always 202: read Location with `?wait=30`."""
+        """Request a page of rows of a state, or the result of saved SQL. Always 202: read Location with `?wait=30`."""
         given, found = self.body(StateQueryRequest), self._checkpoint()
         if "query" in given:
             query = state_queries.ask_saved(self.user, found, given["query"])
@@ -133,7 +135,7 @@ class StateQueries(Strict, generics.ListAPIView[StateQuery]):
 
 
 class StateQueryDetail(Strict, generics.RetrieveAPIView[StateQuery]):
-    """One query, with its table once it has succeeded."""
+    """A query, with its table once it has succeeded."""
 
     queryset = StateQuery.objects.all()
     serializer_class = StateQueryDetailSerializer
@@ -145,7 +147,7 @@ class StateQueryDetail(Strict, generics.RetrieveAPIView[StateQuery]):
 
     @extend_schema(responses={204: None, 403: Problem})
     def delete(self, request: Request, pk: int) -> Response:
-        """Cancel it. One that is over stays as it is."""
+        """Cancel the query. A query that has ended stays as it is."""
         state_queries.cancel(self.user, self.get_object())
         return Response(status=HTTPStatus.NO_CONTENT)
 

@@ -1,4 +1,4 @@
-"""How the checkpoints of a job have gone."""
+"""Checkpoint statistics of a job."""
 
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ class CountsSerializer(serializers.Serializer[Any]):
     in_progress = serializers.IntegerField()
     completed = serializers.IntegerField()
     failed = serializers.IntegerField()
-    aborted = serializers.IntegerField(help_text="Ended with their attempt (reason `suspended`); not among the failed.")
+    aborted = serializers.IntegerField(help_text="Ended with their attempt (reason `suspended`); not in `failed`.")
     restored = serializers.IntegerField()
 
 
@@ -37,7 +37,7 @@ class SpreadSerializer(serializers.Serializer[Any]):
 
 
 class SummarySerializer(serializers.Serializer[Any]):
-    checkpoints = serializers.IntegerField(help_text="So many completed ones, the latest, are summed up.")
+    checkpoints = serializers.IntegerField(help_text="Number of latest completed checkpoints summarised.")
     duration_ms = SpreadSerializer()
     state_bytes = SpreadSerializer()
     written_bytes = SpreadSerializer()
@@ -46,7 +46,7 @@ class SummarySerializer(serializers.Serializer[Any]):
 
 class FailuresSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField()
-    number = serializers.IntegerField(help_text="How many.")
+    number = serializers.IntegerField(help_text="Number of failures.")
     counted = serializers.BooleanField(help_text="Whether they count towards tolerable_failed_checkpoints.")
     newest = CheckpointSerializer()
 
@@ -62,7 +62,7 @@ class StatisticsSerializer(serializers.Serializer[Any]):
 
 
 class CheckpointStatistics(OfJob):
-    """Counts, the latest of each kind, how durations and sizes are spread, and failures by reason."""
+    """Counts, the latest checkpoint of each kind, distributions of durations and sizes, and failures by reason."""
 
     serializer_class = StatisticsSerializer
     query = frozenset({"run"})
@@ -72,7 +72,7 @@ class CheckpointStatistics(OfJob):
         responses={200: StatisticsSerializer, 404: Problem},
     )
     def get(self, request: Request, job: int) -> Response:
-        """Of the job, or with `?run=` of one of its runs."""
+        """Statistics of the job, or with `?run=` of that run."""
         of, run = self.job(), request.query_params.get("run")
         chosen = None if run is None else get_object_or_404(Run, pk=whole_number("run", run, ID_MAX), job=of)
         return Response(self.get_serializer(selectors.statistics(of, chosen)).data)

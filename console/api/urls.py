@@ -1,4 +1,4 @@
-"""The routes of REST version 1. What is not among them is answered as a problem too."""
+"""The routes of API version 1. Unknown routes answer with a problem document."""
 
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView

@@ -1,1 +1,1 @@
-"""Checkpoints as the operator sees them: written by the job master, reviewed by people."""
+"""Checkpoint rows, written by the job master and reviewed by people."""

@@ -1,6 +1,6 @@
-"""The review desk: find checkpoints, look at them, say what was found.
+"""Review of checkpoints in the admin.
 
-Reviewer and time are set by the console. What the job master writes is shown, not edited.
+Only the review can be edited; the console sets the reviewer and the time. Columns of the job master are read-only.
 """
 
 from typing import Any, cast
@@ -21,7 +21,7 @@ _SHOWN = tuple(field.name for field in Checkpoint._meta.fields if field.name not
 
 
 class ReasonFilter(admin.SimpleListFilter):
-    """By the reasons there are, not by those that occur: to find these, every row would be read."""
+    """Filters by every `FailureReason`. Listing only the reasons that occur would read every row."""
 
     title = "reason"
     parameter_name = "reason"
@@ -54,7 +54,7 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.display(ordering="triggered_at", description="triggered (UTC)")
     def triggered(self, row: Checkpoint) -> str:
-        """To the second, since checkpoints are seconds apart."""
+        """The trigger time to the second, since checkpoints are seconds apart."""
         return f"{row.triggered_at:%Y-%m-%d %H:%M:%S}"
 
     @admin.display(ordering="duration_ms", description="duration")
@@ -78,7 +78,7 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def save_model(
         self, request: HttpRequest, obj: Checkpoint, form: "forms.ModelForm[Checkpoint]", change: bool
     ) -> None:
-        """Write the review only: the row may have moved on since the form was shown."""
+        """Write the review columns only: the job master may have updated the row since the form was rendered."""
         given: dict[str, Any] = form.cleaned_data
         state = ReviewState(given["review_state"])
         services.review(cast(User, request.user), [obj.pk], state, given["review_note"])
@@ -87,7 +87,7 @@ class CheckpointAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False  # it would leave files on disk that no row names
+        return False  # the checkpoint's files would stay on disk without a row
 
     def _mark(self, request: HttpRequest, queryset: QuerySet[Checkpoint], state: ReviewState) -> None:
         count = services.review(cast(User, request.user), queryset.values_list("pk", flat=True), state)

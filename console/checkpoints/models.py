@@ -1,6 +1,6 @@
-"""Checkpoints and savepoints, one row each.
+"""Checkpoints and savepoints, a row each.
 
-The job master owns every column but the review; table and column names are spelled by `runtime/io/queries.sql` too.
+The job master owns every column except the review. `queries.sql` of the runtime uses the same table and column names.
 """
 
 from enum import StrEnum
@@ -25,25 +25,25 @@ class Kind(StrEnum):
 
 
 def noun(kind: str) -> str:
-    """What one of this kind is called: what a stop or drain takes is a savepoint."""
+    """`checkpoint` or `savepoint` for a kind; a stop or drain takes a savepoint."""
     return (Kind.CHECKPOINT if kind == Kind.CHECKPOINT else Kind.SAVEPOINT).value
 
 
 class Status(StrEnum):
-    """How far it came."""
+    """Progress of a checkpoint."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     FAILED = "failed"
 
 
-#: A failed checkpoint with this reason went wrong nowhere: its attempt ended first, by a cancel, a restart or the end.
+#: Reason of a checkpoint whose attempt ended first, by a cancel, a restart or the end of the job. No subtask failed it.
 ABORT_REASON = FailureReason.SUSPENDED
 ABORTED = "aborted"
 
 
 class QueryState(StrEnum):
-    """How far a query of a checkpoint's state has come."""
+    """State of a query on a checkpoint's state."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -57,7 +57,7 @@ ACTIVE_QUERIES = (QueryState.QUEUED, QueryState.RUNNING)
 
 
 class ReviewState(StrEnum):
-    """What a person has said about it."""
+    """A reviewer's verdict on a checkpoint."""
 
     UNREVIEWED = "unreviewed"
     REVIEWED = "reviewed"
@@ -65,7 +65,7 @@ class ReviewState(StrEnum):
 
 
 class Checkpoint(models.Model):
-    """A globally consistent snapshot of a run, or the attempt at one. `number` counts within the job."""
+    """A globally consistent snapshot of a run: in progress, completed or failed. `number` counts within the job."""
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(Job, models.CASCADE, related_name="checkpoints")
@@ -104,7 +104,7 @@ class Checkpoint(models.Model):
             models.Index(
                 fields=("run",), condition=Q(status=Status.IN_PROGRESS.value), name="weir_checkpoint_in_progress"
             ),
-            # A job has millions of rows after a year. Those that are asked for again and again are few.
+            # A job has millions of rows after a year; frequent queries need only these few.
             models.Index(
                 fields=("job", "-number"),
                 condition=Q(status=Status.COMPLETED.value, discarded_at=None),
@@ -137,26 +137,26 @@ class Checkpoint(models.Model):
 
     @property
     def kind_words(self) -> str:
-        """The noun, with the act that took it: savepoint (stop)."""
+        """The noun, with the operation that took the savepoint: savepoint (stop)."""
         return f"{self.noun} ({self.kind})" if self.kind in (Kind.STOP, Kind.DRAIN) else self.noun
 
     @property
     def outcome(self) -> str:
-        """The status for people: `aborted` is told from `failed`."""
+        """The status for people, which distinguishes `aborted` from `failed`."""
         aborted = self.status == Status.FAILED and self.reason == ABORT_REASON
         return ABORTED if aborted else str(self.status)
 
     @property
     def is_restorable(self) -> bool:
-        """Whether its files are complete and still there."""
+        """Whether the checkpoint has completed and its files still exist."""
         return self.status == Status.COMPLETED and self.discarded_at is None
 
 
 class StateQuery(models.Model):
-    """A question about the state of a checkpoint: a page of the rows of one state, or SQL saved with the pipeline.
+    """A query on the state of a checkpoint: a page of the rows of a state, or SQL saved with the pipeline.
 
-    A task of the queue `stages` claims it, runs a PySpark stage, and renews `beat_at` each second. `request` is what
-    the stage gets, `result` its table; both are those of `spark_jobs.state_query`.
+    A task of the queue `stages` claims it, runs a PySpark stage, and renews `beat_at` each second. `request` is the
+    input of the stage and `result` its table, both in the format of `spark_jobs.state_query`.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -165,7 +165,7 @@ class StateQuery(models.Model):
     state = models.TextField(choices=QUERY_STATES, default=QueryState.QUEUED.value, db_default="queued")
     owner = models.TextField(default="", db_default="", blank=True)
     beat_at = models.DateTimeField(db_default=Now())
-    losses = models.IntegerField(default=0, db_default=0)  #: of tasks that had claimed it
+    losses = models.IntegerField(default=0, db_default=0)  #: tasks lost while they held it
     progress = models.JSONField(null=True)
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)

@@ -1,4 +1,4 @@
-"""How the checkpoints of a job have gone, read from their rows in few queries. Nothing here changes anything."""
+"""Read-only statistics of a job's checkpoints, in few queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,14 @@ from runtime.core.checkpoint.statistics import REMEMBERED, Measured, Summary, su
 from runtime.core.job.settings import ExecutionMode
 from runtime.core.snapshot.manifest import FailureReason
 
-MAX_COUNTED: Final = 100  #: failures that a sentence counts
+MAX_COUNTED: Final = 100  #: failures counted exactly; more are shown as "100 or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Of checkpoints and savepoints. `aborted` ones ended with their attempt; `restored` counts attempts."""
+    """Numbers of checkpoints and savepoints. `aborted` checkpoints ended with their attempt; `restored` counts
+    attempts.
+    """
 
     in_progress: int
     completed: int
@@ -32,7 +34,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Those with one reason. `counted`: towards the failures in a row that a job tolerates."""
+    """Failed checkpoints with the same reason. `counted`: whether they count towards `tolerable_failed_checkpoints`."""
 
     reason: str
     number: int
@@ -42,19 +44,19 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Of a job, or of one run of it. The summary is over the latest completed ones."""
+    """Statistics of a job, or of a run of it. The summary covers the latest completed checkpoints."""
 
     counts: Counts
     summary: Summary | None
     failures: tuple[Failures, ...]  #: most frequent first
-    latest_completed: Checkpoint | None  #: not a savepoint
+    latest_completed: Checkpoint | None  #: excluding savepoints
     latest_savepoint: Checkpoint | None
     latest_failed: Checkpoint | None
     latest_restored: Attempt | None
 
 
 def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
-    """The checkpoints of a job. The record with which a run in BATCH commits its output is none."""
+    """The checkpoints of a job, without the records with which runs in BATCH commit their output."""
     batch = JobVersion.objects.filter(job=job, graph__mode=ExecutionMode.BATCH.value)
     return Checkpoint.objects.filter(job=job).exclude(run__in=Run.objects.filter(job=job, version__in=batch))
 
@@ -65,34 +67,36 @@ def output_of(run: Run) -> Checkpoint | None:
 
 
 def statistics(job: Job, run: Run | None = None) -> Statistics:
-    """The statistics of `job`, or of one run of it."""
+    """The statistics of `job`, or of `run` alone."""
     rows, attempts = checkpoints_of(job), Attempt.objects.filter(run__job=job)
     if run is not None:
         rows, attempts = rows.filter(run=run), attempts.filter(run=run)
     restored = attempts.exclude(restored_checkpoint=None)
     completed = rows.filter(status=Status.COMPLETED).order_by("-number")
-    summed_up = summary(_measured(rows))  # before they are counted: another one may complete in between
+    summed_up = summary(_measured(rows))  # before the counts: a checkpoint may complete in between
     ended = _failures(rows.filter(status=Status.FAILED))
-    failures = tuple(one for one in ended if one.reason != ABORT_REASON)
+    failures = tuple(group for group in ended if group.reason != ABORT_REASON)
     return Statistics(
         counts=_counts(rows, ended, restored.count()),
         summary=summed_up,
         failures=failures,
         latest_completed=completed.filter(kind=Kind.CHECKPOINT).first(),
         latest_savepoint=completed.exclude(kind=Kind.CHECKPOINT).first(),
-        latest_failed=max((one.newest for one in failures), key=lambda row: row.number, default=None),
+        latest_failed=max((group.newest for group in failures), key=lambda row: row.number, default=None),
         latest_restored=restored.select_related("restored_checkpoint").order_by("-token").first(),
     )
 
 
 def newest_completed(run: Run) -> Checkpoint | None:
-    """Of a run; savepoints commit nothing, so they do not count. Read through the index of what is retained."""
+    """The run's newest completed checkpoint. Savepoints commit no output and are skipped. Uses the index of restorable
+    rows.
+    """
     retained = Checkpoint.objects.filter(job=run.job_id, status=Status.COMPLETED, discarded_at=None)
     return retained.filter(run=run, kind=Kind.CHECKPOINT).defer("operators").order_by("-number").first()
 
 
 def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpoint | None]:
-    """How many checkpoints of a run have failed after `completed`, up to `MAX_COUNTED`, and the newest of them."""
+    """Number of the run's checkpoints that failed after `completed`, up to `MAX_COUNTED`, and the newest of them."""
     failed = Checkpoint.objects.filter(run=run, status=Status.FAILED, number__gt=completed.number if completed else 0)
     found = list(failed.defer("operators").order_by("-number")[:MAX_COUNTED])
     return len(found), found[0] if found else None
@@ -100,7 +104,7 @@ def failures_after(run: Run, completed: Checkpoint | None) -> tuple[int, Checkpo
 
 def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int) -> Counts:
     found = dict(rows.order_by().values_list("status").annotate(rows=Count("*")))
-    aborted = sum(one.number for one in ended if one.reason == ABORT_REASON)
+    aborted = sum(group.number for group in ended if group.reason == ABORT_REASON)
     return Counts(
         in_progress=found.get(Status.IN_PROGRESS, 0),
         completed=found.get(Status.COMPLETED, 0),
@@ -111,7 +115,7 @@ def _counts(rows: QuerySet[Checkpoint], ended: Sequence[Failures], restored: int
 
 
 def _measured(rows: QuerySet[Checkpoint]) -> list[Measured]:
-    """Postgres picks the alignments out of what each row holds of every operator."""
+    """Measurements of the latest completed checkpoints. Postgres extracts the alignment times from the JSON column."""
     waits: Any = Func(
         F("operators"), Value("$[*].max_alignment_ms"), function="jsonb_path_query_array", output_field=JSONField()
     )
@@ -134,5 +138,5 @@ def _failures(failed: QuerySet[Checkpoint]) -> tuple[Failures, ...]:
 
 
 def _is_counted(reason: str) -> bool:
-    """A reason that this console does not know yet is taken for one that does not count."""
+    """Whether the reason counts. A reason that this console does not know does not count."""
     return reason in list(FailureReason) and FailureReason(reason).counts

@@ -1,6 +1,6 @@
-"""What the console itself writes about checkpoints: what a person says about one, and the end of those nobody will end.
+"""The console's own writes to checkpoint rows: reviews, and the end of orphaned checkpoints.
 
-All else in their rows is written by job masters.
+Job masters write all other columns.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from console.checkpoints.models import Checkpoint, ReviewState, Status
 from runtime.core.job.lifecycle import TERMINAL
 from runtime.core.snapshot.manifest import FailureReason
 
-_GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints apart
+_GRACE_S: Final = 5  #: a master records the end of its run and of its checkpoints separately
 
 
 def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str | None = None) -> int:
-    """Record a verdict; `note` None leaves the notes as they are. Only the review's columns are written.
+    """Record a verdict; `note` None keeps the notes. Returns the number of rows.
 
-    Writing a whole row would undo what the job master wrote since the row was read.
+    Only the review columns are written, so that updates of the job master since the read survive.
     """
     changes = {} if note is None else {"review_note": note}
     chosen = Checkpoint.objects.filter(pk__in=list(checkpoints))
@@ -31,9 +31,9 @@ def review(user: User, checkpoints: Iterable[int], state: ReviewState, note: str
 
 
 def give_up_orphans() -> int:
-    """Fail what is in progress under a master that is gone: its run has a newer token, or has ended.
+    """Fail checkpoints in progress whose master is gone: their run has a newer token or has ended.
 
-    A master that dies cannot say it, and who holds an older token can complete nothing any more.
+    A master that died cannot record the failure, and a master with an older token can complete no checkpoint any more.
     """
     ended = Q(run__state__in=TERMINAL, run__ended_at__lte=Now() - timedelta(seconds=_GRACE_S))
     orphans = Checkpoint.objects.filter(ended | Q(token__lt=F("run__token")), status=Status.IN_PROGRESS)

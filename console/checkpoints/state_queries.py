@@ -1,7 +1,7 @@
-"""Queries of a checkpoint's state as rows: asked, claimed by a task of the queue `stages`, answered, cancelled.
+"""Queries on a checkpoint's state as rows: created, claimed by a task of the queue `stages`, answered, cancelled.
 
-The row is written first; a message is a wake-up. Every claim and every end is a compare-and-set on state and owner. A
-query only reads, so one whose task was lost is asked again by the reconciler.
+The row is written first; a message only wakes a worker. Every claim and every end is a compare-and-set on state and
+owner. A query only reads, so the reconciler can restart a query whose task was lost.
 """
 
 from datetime import timedelta
@@ -22,30 +22,30 @@ from runtime.core.snapshot.contents import StoredState, stored_states
 
 log = structlog.get_logger(__name__)
 
-ACTIVE_MAX: Final = 4  #: of one user
-RUNNING_MAX: Final = 1  #: compiling shares the queue
+ACTIVE_MAX: Final = 4  #: per user
+RUNNING_MAX: Final = 1  #: compilations share the queue
 LEASE_S: Final = 15
 LOSSES_MAX: Final = 3
 WAKE_AGAIN_S: Final = 30
-WAIT_S: Final = 600  #: as long as a pin holds
-KEPT_S: Final = 24 * 3600  #: for which answers are kept
+WAIT_S: Final = 600  #: lifetime of a pin
+KEPT_S: Final = 24 * 3600  #: retention of results
 _SCALARS: Final = (str, int, float, bool, type(None))
 _CURSOR: Final = frozenset({"group", "skip"})
-_POSITION_MAX: Final = 10**9  #: as the stage bounds it
+_POSITION_MAX: Final = 10**9  #: the same limit as in the stage
 
 
 def saved_queries(checkpoint: Checkpoint) -> dict[str, str]:
-    """The SQL by name that the author has saved with the pipeline of the checkpoint's job."""
+    """SQL by name that the author saved with the pipeline of the checkpoint's job."""
     found = Pipeline.objects.filter(pk=checkpoint.job.pipeline).first()
     return dict(sorted(found.queries.items())) if found else {}
 
 
 def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
-    """The states in a checkpoint, from its manifest. Retention leaves it alone for a while from now on.
+    """The states in a checkpoint, from its manifest. The checkpoint is pinned, so retention keeps it for ten minutes.
 
     Raises:
-        Conflict: it was never completed, or is discarded.
-        Refused: a file is missing or damaged; it is named.
+        Conflict: it never completed, or is discarded.
+        Refused: names the file that is missing or damaged.
     """
     if not checkpoint.is_restorable:
         why = "was discarded" if checkpoint.discarded_at else f"is {checkpoint.outcome.replace('_', ' ')}"
@@ -57,15 +57,15 @@ def contents(checkpoint: Checkpoint) -> tuple[StoredState, ...]:
 def ask_for_rows(
     user: User, checkpoint: Checkpoint, *, operator: str, state: str, key: dict[str, Any], cursor: dict[str, Any]
 ) -> StateQuery:
-    """Ask for a page of the rows of one state.
+    """Request a page of the rows of a state.
 
     Args:
-        key: values by key column; {}: all rows.
-        cursor: of the result before; {}: the first page.
+        key: values by key column; {} selects all rows.
+        cursor: cursor of the previous result; {} is the first page.
 
     Raises:
-        Refused: there is no such operator or state, or the key or cursor is malformed.
-        Conflict: the checkpoint has no state any more, or the user waits for too many queries.
+        Refused: the operator or state is unknown, or the key or cursor is malformed.
+        Conflict: the checkpoint has no state any more, or the user has too many active queries.
     """
     states = contents(checkpoint)
     _must_have_rows(states, operator, state)
@@ -80,11 +80,11 @@ def ask_for_rows(
 
 
 def ask_saved(user: User, checkpoint: Checkpoint, name: str) -> StateQuery:
-    """Ask for the answer to SQL that is saved with the pipeline.
+    """Request the result of SQL that is saved with the pipeline.
 
     Raises:
-        Refused: no query of the pipeline has this name; those that there are are named.
-        Conflict: as `ask_for_rows`.
+        Refused: the pipeline has no query of this name; the error lists its names.
+        Conflict: as in `ask_for_rows`.
     """
     queries = saved_queries(checkpoint)
     if name not in queries:
@@ -115,18 +115,18 @@ def _is_position(value: object) -> bool:
 def _ask(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -> StateQuery:
     active = StateQuery.objects.filter(requested_by=user, state__in=ACTIVE_QUERIES)
     if active.count() >= ACTIVE_MAX:
-        detail = f"You wait for {ACTIVE_MAX} queries already. Cancel one, or wait for its end."
+        detail = f"You already have {ACTIVE_MAX} active queries. Cancel a query, or wait until it has ended."
         raise Conflict("too-many-queries", detail)
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, requested_by=user)
     wake.after_commit(wake.READ_STATE, query.pk)
     return query
 
 
-# ---------------------------------------------------------------- the task's side
+# ---------------------------------------------------------------- called by the task
 
 
 def claim(query_id: int, owner: str) -> StateQuery | None:
-    """Take a query that waits. None: another task was first, it is over, or too many are running."""
+    """Take a queued query. None if another task was first, the query has ended, or too many are running."""
     if StateQuery.objects.filter(state=QueryState.RUNNING).count() >= RUNNING_MAX:
         return None
     waiting = StateQuery.objects.filter(pk=query_id, state=QueryState.QUEUED)
@@ -138,12 +138,12 @@ def claim(query_id: int, owner: str) -> StateQuery | None:
 
 
 def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:
-    """Show that the owner lives. False: the query is cancelled, or another's."""
+    """Renew the lease. False if the query is cancelled or has another owner."""
     return bool(_mine(query_id, owner).update(beat_at=Now(), progress=progress))
 
 
 def leave(query_id: int, owner: str) -> None:
-    """The owner gives the query back for another task to claim."""
+    """Return the query for another task to claim."""
     if _mine(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
         wake.send(wake.READ_STATE, query_id)
 
@@ -168,14 +168,14 @@ def _wake_next() -> None:
         wake.send(wake.READ_STATE, waiting.pk)
 
 
-# ---------------------------------------------------------------- people, and the reconciler
+# ---------------------------------------------------------------- called by users and by the reconciler
 
 
 def cancel(user: User, query: StateQuery) -> None:
-    """End a query that is under way; one that is over stays as it is. The stage is killed within seconds.
+    """Cancel an active query; an ended query stays as it is. The stage is killed within seconds.
 
     Raises:
-        Forbidden: it is another user's, and `user` may not operate.
+        Forbidden: the query is another user's, and `user` may not operate.
     """
     if query.requested_by_id != user.pk:
         must_operate(user)
@@ -185,14 +185,14 @@ def cancel(user: User, query: StateQuery) -> None:
 
 
 def reconcile() -> None:
-    """Wake what waits, give back what a lost task held, give up what nobody answers, delete old answers."""
+    """Requeue queries of lost tasks, fail queries without a worker, resend wake-ups, and delete old results."""
     silent = StateQuery.objects.filter(state=QueryState.RUNNING, beat_at__lte=_ago(LEASE_S))
     gone = {"code": "stage-lost", "detail": f"The worker that read the state was lost {LOSSES_MAX} times.", "field": ""}
     silent.filter(losses__gte=LOSSES_MAX - 1).update(state=QueryState.FAILED, error=gone, ended_at=Now())
     if lost := silent.update(state=QueryState.QUEUED, owner="", progress=None, losses=F("losses") + 1):
         log.warning("state queries given back", count=lost)
     waiting = StateQuery.objects.filter(state=QueryState.QUEUED)
-    late = f"No worker of the queue `stages` took it up within {WAIT_S // 60} minutes."
+    late = f"No worker of the queue `stages` started the query within {WAIT_S // 60} minutes."
     error = {"code": "no-worker", "detail": late, "field": ""}
     waiting.filter(created_at__lte=_ago(WAIT_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
     for query_id in waiting.filter(beat_at__lte=_ago(WAKE_AGAIN_S if not lost else 0)).values_list("pk", flat=True):

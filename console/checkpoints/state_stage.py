@@ -1,4 +1,6 @@
-"""The task that answers a query of a checkpoint's state: claims it, runs the PySpark stage, records the table."""
+"""The task that answers a query on a checkpoint's state: it claims the row, runs the PySpark stage and stores the
+table.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 def answer(query_id: int) -> None:
-    """Answer a query that waits. One that does not is a repeated message, and left alone."""
+    """Answer a queued query. Any other state means a repeated message, which is ignored."""
     owner = new_owner()
     query = state_queries.claim(query_id, owner)
     if query is None:
@@ -35,7 +37,7 @@ def answer(query_id: int) -> None:
     except stages.StageFailed as failed:
         end = partial(state_queries.fail, query.pk, owner, _error(query, failed))
     except (KeyError, TypeError):
-        error = {"code": "stage-failed", "field": "", "detail": "The stage gave no table."}
+        error = {"code": "stage-failed", "field": "", "detail": "The stage returned no table."}
         end = partial(state_queries.fail, query.pk, owner, error)
     when_back(end, shutting_down)
 
@@ -52,7 +54,7 @@ def _stage(query: StateQuery, scratch: dict[str, str]) -> stages.Stage:
 
 
 def _renew(query_id: int, owner: str, progress: Any) -> bool:
-    """An outage of Postgres says nothing about the query."""
+    """Renew the lease. A Postgres outage does not end the query."""
     try:
         return state_queries.renew(query_id, owner, progress)
     except AWAY as error:
@@ -62,7 +64,7 @@ def _renew(query_id: int, owner: str, progress: Any) -> bool:
 
 
 def _error(query: StateQuery, failed: stages.StageFailed) -> dict[str, Any]:
-    """What is shown; that the files are gone because the checkpoint was discarded says more than which is missing."""
+    """The error to show. If the checkpoint was discarded meanwhile, that is the cause rather than a missing file."""
     checkpoint = query.checkpoint
     checkpoint.refresh_from_db(fields=["discarded_at"])
     if checkpoint.discarded_at is not None:

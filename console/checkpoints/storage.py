@@ -1,8 +1,8 @@
-"""What lies in checkpoint storage: a checkpoint's manifest, and whether its files are there.
+"""Checkpoint storage: manifests, and whether the files that they name exist.
 
-One small file is read and sizes are looked at, so that a request is refused before anything starts; contents are
-verified when state is read. A checkpoint that people look into is pinned. Folders elsewhere are read below
-`WEIR_SAVEPOINT_ROOTS` only. It decides nothing about operators.
+Checks read a small manifest and compare file sizes, so that a bad checkpoint is refused before anything starts.
+Checksums are verified when state is read. Viewing a checkpoint's state pins the checkpoint. Folders outside the job's
+storage are read below `WEIR_SAVEPOINT_ROOTS` only.
 """
 
 import shutil
@@ -31,15 +31,15 @@ ROW, PATH = "params.checkpoint", "params.path"
 
 
 def root_of(job_id: int) -> Path:
-    """The storage root of a job, as its master opens it."""
+    """The storage root of a job, the same as its master's."""
     return Path(settings.WEIR_STORAGE) / str(job_id)
 
 
 def recorded(checkpoint: Checkpoint) -> Manifest:
-    """The manifest of a completed checkpoint, all of whose files are there.
+    """The manifest of a completed checkpoint whose files all exist.
 
     Raises:
-        Refused: naming the file that is missing or damaged.
+        Refused: names the file that is missing or damaged.
     """
     root = root_of(checkpoint.job_id)
     file = root / checkpoint.path / FILE_NAME
@@ -52,9 +52,9 @@ def recorded(checkpoint: Checkpoint) -> Manifest:
 
 
 def pin(checkpoint: Checkpoint) -> None:
-    """Retention leaves a periodic checkpoint alone for ten minutes; a savepoint stays anyway (`core.snapshot.pins`).
+    """Exempt a periodic checkpoint from retention for ten minutes (`core.snapshot.pins`). Savepoints need no pin.
 
-    Call it before the manifest is read. Where the storage cannot be written, it only warns.
+    Call it before reading the manifest. If the storage is not writable, it only logs a warning.
     """
     if checkpoint.kind != Kind.CHECKPOINT:
         return
@@ -70,7 +70,7 @@ def pin(checkpoint: Checkpoint) -> None:
 
 
 def needs(checkpoint: Checkpoint, folder: str) -> bool | None:
-    """Whether a checkpoint names files in the folder of another one; None if its manifest cannot be read."""
+    """Whether a checkpoint names files in the folder of another checkpoint; None if its manifest cannot be read."""
     try:
         manifest = _manifest(root_of(checkpoint.job_id) / checkpoint.path / FILE_NAME, ROW)
     except Refused as refused:
@@ -81,18 +81,18 @@ def needs(checkpoint: Checkpoint, folder: str) -> bool | None:
 
 
 def remove(checkpoint: Checkpoint) -> None:
-    """Deletes the folder of a savepoint. May be done again. Raises OSError."""
-    assert numbers_of(checkpoint.path) is not None, "the folder of a savepoint has a name of our own"
+    """Delete the folder of a savepoint. Idempotent. Raises OSError."""
+    assert numbers_of(checkpoint.path) is not None, "Weir names the folders of savepoints"
     folder = root_of(checkpoint.job_id) / checkpoint.path
     if folder.exists():
         shutil.rmtree(folder)
 
 
 def elsewhere(given: str) -> tuple[Path, Manifest]:
-    """The folder `given` with a savepoint in it, and its manifest.
+    """The savepoint folder `given`, resolved, and its manifest.
 
     Raises:
-        Refused: it is not below an allowed root, holds no whole savepoint, or names files outside itself.
+        Refused: it is outside the allowed roots, holds no complete savepoint, or names files outside itself.
     """
     folder = _allowed(given)
     manifest = _manifest(_within(folder, FILE_NAME), PATH)
@@ -105,10 +105,10 @@ def elsewhere(given: str) -> tuple[Path, Manifest]:
 
 
 def must_not_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
-    """Refuses a savepoint whose place is another one's: of another installation, with the same numbers.
+    """Check that no other savepoint, of another installation with the same numbers, occupies this savepoint's place.
 
     Raises:
-        Refused: naming both.
+        Refused: names both folders.
     """
     home = root_of(job_id) / home_of(manifest)
     if home.resolve() == folder or not (home / FILE_NAME).is_file():
@@ -116,9 +116,9 @@ def must_not_clash(job_id: int, folder: Path, manifest: Manifest) -> None:
     try:
         found = opened((home / FILE_NAME).read_bytes(), str(home), settings.WEIR_MANIFEST_KEYS)
     except CorruptState:
-        return  # it is mended by this one
+        return  # the import replaces the damaged copy
     if found != manifest:
-        detail = f"{folder}: the job has another savepoint called {home.name}, in {home}."
+        detail = f"{folder}: the job already has a different savepoint {home.name}, in {home}."
         raise Refused("savepoint-clash", detail, PATH)
 
 
@@ -135,10 +135,10 @@ def _allowed(given: str) -> Path:
 
 
 def _within(folder: Path, name: str) -> Path:
-    """A file of a savepoint; a link out of its folder would read what nobody allowed."""
+    """A file of a savepoint. A symbolic link out of its folder would bypass the allowed roots."""
     file = _resolved(folder / name)
     if not file.is_relative_to(folder):
-        raise Refused("path-not-allowed", f"{PATH}: {folder / name} leads out of its folder.", PATH)
+        raise Refused("path-not-allowed", f"{PATH}: {folder / name} links to a file outside its folder.", PATH)
     return file
 
 
@@ -146,7 +146,7 @@ def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
     except RuntimeError as error:
-        raise _corrupt(f"{path}: its links lead round and round", PATH) from error
+        raise _corrupt(f"{path}: its symbolic links form a cycle", PATH) from error
 
 
 def _manifest(file: Path, field: str) -> Manifest:
@@ -171,7 +171,7 @@ def _check_sizes(files: Iterable[tuple[Path, Segment]], field: str) -> None:
         except OSError as error:
             raise _unreadable(error, field) from error
         if nbytes != segment.nbytes:
-            raise _corrupt(f"{file}: it has {nbytes} bytes, and its manifest says {segment.nbytes}", field)
+            raise _corrupt(f"{file}: it has {nbytes} bytes; its manifest names {segment.nbytes}", field)
 
 
 def _corrupt(detail: str, field: str) -> Refused:
@@ -179,7 +179,7 @@ def _corrupt(detail: str, field: str) -> Refused:
 
 
 def _unreadable(error: OSError, field: str) -> Refused:
-    """An outage of the storage, unless no storage could have such a file."""
+    """An outage of the storage, except for a name too long for any file system."""
     if error.errno == ENAMETOOLONG:
         return _corrupt(f"{error.filename}: there is no such file", field)
     detail = f"Checkpoint storage cannot be read: {error}. Nothing was changed; try again."

@@ -1,4 +1,4 @@
-"""The table of a query of state as a CSV file (RFC 4180): a header, UTF-8, null as nothing."""
+"""The table of a state query as a CSV file (RFC 4180): UTF-8 with a header, null as an empty field."""
 
 import csv
 import re
@@ -13,7 +13,7 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 def csv_response(query: StateQuery) -> HttpResponse:
     """The table of a query that has succeeded."""
-    assert query.result is not None, "asked of a query that has succeeded"
+    assert query.result is not None, "the caller has checked that the query succeeded"
     text = StringIO()
     writer = csv.writer(text)
     writer.writerow([column["name"] for column in query.result["columns"]])

@@ -1,4 +1,4 @@
-"""Celery tasks: each wakes one service. A repeated or late message does no harm."""
+"""Celery tasks; each calls a service. A repeated or late message has no effect."""
 
 from celery import shared_task
 

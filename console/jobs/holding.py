@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 def new_owner() -> str:
-    """A unique owner name that starts with host and pid, for people who read it."""
+    """A unique owner name that starts with host and pid, for human readers."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 

@@ -1,6 +1,6 @@
 """Definitions and runs, as rows.
 
-Table and column names are a contract: `runtime/io/queries.sql` uses them too. Columns have database defaults because
+Table and column names are a contract: `queries.sql` of the runtime uses them. Columns have database defaults because
 the job master inserts without Django. States of a run are those of `runtime.core.job.lifecycle`.
 """
 

@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def forget_connection() -> None:
-    """Close a failed connection; the next query opens a new one."""
+    """Close a failed connection; the next query opens a fresh connection."""
     try:
         connection.close()
     except AWAY:

@@ -2,7 +2,7 @@
 
 The process is `python -m spark_jobs stand VERB …`, without access to Postgres. It reads the parameters from the first
 line of its stdin; end of file on stdin means that its supervisor is gone. It writes reports to stdout, a JSON object a
-line, and ends between two steps on SIGTERM. The supervisor does not know what the stage computes.
+line, and ends between two steps on SIGTERM. The supervisor is independent of the stage's work.
 
 A process that died is started again according to the restart strategy of the job version. A completed step resets the
 count of consecutive failures. A stage that exhausts its restarts fails its run.
@@ -204,7 +204,9 @@ class _Attendance:
             log.warning("the standing stage did not end in time", pid=child.pid)
 
     def _part(self, parted: Parted) -> None:
-        """Record the end of attendance once no process is left; only then may another supervisor start the next one."""
+        """Record the end of attendance after the process is gone: only then may another supervisor start the next
+        process.
+        """
         log.info("standing stage left", reason=parted.value)
         match parted:
             case Parted.LEAVING:

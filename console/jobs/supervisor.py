@@ -33,7 +33,7 @@ from runtime.redaction import redacted
 log = structlog.get_logger(__name__)
 
 BEAT_S = 1.0
-#: A master that lived this long counts as progress: its death is unrelated to the one before.
+#: A master that lived this long counts as progress: its death is unrelated to the previous death.
 STEADY_S = 600.0
 #: How long a worker that shuts down tries to release its run; afterwards the reconciler does it.
 FAREWELL_S = 3.0

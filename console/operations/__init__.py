@@ -1,1 +1,1 @@
-"""Every acting request as a row: asked, taken, ended, or honestly unknown."""
+"""Operations: every request to start, stop, drain, restore, cancel or discard is a row."""

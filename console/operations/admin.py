@@ -1,4 +1,4 @@
-"""The ledger of acts in the admin."""
+"""Operations in the admin, read-only."""
 
 from django.contrib import admin
 

@@ -1,7 +1,7 @@
-"""Discarding a savepoint: refused while something depends on it, recorded first, then its files are deleted.
+"""Discarding a savepoint: check dependencies, record the discard, then delete the files.
 
-Retention never discards savepoints, so without this act they stay for ever. A savepoint is whole in its own folder, but
-checkpoints of a run that was restored from it may name its files until they are merged.
+Retention never discards savepoints, so only this operation frees their storage. A savepoint is self-contained, but
+checkpoints of a run restored from it may name its files until compaction has replaced them.
 """
 
 import structlog
@@ -18,16 +18,16 @@ log = structlog.get_logger(__name__)
 
 
 def lock(job: Job) -> None:
-    """Until the end of the transaction no other request restores or discards a checkpoint of the job."""
+    """Lock the job's row, so that no other transaction restores or discards a checkpoint of the job."""
     Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
 def accept(row: Operation, checkpoint_id: int) -> Operation:
-    """Takes a savepoint off the list of what may be restored; the reconciler deletes its files.
+    """Mark a savepoint as discarded, so that it cannot be restored; the reconciler deletes its files.
 
     Raises:
-        Refused: there is no such savepoint of the job.
-        Conflict: it is not complete, discarded already, or something depends on it.
+        Refused: the job has no such savepoint.
+        Conflict: it is not completed, is already discarded, or a run or checkpoint depends on it.
     """
     lock(row.job)
     checkpoint = Checkpoint.objects.filter(pk=checkpoint_id, job=row.job).first()
@@ -43,14 +43,14 @@ def accept(row: Operation, checkpoint_id: int) -> Operation:
 
 
 def refusal(checkpoint: Checkpoint) -> str | None:
-    """Why it cannot be discarded now; None if it can."""
+    """Why the checkpoint cannot be discarded now; None if it can."""
     name = str(checkpoint).capitalize()
     if checkpoint.kind == Kind.CHECKPOINT:
-        return f"{name} is no savepoint: retention discards checkpoints when newer ones have completed."
+        return f"{name} is not a savepoint: retention discards checkpoints once newer checkpoints have completed."
     if checkpoint.status != Status.COMPLETED:
-        return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed one can be discarded."
+        return f"{name} is {checkpoint.status.replace('_', ' ')}; only a completed savepoint can be discarded."
     if checkpoint.discarded_at is not None:
-        return f"{name} has been discarded already."
+        return f"{name} is already discarded."
     return _run_that_depends(checkpoint) or _checkpoint_that_depends(checkpoint)
 
 
@@ -59,29 +59,31 @@ def _run_that_depends(checkpoint: Checkpoint) -> str | None:
     if run is None:
         return None
     if run.pk == checkpoint.run_id and checkpoint.kind in (Kind.STOP, Kind.DRAIN):
-        return f"Run {run.pk} is ending with it."
+        return f"Run {run.pk} is still ending with this savepoint."
     begins = run.restore_checkpoint_id == checkpoint.pk or run.restore_path == checkpoint.path
     own = Checkpoint.objects.filter(run=run, status=Status.COMPLETED, kind=Kind.CHECKPOINT, discarded_at=None)
     if begins and not own.exists():
-        return f"Run {run.pk} was started from it and has completed no checkpoint yet."
+        return f"Run {run.pk} was restored from this savepoint and has not completed a checkpoint yet."
     return None
 
 
 def _checkpoint_that_depends(checkpoint: Checkpoint) -> str | None:
-    """Savepoints name their own files only, and a checkpoint none that came after it."""
+    """The refusal if a later checkpoint needs the savepoint's files. Savepoints and earlier checkpoints never do."""
     others = Checkpoint.objects.filter(job=checkpoint.job_id, status=Status.COMPLETED, discarded_at=None)
     later = others.filter(kind=Kind.CHECKPOINT, number__gt=checkpoint.number).order_by("-number")
     for other in later.defer("operators"):
         needed = storage.needs(other, checkpoint.path)
         if needed is None:
-            return f"{str(other).capitalize()} cannot be read and may need its files."
+            return f"{str(other).capitalize()} cannot be read and may need the savepoint's files."
         if needed:
-            return f"{str(other).capitalize()} needs its files. They are free when newer checkpoints have replaced it."
+            return f"{str(other).capitalize()} needs the savepoint's files until newer checkpoints replace it."
     return None
 
 
 def remove_files() -> None:
-    """Deletes the files of what was discarded, and ends the operations. Storage that is away is tried again."""
+    """Delete the files of discarded savepoints and end their operations. If storage is unreachable, the next pass
+    retries.
+    """
     for operation in Operation.objects.filter(kind=OperationKind.DISCARD, state__in=ACTIVE):
         still = Operation.objects.filter(pk=operation.pk, state=operation.state)
         checkpoint = Checkpoint.objects.get(pk=operation.params["checkpoint"])

@@ -1,12 +1,12 @@
-"""The folders of lineages that nothing can need any more: tables, epochs and commit logs of PySpark stages.
+"""Removal of lineage folders that are no longer needed: tables, epochs and commit logs of PySpark stages.
 
     WEIR_INPUTS/<job>/<lineage>/<operator>           tables of `from_spark`
     WEIR_STORAGE/<job>/streams/<lineage>/<operator>  epochs of `from_spark_stream` and `EpochStage`
 
-A lineage is the runs that continue each other's checkpoints. A run that has not ended needs the folders of its
-operators. So does a run with a checkpoint or savepoint that may still be restored, since the new run joins its lineage.
-All others go: the whole folder of a lineage that has no such run, and those of operators that no such run has. A folder
-that no run on record can have made stays.
+A lineage is a chain of runs that continue each other's checkpoints. The folders of a run's operators are needed until
+the run has ended, and afterwards as long as it has a restorable checkpoint, since a restored run joins the lineage. A
+lineage folder without such a run is removed, and so is each operator's folder that no such run uses. A folder that no
+recorded run can have created stays.
 """
 
 import shutil
@@ -27,14 +27,14 @@ from console.jobs.models import Job, Run, StandingStage
 from console.operations import discard
 from runtime.core.job.lifecycle import TERMINAL
 
-GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that do not know of it yet
-_REMOVED: Final = ".removed-"  #: no lineage and no operator is called so
+GRACE: Final = timedelta(seconds=60)  #: after the end of a run, for processes that have not noticed it yet
+_REMOVED: Final = ".removed-"  #: prefix that no lineage or operator name has
 
 log = structlog.get_logger(__name__)
 
 
 def remove_unneeded() -> int:
-    """Removes what nothing needs. Returns how many folders; storage that is away is tried again with the next call."""
+    """Remove the folders that are no longer needed. Returns their number; the next call retries a storage error."""
     count = 0
     for job in Job.objects.order_by("pk").iterator():
         try:
@@ -45,8 +45,8 @@ def remove_unneeded() -> int:
 
 
 def _remove_of(job: Job) -> int:
-    """Renames the folders while no restore of the job can begin, and deletes them afterwards."""
-    there = list(_lineages(job))  # before the rows are read: a run is on record before it has a folder
+    """Rename the folders under the job's lock, so that no restore can begin, and delete them afterwards."""
+    there = list(_lineages(job))  # listed before the rows are read: a run's row precedes its folders
     removed = []
     if there:
         with transaction.atomic():
@@ -60,7 +60,7 @@ def _remove_of(job: Job) -> int:
 
 
 def _roots(job: Job) -> tuple[Path, Path]:
-    """Of the job, with a folder for each lineage."""
+    """The folders of the job that contain a folder per lineage."""
     return Path(settings.WEIR_INPUTS) / str(job.pk), Path(settings.WEIR_STORAGE) / str(job.pk) / "streams"
 
 
@@ -77,7 +77,7 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _unneeded(job: Job, folder: Path) -> list[Path]:
-    """Of the folder of a lineage: nothing, folders of operators in it, or itself."""
+    """The folders to remove: none, folders of operators in the lineage folder, or the whole lineage folder."""
     first = int(folder.name)
     runs = list(Run.objects.filter(Q(lineage=first) | Q(pk=first), job=job).select_related("version"))
     needing = list(_that_need(runs))
@@ -86,11 +86,11 @@ def _unneeded(job: Job, folder: Path) -> list[Path]:
     if not needing:
         return [folder]
     made, needed = _operators(runs), _operators(needing)
-    return [one for one in _folders(folder) if _uids(one) & made and not _uids(one) & needed]
+    return [entry for entry in _folders(folder) if _uids(entry) & made and not _uids(entry) & needed]
 
 
 def _that_need(runs: Iterable[Run]) -> Iterable[Run]:
-    """Those that go on, or from which another run may."""
+    """The runs that have not ended, or that another run may be restored from."""
     ids = [run.pk for run in runs]
     gone = Q(state__in=TERMINAL, ended_at__lte=Now() - GRACE)
     retained = Checkpoint.objects.filter(run__in=ids, discarded_at=None, status=Status.COMPLETED)
@@ -100,17 +100,17 @@ def _that_need(runs: Iterable[Run]) -> Iterable[Run]:
 
 
 def _operators(runs: Iterable[Run]) -> set[str]:
-    return {one["uid"] for run in runs for one in (run.version.graph or {}).get("operators", ())}
+    return {operator["uid"] for run in runs for operator in (run.version.graph or {}).get("operators", ())}
 
 
 def _uids(folder: Path) -> set[str]:
-    """Of its operator: tables have the uid for a name, streams the uid with `~2D` for a dash and so on."""
+    """Candidate uids of the folder's operator: tables use the uid as the name, streams escape it (`~2D` for a dash)."""
     return {folder.name, unquote(folder.name.replace("~", "%"))}
 
 
 def _set_aside(folder: Path) -> Path:
     aside = folder.with_name(f"{_REMOVED}{folder.name}")
-    if aside.exists():  # of a removal that was cut short
+    if aside.exists():  # an earlier removal was interrupted
         shutil.rmtree(aside)
     folder.rename(aside)
     log.info("removing a folder that no checkpoint and no run needs", folder=str(folder))

@@ -1,4 +1,4 @@
-"""What was asked for, by whom, and what came of it. The row exists before anything happens."""
+"""Operations as rows: the request, its user and its outcome. The row exists before anything happens."""
 
 import uuid
 from enum import StrEnum
@@ -12,7 +12,7 @@ from console.jobs.models import Job, Run, choices
 
 
 class OperationKind(StrEnum):
-    """What can be asked of a job."""
+    """Kind of an operation on a job."""
 
     START = "start"
     RESTORE = "restore"
@@ -24,7 +24,7 @@ class OperationKind(StrEnum):
 
 
 class OperationState(StrEnum):
-    """Where an operation stands. `unknown` is honest: its master died, and the record does not tell what came of it."""
+    """State of an operation. `unknown`: its master died, and no record shows the outcome."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -35,14 +35,14 @@ class OperationState(StrEnum):
 
 OPERATION_STATES = choices(OperationState)
 ACTIVE = (OperationState.QUEUED, OperationState.RUNNING)
-#: Acts on the job or its run; a savepoint is discarded on the page of the savepoint.
+#: Operations on the job or its run; a savepoint is discarded from its own page.
 OF_JOB = tuple(kind for kind in OperationKind if kind is not OperationKind.DISCARD)
 NEW_RUN = (OperationKind.START, OperationKind.RESTORE)
 _ACTIVE = [state.value for state in ACTIVE]
 
 
 class Operation(models.Model):
-    """One act. Those that make a run are ended by the console, the others by the job master that took them."""
+    """An operation. The console ends operations that create a run; the job master that took any other ends it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     job = models.ForeignKey(Job, models.CASCADE, related_name="operations")
@@ -92,7 +92,7 @@ class Operation(models.Model):
 
     @property
     def shows_run(self) -> bool:
-        """Whether the state of its run says what came of it: the run that it made goes on after it has ended."""
+        """Whether pages show the state of its run instead: the run that it created outlives the operation."""
         return self.kind in NEW_RUN and self.state == OperationState.SUCCEEDED and self.run_id is not None
 
     @property

@@ -1,6 +1,7 @@
-"""What a restore begins from: a checkpoint that the job has on record, or the folder of a savepoint.
+"""The origin of a restore: a recorded checkpoint of the job, or the folder of a savepoint.
 
-It refuses what cannot be restored into anything; whether it fits a version is decided by `console.operations.restore`.
+This module refuses checkpoints that no version can restore. `console.operations.restore` decides whether a checkpoint
+fits a given version.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from runtime.core.snapshot.manifest_codec import home_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """`path` says where the savepoint lies if that is not where `checkpoint` says, or if no row knows of it."""
+    """`path` is the savepoint's folder if it differs from the folder of `checkpoint`, or if there is no such row."""
 
     manifest: Manifest
     checkpoint: Checkpoint | None = None
@@ -29,15 +30,15 @@ class Origin:
 
     @property
     def field(self) -> str:
-        """Which parameter named it."""
+        """The parameter that named the origin."""
         return storage.PATH if self.path else storage.ROW
 
     @classmethod
     def of(cls, job: Job, params: RestoreParams) -> Self:
-        """What `params` name.
+        """The origin that `params` name.
 
         Raises:
-            Refused: there is no such thing, or it is not whole.
+            Refused: the checkpoint or savepoint does not exist, or is damaged.
         """
         if params.path is not None:
             return cls.at(job, params.path)
@@ -49,17 +50,17 @@ class Origin:
 
     @classmethod
     def recorded(cls, job: Job, checkpoint: Checkpoint) -> Self:
-        """A checkpoint on record.
+        """The origin for a checkpoint row.
 
         Raises:
-            Refused: it is not the job's, did not complete, is gone, or its files are damaged.
+            Refused: it belongs to another job, did not complete, is discarded, or its files are damaged.
         """
         name = str(checkpoint).capitalize()
         if checkpoint.job_id != job.pk:
             raise Refused("other-job", f"{name} belongs to another job, {checkpoint.job.name}.", storage.ROW)
         if checkpoint.status != Status.COMPLETED:
             status = checkpoint.status.replace("_", " ")
-            detail = f"{name} is {status}; only a completed one can be restored."
+            detail = f"{name} is {status}; only a completed checkpoint can be restored."
             raise Conflict("not-completed", detail, storage.ROW)
         if checkpoint.discarded_at is not None:
             raise Conflict("discarded", f"The files of {name} have been removed.", storage.ROW)
@@ -67,14 +68,14 @@ class Origin:
 
     @classmethod
     def at(cls, job: Job, path: str) -> Self:
-        """A savepoint in a folder.
+        """The origin for a savepoint in a folder.
 
         Raises:
-            Refused: the folder is out of bounds, what lies in it is damaged, or it belongs to another job.
+            Refused: the folder is not allowed, the savepoint is damaged, or it belongs to another job.
         """
         folder, manifest = storage.elsewhere(path)
         if manifest.job != str(job.pk):
-            detail = f"{folder}: the savepoint belongs to another job, the one with the id {manifest.job}."
+            detail = f"{folder}: the savepoint belongs to another job, with the id {manifest.job}."
             raise Refused("other-job", detail, storage.PATH)
         storage.must_not_clash(job.pk, folder, manifest)
         known = Checkpoint.objects.filter(job=job, number=manifest.checkpoint, token=manifest.token).first()

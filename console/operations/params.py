@@ -1,4 +1,4 @@
-"""What each kind of operation may be asked with."""
+"""Parameters of each kind of operation."""
 
 from typing import Annotated, Any
 
@@ -14,11 +14,11 @@ Parallelism = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """savepoint, stop, drain and cancel have nothing to choose."""
+    """Parameters of savepoint, stop, drain and cancel: none."""
 
 
 class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`version` is the id of a version of the job (default: its newest ready one)."""
+    """`version` is the id of a version of the job (default: the newest that is ready)."""
 
     version: Id | None = None
     parallelism: Parallelism | None = None
@@ -26,9 +26,9 @@ class StartParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RestoreParams(StartParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of: `checkpoint`, the id of a row (not its number within the job); `path`, the folder of a savepoint.
+    """Either `checkpoint`, the id of a row (not its number within the job), or `path`, the folder of a savepoint.
 
-    `allow_unmapped` lets go the state of operators that the version lacks.
+    `allow_unmapped` drops the state of operators that the version lacks.
     """
 
     checkpoint: Id | None = None
@@ -67,6 +67,6 @@ def params_of(kind: OperationKind, given: dict[str, Any]) -> Any:
     """The typed parameters of `kind`.
 
     Raises:
-        Refused: naming the parameter at fault.
+        Refused: names the parameter at fault.
     """
     return parsed(given, _PARAMS.get(kind, Nothing), "params")

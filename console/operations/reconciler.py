@@ -1,4 +1,4 @@
-"""One pass over what nobody may be looking after: leases, wake-ups, operations and checkpoints left open."""
+"""The reconciler: a pass over lost leases, lost wake-ups, and operations and checkpoints left open."""
 
 import structlog
 

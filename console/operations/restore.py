@@ -1,7 +1,7 @@
-"""What a restore, or a start from empty state, would mean: what maps to what, what is lost, what is repeated.
+"""The effects of a restore, or of a start from empty state: the operator mapping, dropped state, repeated output.
 
-The mapping is decided by `core.restore.mapping`, which the job master obeys too; here it becomes a refusal with the
-parameter at fault, or something that must be accepted.
+`runtime.core.restore.mapping` decides the mapping, for the job master too. This module turns it into a refusal that
+names the parameter at fault, or into an effect that the user must accept.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from runtime.core.restore.mapping import Fate, MappingReport, Problem, Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """Committed checkpoints that a new run would not know of: their output would be produced again."""
+    """Committed checkpoints unknown to a new run, which would produce their output again."""
 
     first: int
     last: int
@@ -35,7 +35,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The sources of the version, by uid: from their positions, from the beginning, and not at all."""
+    """The version's sources by uid: continued from their positions, read from the beginning, or finished."""
 
     continued: tuple[str, ...]
     new: tuple[str, ...]
@@ -44,7 +44,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """`refusal` stands in the way for good, `lost` and `repeated` until accepted; `warnings` are to be read."""
+    """`refusal` rules the restore out; `lost` and `repeated` must be accepted; `warnings` are informative."""
 
     refusal: Refused | None
     lost: Refused | None
@@ -55,7 +55,7 @@ class RestoreReport:
 
 
 def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> RestoreReport:
-    """What restoring `origin` into a version at a parallelism would mean."""
+    """The effects of restoring `origin` into a version at a parallelism."""
     target = msgspec.convert(version.graph, Target).at(parallelism, compiled_for=version.parallelism)
     found = mapping.report(origin.manifest, target, str(job.pk))
     final, first = found.refusal(allow_unmapped=True), found.refusal(allow_unmapped=False)
@@ -74,27 +74,27 @@ def report(job: Job, origin: Origin, version: JobVersion, parallelism: int) -> R
 
 def _sources(found: MappingReport, target: Target) -> Sources:
     roles = {operator.uid: operator.role for operator in target.operators}
-    own = [one for one in found.operators if roles.get(one.uid) is Role.SOURCE]
+    own = [source for source in found.operators if roles.get(source.uid) is Role.SOURCE]
     continued, new, finished = (
-        tuple(one.uid for one in own if one.fate is fate) for fate in (Fate.MATCHED, Fate.NEW, Fate.FINISHED)
+        tuple(source.uid for source in own if source.fate is fate) for fate in (Fate.MATCHED, Fate.NEW, Fate.FINISHED)
     )
     return Sources(continued=continued, new=new, finished=finished)
 
 
 def _does_nothing(found: MappingReport, sources: Sources) -> bool:
-    """Whether a run would end at once: what is kept had finished, and no source is there to feed what is new."""
-    kept = [one.fate for one in found.operators if one.fate is not Fate.DROPPED]
+    """Whether a run would end at once: all restored operators had finished, and no source is new."""
+    kept = [operator.fate for operator in found.operators if operator.fate is not Fate.DROPPED]
     return Fate.FINISHED in kept and set(kept) <= {Fate.FINISHED, Fate.NEW} and not sources.new
 
 
 def _nothing_left(origin: Origin, version: JobVersion) -> Refused | None:
-    """A refusal, unless the run did not see its end: then the savepoint may hold output that is not committed yet."""
+    """The refusal of an idle restore. A checkpoint of an unfinished run may hold pending committables."""
     if origin.checkpoint is None or origin.checkpoint.run.run_state is not RunState.FINISHED:
         return None
     return Conflict(
         "nothing-left",
-        f"{origin.name} leaves nothing to do: every operator of version {version.number} had finished, so a run from "
-        "it would read nothing and end at once. Restore an earlier checkpoint, or start from empty state.",
+        f"{origin.name} leaves nothing to do: every operator of version {version.number} had finished, so a run "
+        "restored from it would end at once. Restore an earlier checkpoint, or start from empty state.",
         field=origin.field,
     )
 
@@ -102,11 +102,11 @@ def _nothing_left(origin: Origin, version: JobVersion) -> Refused | None:
 def must_be_restorable(
     job: Job, origin: Origin, version: JobVersion, parallelism: int, *, allow_unmapped: bool, accept_repeated: bool
 ) -> None:
-    """Raises the refusal of the report, or asks for acceptance of what would be lost or repeated.
+    """Raise the refusal of the report, or require that dropped state and repeated output are accepted.
 
     Raises:
-        Refused: the checkpoint cannot be restored like this.
-        Conflict: newer output has been committed and `accept_repeated` was not given.
+        Refused: the checkpoint cannot be restored with these parameters.
+        Conflict: newer output is committed and `accept_repeated` is false.
     """
     found = report(job, origin, version, parallelism)
     if found.refusal is not None:
@@ -117,7 +117,7 @@ def must_be_restorable(
         raise Conflict(
             "repeats-output",
             f"{found.repeated} after it: restoring {origin.name.lower()} repeats their output. "
-            "Accept repeated output to go on, or choose a newer one.",
+            "Accept repeated output, or choose a newer checkpoint.",
             field="params.accept_repeated_output",
             first=found.repeated.first,
             last=found.repeated.last,
@@ -125,16 +125,16 @@ def must_be_restorable(
 
 
 def must_repeat_nothing(job: Job) -> None:
-    """Asks for acceptance of the output that a start from empty state writes again.
+    """Require that the output which a start from empty state writes again is accepted.
 
     Raises:
-        Conflict: output of the job has been committed.
+        Conflict: the job has committed output.
     """
     if repeated := committed_of(job.pk):
         raise Conflict(
             "repeats-output",
             f"{repeated}: a start from empty state writes their output again. "
-            "Accept repeated output to go on, or restore one of them.",
+            "Accept repeated output, or restore one of these checkpoints instead.",
             field="params.accept_repeated_output",
             first=repeated.first,
             last=repeated.last,
@@ -142,9 +142,9 @@ def must_repeat_nothing(job: Job) -> None:
 
 
 def committed_of(job_id: int, after: int = 0) -> Repeated | None:
-    """What was committed after the checkpoint with this number.
+    """The checkpoints after number `after` whose output is committed.
 
-    A plain savepoint notifies nobody, so it commits nothing; every other completed one does.
+    Every completed checkpoint commits, except a plain savepoint, of which sinks are not notified.
     """
     newer = Checkpoint.objects.filter(job_id=job_id, number__gt=after, status=Status.COMPLETED)
     ends = newer.exclude(kind=Kind.SAVEPOINT).aggregate(first=Min("number"), last=Max("number"))
@@ -160,15 +160,15 @@ def bad_parallelism(parallelism: int, version: JobVersion) -> Refused | None:
 
 
 def _batch(version: JobVersion) -> Refused | None:
-    """A run in BATCH reads its inputs from the beginning."""
+    """The refusal for a version in BATCH, which always reads its inputs from the beginning."""
     if not version.is_batch:
         return None
-    detail = f"Version {version.number} runs in BATCH, which begins from empty state: start it, or choose another one."
+    detail = f"Version {version.number} runs in BATCH and cannot be restored: start it, or choose another version."
     return Conflict("batch-restore", detail, field="params.version")
 
 
 def _refused(problem: Problem | None, origin: Origin, version: JobVersion) -> Refused | None:
-    """A problem in the words of a request: what is restored, into what, and the parameter that would have to change."""
+    """A mapping problem as a refusal that names the checkpoint, the version and the request's parameter at fault."""
     if problem is None:
         return None
     detail = f"{origin.name} cannot be restored into version {version.number}: {problem.field}: {problem.detail}."
@@ -180,10 +180,10 @@ def _refused(problem: Problem | None, origin: Origin, version: JobVersion) -> Re
 
 
 def _warnings(origin: Origin, *, idle: bool) -> tuple[str, ...]:
-    ended = "Every operator had finished: the run reads nothing, commits what the savepoint owes and ends."
+    ended = "Every operator had finished: the run reads no input, commits the savepoint's pending output and ends."
     drained = (
-        "This savepoint was taken by a drain: windows were closed early and everything was committed, so results "
-        "may differ from those of a job that went on."
+        "This savepoint was taken by a drain: windows fired early and their results were committed, so the output may "
+        "differ from that of an uninterrupted job."
     )
     is_drained = origin.manifest.kind is CheckpointKind.DRAIN
     return tuple(text for text, applies in ((ended, idle), (drained, is_drained)) if applies)

@@ -1,4 +1,4 @@
-"""What pages and API show, read in few queries. Nothing here changes anything."""
+"""Read models of pages and API, in few queries. Read-only."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from console.operations.models import ACTIVE, OF_JOB, Operation, OperationKind
 from console.operations.restore import committed_of
 from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
-#: Jobs with what `jobs_found` adds to each, which types do not show.
+#: Jobs with the annotations of `jobs_found`, which the type does not show.
 FoundJobs = QuerySet[Any]
-#: Checkpoints with what `restorable` adds to each.
+#: Checkpoints with the annotations of `restorable`.
 FoundCheckpoints = QuerySet[Any]
 
 _DRAWN_OF_RUN = (
@@ -32,7 +32,7 @@ _HEAVY_OF_VERSION = ("version__graph", "version__params", "version__settings", "
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A button. `reason` says why it is not enabled; empty when it is."""
+    """A button for an operation. `reason` explains why it is disabled; "" if it is enabled."""
 
     act: OperationKind
     enabled: bool
@@ -41,7 +41,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The newest completed checkpoints of a run: of any kind, and of those that commit output."""
+    """A run's newest completed checkpoint of any kind, and its newest that commits output."""
 
     newest: Checkpoint | None
     committed: Checkpoint | None
@@ -49,34 +49,36 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A line of the job list."""
+    """A row of the job list."""
 
     job: Job
     run: Run | None
-    checkpoint: Checkpoint | None  #: the newest completed one
+    checkpoint: Checkpoint | None  #: newest completed
     active: Operation | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPage:
-    """Everything that the page of a job shows."""
+    """The data of a job's page."""
 
     job: Job
     run: Run | None
-    version: JobVersion | None  #: that of the run, or else the newest
+    version: JobVersion | None  #: the run's version, else the newest
     newest_version: JobVersion | None
     acts: tuple[Act, ...]
-    start_repeats: bool  #: a start from empty state would write committed output again
+    start_repeats: bool  #: a start from empty state would repeat committed output
     active: tuple[Operation, ...]
     operations: tuple[Operation, ...]
     runs: tuple[Run, ...]
     attempts: tuple[Attempt, ...]  #: of the latest run
-    stages: tuple[StandingStage, ...]  #: likewise
-    output: Checkpoint | None  #: the record of its output, of a run in BATCH
+    stages: tuple[StandingStage, ...]  #: of the latest run
+    output: Checkpoint | None  #: commit record of a run in BATCH
 
 
 def jobs_found(search: str = "") -> FoundJobs:
-    """Jobs by name, with `run_pk` and `run_state` of the latest run, `checkpoint_pk` of the newest completed one."""
+    """Jobs by name, annotated with `run_pk` and `run_state` of the latest run and `checkpoint_pk` of the newest
+    completed.
+    """
     newest_run = Run.objects.filter(job=OuterRef("pk")).order_by("-pk")
     newest_checkpoint = Checkpoint.objects.filter(job=OuterRef("pk"), status=Status.COMPLETED).order_by("-number")
     jobs = Job.objects.order_by("name").annotate(
@@ -90,18 +92,18 @@ def jobs_found(search: str = "") -> FoundJobs:
 
 
 def with_run_states(jobs: FoundJobs, states: Collection[str | None]) -> FoundJobs:
-    """Those of `jobs_found` whose latest run is in one of `states`; None stands for jobs that never ran."""
+    """The jobs whose latest run has a state in `states`; None selects jobs that never ran."""
     named = Q(run_state__in=[state for state in states if state is not None])
     return jobs.filter(named | Q(run_state=None) if None in states else named)
 
 
 def count_by_state(jobs: FoundJobs) -> dict[str | None, int]:
-    """How many of `jobs_found` stand where; None stands for jobs that never ran."""
+    """Number of jobs by state of the latest run; None counts jobs that never ran."""
     return dict(jobs.order_by().values_list("run_state").annotate(Count("pk")))
 
 
 def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
-    """The lines of some of `jobs_found`, in three queries, with what a line draws and no more."""
+    """The list rows of `jobs`, in three queries, with the drawn columns only."""
     runs = Run.objects.select_related("version").only(*_DRAWN_OF_RUN).in_bulk([job.run_pk for job in jobs])
     checkpoints = Checkpoint.objects.only(*_DRAWN_OF_CHECKPOINT).in_bulk([job.checkpoint_pk for job in jobs])
     operations = Operation.objects.filter(job__in=jobs, state__in=ACTIVE).order_by("created_at")
@@ -110,7 +112,7 @@ def job_rows(jobs: Sequence[Any]) -> list[JobRow]:
 
 
 def job_page(job: Job, user: type_of_user, *, rows: int = 20) -> JobPage:
-    """The page of one job. Lists hold the newest `rows` entries."""
+    """The data of a job's page. Lists hold the newest `rows` entries."""
     run = latest_run(job)
     newest = job.versions.order_by("-number").first()
     operations = tuple(operations_of(job)[:rows])
@@ -146,7 +148,7 @@ def operations_of(job: Job) -> QuerySet[Operation]:
 
 
 def of_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
-    """Operations, newest first, with the state of the run of each and no more of it."""
+    """Operations, newest first, with the id and state of their run and no other run column."""
     related = rows.select_related("job", "requested_by", "run").order_by("-created_at", "-pk")
     return related.defer(
         *(f"run__{field.attname}" for field in Run._meta.concrete_fields if field.name not in _SHOWN_OF_RUN)
@@ -154,12 +156,12 @@ def of_runs(rows: QuerySet[Operation]) -> QuerySet[Operation]:
 
 
 def checkpoint_table(job: Job) -> QuerySet[Checkpoint]:
-    """The checkpoints of a job, newest first, without what each holds of every operator."""
+    """The checkpoints of a job, newest first, without their figures by operator."""
     return checkpoints_of(job).defer("operators").order_by("-number")
 
 
 def restorable(job: Job) -> FoundCheckpoints:
-    """What a restore may choose from, newest first. `all_finished`: it leaves a run of its version nothing to do."""
+    """Checkpoints that can be restored, newest first. `all_finished`: all operators of its version had finished."""
     found = checkpoint_table(job).filter(status=Status.COMPLETED, discarded_at=None)
     of_all: Any = LessThanOrEqual(Greatest(_length("operators"), 1), _length("finished_operators"))
     annotated: FoundCheckpoints = found.annotate(all_finished=of_all)
@@ -167,7 +169,7 @@ def restorable(job: Job) -> FoundCheckpoints:
 
 
 def continuable(job: Job) -> FoundCheckpoints:
-    """What a restore goes on from, newest first: without the last checkpoints of jobs that have finished."""
+    """Checkpoints that a run can continue from, newest first: restorable, and not every operator had finished."""
     return restorable(job).filter(all_finished=False)
 
 
@@ -176,12 +178,12 @@ def _length(column: str) -> Func:
 
 
 def last_failed_attempt(run: Run) -> Attempt | None:
-    """With what was recorded about its failure."""
+    """The run's newest failed attempt, with the recorded failure."""
     return Attempt.objects.filter(run=run, outcome=AttemptOutcome.FAILED).order_by("-token").first()
 
 
 def reached(run: Run | None) -> Reached:
-    """How far a run has come."""
+    """The newest completed checkpoints of a run."""
     if run is None:
         return Reached(None, None)
     own = restorable(run.job).filter(run=run)
@@ -189,7 +191,7 @@ def reached(run: Run | None) -> Reached:
 
 
 def acts(job: Job, run: Run | None, user: type_of_user) -> tuple[Act, ...]:
-    """Every act, in the order of the buttons, with the reason where it is not possible now."""
+    """Every operation in the order of the buttons, each with the reason if it is not possible now."""
     forbidden = operate_refusal(user)
     return tuple(_act(kind, forbidden or _reason(kind, job, run)) for kind in OF_JOB)
 
@@ -214,26 +216,26 @@ def _start_reason(kind: OperationKind, job: Job, run: Run | None) -> str | None:
     if not JobVersion.objects.filter(job=job, state=VersionState.READY).exists():
         return "The job has no version that is ready."
     if kind is OperationKind.RESTORE and not restorable(job).exists():
-        return "The job has no completed checkpoint; a savepoint that lies elsewhere is restored over REST."
+        return "The job has no completed checkpoint; a savepoint in another folder is restored over REST."
     return None
 
 
 def _already_asked(kind: OperationKind, run: Run) -> str | None:
-    """The partial unique indexes, in words: one stop or drain, one cancel at a time."""
+    """The partial unique indexes as a sentence: only a single stop or drain, and a single cancel, may be active."""
     ends = {
         OperationKind.STOP: ["stop", "drain"],
         OperationKind.DRAIN: ["stop", "drain"],
         OperationKind.CANCEL: ["cancel"],
     }
     clash = Operation.objects.filter(run=run, kind__in=ends.get(kind, []), state__in=ACTIVE).first()
-    return f"A {clash.kind} is {clash.state} already." if clash else None
+    return f"A {clash.kind} is already {clash.state}." if clash else None
 
 
-# ---------------------------------------------------------------- which rows a page is made of
+# ---------------------------------------------------------------- rows behind a page, for its revision
 
 
 def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
-    """The rows behind a list of some of `jobs_found`, with the number of them."""
+    """The rows behind a list of `jobs`, with limits."""
     return [
         (Run.objects.filter(pk__in=[job.run_pk for job in jobs]).order_by("pk"), len(jobs)),
         (Checkpoint.objects.filter(pk__in=[job.checkpoint_pk for job in jobs]).order_by("pk"), len(jobs)),
@@ -242,7 +244,7 @@ def rows_of_list(jobs: Sequence[Any]) -> list[tuple[QuerySet[Any], int]]:
 
 
 def rows_of_page(job: Job, before: int | None) -> list[tuple[QuerySet[Any], int]]:
-    """The rows behind the page of a job, the newest of each kind, with the number of them."""
+    """The rows behind the page of a job, the newest of each kind, with limits."""
     checkpoints = Checkpoint.objects.filter(job=job).order_by("-number")
     older = checkpoints if before is None else checkpoints.filter(number__lt=before)
     return [

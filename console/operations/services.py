@@ -1,8 +1,7 @@
-"""Acting requests. The row is written first; what it sets in motion happens after the commit.
+"""Acceptance of operations. The row is written first; its effects follow after the commit.
 
-One entrance, `request`, for pages and API alike. Whether an act is legal is read from `runtime.core.job.lifecycle`, the
-table that the job master obeys too. It does not know how an act is carried out: a new run is claimed by a supervisor,
-everything else is taken up by the run's master.
+Pages and API both call `request`. `runtime.core.job.lifecycle` decides whether an operation is legal, for the job
+master too. A supervisor claims new runs; the run's master carries out all other operations.
 """
 
 import hashlib
@@ -34,29 +33,29 @@ REASON_LENGTH_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Who asks, and how the request can be recognised again."""
+    """The user of a request, and the keys that identify a repetition."""
 
     user: User
     reason: str = ""
     request_id: str = ""
     idempotency_key: str | None = None
-    if_match: str | None = None  #: the header of that name; the job must not have changed since
+    if_match: str | None = None  #: the `If-Match` header; the job must still have this entity tag
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """`replayed`: the same request was accepted before, and this is its operation."""
+    """An accepted operation. `replayed`: an earlier request with the same idempotency key created it."""
 
     operation: Operation
     replayed: bool = False
 
 
 def request(asked: Asked, job: Job, kind: str, params: dict[str, Any] | None = None) -> Accepted:
-    """Accept an act as an operation row, or refuse it.
+    """Accept a request as an operation row, or refuse it.
 
     Raises:
         Refused: not permitted, malformed, or not possible.
-        Conflict: not possible in the state that the job is in now.
+        Conflict: not possible in the present state of the job.
     """
     must_operate(asked.user)
     wanted = kind_of(kind)
@@ -76,12 +75,12 @@ def request(asked: Asked, job: Job, kind: str, params: dict[str, Any] | None = N
                 must_match(job, asked.if_match)
             return Accepted(_accept(row, typed))
     except (IntegrityError, Refused) as error:
-        # Somebody was faster by a moment: with the same key, with another run, or with another stop or drain.
+        # A concurrent request won: with the same key, with another run, or with another stop or drain.
         if earlier := _earlier(row):
             return earlier
         if isinstance(error, Refused):
             raise
-        raise _in_the_way(job, "Another request was faster.") from None
+        raise _in_the_way(job, "A concurrent request was accepted first.") from None
 
 
 def _accept(row: Operation, typed: Any) -> Operation:
@@ -97,7 +96,7 @@ def _accept(row: Operation, typed: Any) -> Operation:
 
 
 def _restore(row: Operation, wanted: RestoreParams) -> Operation:
-    discard.lock(row.job)  # what is restored must not be discarded meanwhile
+    discard.lock(row.job)  # the checkpoint must not be discarded meanwhile
     version, parallelism = into(row.job, wanted)
     _must_be_startable(row.job)
     origin = Origin.of(row.job, wanted)
@@ -122,7 +121,7 @@ def _start(row: Operation, wanted: StartParams) -> Operation:
 
 
 def into(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
-    """What a new run would be made of.
+    """The version and the parallelism of a new run.
 
     Raises:
         Refused: the job has no such version, or the version cannot have this parallelism.
@@ -134,14 +133,14 @@ def into(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
 
 
 def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
-    """Make the run that is to start; a supervisor will claim it."""
+    """Create the run; a supervisor will claim it."""
     row.run = runs.create(row.requested_by, row.job, version, parallelism, **restore)
     row.save(force_insert=True)
     return row
 
 
 def _ask(row: Operation, act: RunAct) -> Operation:
-    """Leave a savepoint, stop, drain or cancel to the run's master; where no master has the run yet, cancel it here."""
+    """Leave a savepoint, stop, drain or cancel to the run's master; a cancel of an unclaimed run takes effect here."""
     run = Run.objects.select_for_update(no_key=True).filter(job=row.job).order_by("-pk").first()
     if run is None:
         raise Conflict("never-run", "The job has never run.")
@@ -175,7 +174,7 @@ def _version(job: Job, version_id: int | None) -> JobVersion:
 
 
 def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
-    """With the rejection of `version`, where that is why: its code, the parameter or operator, and the reason."""
+    """A conflict; if `version` was rejected, it includes the rejection's code, field and reason."""
     error = version.error if version is not None else None
     if version is None or not isinstance(error, dict):
         return Conflict(code, f"{detail}.", field="params.version")
@@ -201,7 +200,7 @@ def _must_be_startable(job: Job) -> None:
 
 
 def _in_the_way(job: Job, detail: str, code: str = "conflict") -> Conflict:
-    """A conflict that names the run and the newest active operation of the job, where there are any."""
+    """A conflict that names the unfinished run and the newest active operation of the job, if there are any."""
     run = runs.latest(job)
     active = Operation.objects.filter(job=job, state__in=ACTIVE).order_by("-created_at").first()
     facts: dict[str, Any] = {}
@@ -214,7 +213,7 @@ def _in_the_way(job: Job, detail: str, code: str = "conflict") -> Conflict:
 
 
 def _earlier(row: Operation) -> Accepted | None:
-    """The operation that this user's idempotency key named before."""
+    """The operation that this user created earlier with the same idempotency key."""
     if row.idempotency_key is None:
         return None
     same_key = Operation.objects.filter(requested_by=row.requested_by, idempotency_key=row.idempotency_key)

@@ -1,8 +1,8 @@
-"""Ending operations that no job master will end.
+"""Ends operations that no job master will end.
 
-`start` and `restore` are about a run, so they end when the run first runs, or ends before that. The others are ended by
-the master that took them, together with its run; what is left open when a run has ended is settled here, by what is on
-record: how the run ended, which savepoint it completed. Where the record does not tell, the outcome stays unknown.
+`start` and `restore` end when their run first runs, or ends before that. The run's master ends all other operations
+together with the run. Operations that are still open after the run's end are resolved here from the records: the run's
+final state and its completed savepoints. If these do not show the outcome, the state becomes `unknown`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from console.jobs.models import Run
 from console.operations.models import ACTIVE, NEW_RUN, Operation, OperationKind, OperationState
 from runtime.core.job.lifecycle import TERMINAL, RunState
 
-#: The master records the end of its run and of its operations apart; this is how long it may take.
+#: Time between the master's record of the run's end and of its operations' end.
 _GRACE_S = 5
 
 _BEGUN = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING, RunState.FINISHED, RunState.STOPPED)
@@ -28,7 +28,7 @@ _PHASES: Mapping[RunState, str] = {
     RunState.RESTARTING: "restarting",
     RunState.CANCELLING: "cancelling",
 }
-#: The end of a run that is what the operation wanted.
+#: Final state of the run that means success of the operation.
 _WANTED: Mapping[str, RunState] = {
     OperationKind.STOP: RunState.STOPPED,
     OperationKind.DRAIN: RunState.FINISHED,
@@ -37,7 +37,7 @@ _WANTED: Mapping[str, RunState] = {
 
 
 def settle_new_runs() -> None:
-    """Let starts and restores follow their runs."""
+    """Update starts and restores from the states of their runs."""
     active = Operation.objects.filter(kind__in=NEW_RUN, state__in=ACTIVE).select_related("run")
     for operation in active:
         assert operation.run is not None, "start and restore are written with their run"
@@ -45,7 +45,7 @@ def settle_new_runs() -> None:
 
 
 def settle_orphans() -> None:
-    """End what the masters of ended runs left open."""
+    """End operations that the masters of ended runs left open."""
     open_still = Operation.objects.exclude(kind__in=NEW_RUN).filter(
         state__in=ACTIVE, run__state__in=TERMINAL, run__ended_at__lte=Now() - timedelta(seconds=_GRACE_S)
     )
@@ -66,9 +66,10 @@ def _follow(operation: Operation, run: Run) -> None:
 
 
 def _has_run(run: Run) -> bool:
-    """Whether a run that failed or was cancelled ran before: between two passes it may do both.
+    """Whether a run that failed or was cancelled had been running: it may do both between two passes.
 
-    Checkpoints are taken of a running job only; live numbers are written while it is deployed too, and say so.
+    Checkpoints exist only after the job was running. Live metrics exist during deployment too, with other operator
+    states.
     """
     operators = ((run.live or {}).get("operators") or {}).values()
     deployed = all(operator.get("state") in ("running", "finished") for operator in operators)
@@ -85,7 +86,7 @@ def _settle(operation: Operation, run: Run) -> None:
 
 
 def _settle_savepoint(operation: Operation, run: Run) -> None:
-    """Its master may have died between recording the savepoint and telling of it."""
+    """Find the savepoint of an operation whose master may have died between recording both."""
     asked_at = operation.started_at or operation.created_at
     made = Checkpoint.objects.filter(
         run=run, kind=Kind.SAVEPOINT, status=Status.COMPLETED, triggered_at__gte=asked_at
@@ -108,5 +109,5 @@ def _end(operation: Operation, state: OperationState, **facts: Any) -> None:
 
 
 def _still(operation: Operation) -> Any:
-    """The row, if nobody has changed its state since it was read."""
+    """The row, unless its state has changed since it was read."""
     return Operation.objects.filter(pk=operation.pk, state=operation.state)

@@ -62,7 +62,7 @@ def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepo
     store(newer, operators={"window": held})
     answer = ask(api, savepoint)
     assert answer.status_code == 409
-    assert "Checkpoint 7 needs its files" in answer.json()["detail"]
+    assert "Checkpoint 7 needs the savepoint's files" in answer.json()["detail"]
     (folder(newer) / "manifest.json").write_bytes(b"damaged")
     assert "Checkpoint 7 cannot be read" in ask(api, savepoint).json()["detail"]
     discard.remove_files()
@@ -73,14 +73,14 @@ def test_it_is_refused_while_a_checkpoint_needs_its_files(api: APIClient, savepo
 def test_it_is_refused_while_a_run_begins_from_it_or_ends_with_it(api: APIClient, savepoint: Checkpoint) -> None:
     run = savepoint.run
     Run.objects.filter(pk=run.pk).update(restore_checkpoint=savepoint, state=RunState.STARTING)
-    assert "was started from it" in ask(api, savepoint).json()["detail"]
+    assert "was restored from this savepoint" in ask(api, savepoint).json()["detail"]
     Run.objects.filter(pk=run.pk).update(restore_checkpoint=None, state=RunState.STOPPING)
     Checkpoint.objects.filter(pk=savepoint.pk).update(kind="stop")
-    assert "is ending with it" in ask(api, savepoint).json()["detail"]
+    assert "is still ending with this savepoint" in ask(api, savepoint).json()["detail"]
 
 
 def test_a_checkpoint_is_retentions_and_one_of_another_job_is_unknown(api: APIClient, run: Run) -> None:
-    assert "is no savepoint" in ask(api, rows.checkpoint(run, 6)).json()["detail"]
+    assert "is not a savepoint" in ask(api, rows.checkpoint(run, 6)).json()["detail"]
     body = {"kind": "discard", "params": {"checkpoint": 999_999}}
     assert api.post(f"/api/v1/jobs/{run.job_id}/operations/", body, format="json").status_code == 422
 

@@ -172,7 +172,7 @@ def swap(file: Path) -> None:
         (FILE_NAME, alter, "the file was altered or damaged"),
         (FILE_NAME, swap, "it is of checkpoint 7, attempt 99"),
         ("sums-0/state.arrow", Path.unlink, "there is no such file"),
-        ("sums-0/state.arrow", shorten, "it has 999 bytes, and its manifest says 1000"),
+        ("sums-0/state.arrow", shorten, "it has 999 bytes; its manifest names 1000"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused_by_file_before_anything_starts(

@@ -78,7 +78,7 @@ def test_repeated_output_is_named_and_must_be_accepted(at_console: Client, stopp
     assert 'name="accept_repeated_output" required' in response.content.decode()
     refused = at_console.post(path, chosen)
     assert refused.status_code == 409
-    assert "Accept repeated output to go on" in blocks.text(refused)
+    assert "Accept repeated output, or choose a newer checkpoint" in blocks.text(refused)
     assert not Operation.objects.exists()
     accepted = at_console.post(path, {**chosen, "accept_repeated_output": "on"})
     assert accepted.headers["Location"] == f"/jobs/{stopped.job_id}/"
@@ -189,7 +189,7 @@ def test_a_parallelism_beyond_the_key_groups_is_refused_before_and_after(at_cons
 def test_a_failed_checkpoint_is_refused_by_name(at_console: Client, stopped: Run) -> None:
     response = at_console.post(f"/jobs/{stopped.job_id}/restore/", choice(13, stopped.version))
     assert response.status_code == 409
-    assert "Checkpoint 13 is failed; only a completed one can be restored." in blocks.text(response)
+    assert "Checkpoint 13 is failed; only a completed checkpoint can be restored." in blocks.text(response)
 
 
 def test_a_checkpoint_of_another_job_is_refused(at_console: Client, stopped: Run) -> None:
@@ -214,7 +214,7 @@ def test_a_live_run_stands_in_the_way(at_console: Client) -> None:
 def test_a_drained_savepoint_warns(at_console: Client) -> None:
     run = rows.run(rows.job(), "finished")
     rows.checkpoint(run, 1, kind="drain")
-    assert "taken by a drain: windows were closed early" in blocks.text(at_console.get(f"/jobs/{run.job_id}/restore/"))
+    assert "taken by a drain: windows fired early" in blocks.text(at_console.get(f"/jobs/{run.job_id}/restore/"))
 
 
 def test_a_job_without_checkpoints_has_nothing_to_restore(at_console: Client) -> None:

@@ -1,4 +1,4 @@
-"""What must now be done, in the imperative. A host performs a list in order before the machine's next event."""
+"""Effects, named in the imperative. A host performs a list of effects in order, before the machine's next event."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class AdvanceWatermark:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Send on every output channel, behind all records emitted so far. Never held up by credits."""
+    """Send on every output channel, behind all records emitted so far. Never blocked by credits."""
 
     message: Control
 
@@ -40,10 +40,10 @@ class PreparePreBarrier:
 
 @dataclass(frozen=True, slots=True)
 class CaptureState:
-    """Copy the state as it is now and store it in the background; answer SnapshotStored or SnapshotFailed.
+    """Copy the state now and store it in the background; answer SnapshotStored or SnapshotFailed.
 
-    `logs`: a log of what comes round in the loop belongs to it, so it is stored, and answered, at CloseLog. `inherits`
-    names an earlier try to stop the job: its log goes over to this one, since the operator never saw those records.
+    `logs`: a log of feedback records belongs to the snapshot, so it is stored and answered at CloseLog. `inherits`: an
+    earlier checkpoint to stop the job. Its log becomes part of this one, since the operator never saw those records.
     """
 
     barrier: Barrier
@@ -63,45 +63,45 @@ class LogFeedback:
 
 @dataclass(frozen=True, slots=True)
 class CloseLog:
-    """The log is complete: store it with what was copied at the barrier."""
+    """The log is complete: store it with the state that was copied at the barrier."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class DropLog:
-    """The checkpoint was given up: forget its log and what was copied for it."""
+    """The checkpoint was aborted: discard its log and the copied state."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Let the operator emit whatever it holds back, with no further input: the loop around it may be at its end."""
+    """Let the operator emit its buffered rows without further input, so that the loop can terminate."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndInput:
-    """Input `input` has truly ended."""
+    """The data of input `input` has ended on all its channels."""
 
     input: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All inputs have truly ended: emit what is left; no output after this."""
+    """All data has ended: let the operator emit its last rows. No output may follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitOutput:
-    """Tell the operator that the checkpoint is durable; a sink commits."""
+    """Notify the operator that the checkpoint has completed; a sink commits."""
 
     permit: CommitPermit
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetCheckpoint:
-    """Tell the operator that the checkpoint was given up."""
+    """Notify the operator that the checkpoint was aborted."""
 
     checkpoint: CheckpointId
 
@@ -113,7 +113,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Tell the coordinator that this subtask's part is durable."""
+    """Acknowledge to the coordinator: this subtask's snapshot is durable."""
 
     checkpoint: CheckpointId
     snapshot: SubtaskSnapshot
@@ -122,7 +122,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """Tell the coordinator that this subtask cannot take part."""
+    """Decline to the coordinator: this subtask cannot take part."""
 
     checkpoint: CheckpointId
     reason: FailureReason
@@ -131,17 +131,17 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class ReportBuildSide:
-    """Tell the master that this subtask of a join holds its build side whole."""
+    """Report to the master that this subtask of a join has read its build side."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFinished:
-    """Tell the coordinator that the logic is done and only the last checkpoint is awaited."""
+    """Report to the coordinator that the logic has finished and the subtask waits for the last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportEnded:
-    """Tell the coordinator that the subtask is gone."""
+    """Report to the coordinator that the subtask has ended."""
 
 
 SubtaskEffect = (
@@ -176,7 +176,7 @@ class IssueId:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send Ticked at `at` or soon after. Earlier wishes stay."""
+    """Send Ticked at `at` or soon after. Earlier requests stay valid."""
 
     at: int
 
@@ -193,7 +193,7 @@ class TriggerSubtask:
 class StoreManifest:
     """Write the manifest durably, then record it under the attempt token; answer ManifestRecorded or ManifestFailed.
 
-    While the outcome is unknown nothing is answered: it is read back first.
+    While the outcome of a write is unknown, read it back before answering.
     """
 
     manifest: Manifest
@@ -202,7 +202,7 @@ class StoreManifest:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCompleted:
-    """Tell these subtasks that the checkpoint is durable."""
+    """Notify these subtasks that the checkpoint has completed."""
 
     permit: CommitPermit
     subtasks: frozenset[SubtaskId]
@@ -210,7 +210,7 @@ class NotifyCompleted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell these subtasks that the checkpoint is given up."""
+    """Notify these subtasks that the checkpoint was aborted."""
 
     checkpoint: CheckpointId
     subtasks: frozenset[SubtaskId]
@@ -218,7 +218,7 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class ReportCheckpoint:
-    """Record how a checkpoint stands, for people. `reason` is set when it has failed."""
+    """Record the progress of a checkpoint for display. `reason` is set if it has failed."""
 
     checkpoint: CheckpointId
     kind: CheckpointKind
@@ -232,9 +232,9 @@ class ReportCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class LateAnswer:
-    """A subtask answered for a checkpoint that takes no answers any more. Nothing follows: count it, or log it.
+    """A subtask acknowledged or declined a checkpoint that is not pending any more: count or log it.
 
-    `declined` tells a decline from an acknowledgement; `reason` is set when the checkpoint had failed.
+    `declined`: the answer was a decline. `reason` is set if the checkpoint had failed.
     """
 
     subtask: SubtaskId
@@ -246,7 +246,7 @@ class LateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SettleOperation:
-    """A request has come to its end. `checkpoint` is set when one was completed for it."""
+    """A requested operation has ended. `checkpoint` is set if it completed, else `reason`."""
 
     operation: str
     checkpoint: CheckpointId | None
@@ -256,12 +256,12 @@ class SettleOperation:
 
 @dataclass(frozen=True, slots=True)
 class ResumeJob:
-    """A stop or drain came to nothing and needs no restart: the job simply goes on, or ends by itself."""
+    """A stop or drain failed without need of a restart: the job continues, or ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailAttempt:
-    """The attempt cannot go on: restart from the last completed checkpoint, if the strategy allows."""
+    """The attempt must end: restart from the last completed checkpoint, if the restart strategy allows."""
 
     detail: str
 

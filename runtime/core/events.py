@@ -1,4 +1,4 @@
-"""What happened, in the past tense: the only way time, randomness, ids and the outside world enter a machine."""
+"""Events, named in the past tense: the only way for time, randomness, ids and messages to enter a machine."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from runtime.core.snapshot.manifest import CommitPermit, FailureReason, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class SubtaskStarted:
-    """The operator is open, state is restored; from now on messages may come."""
+    """The operator is open and its state is restored; messages may arrive from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSideOpened:
-    """Every subtask of `join` holds its build side whole: what leads to its probe side may begin."""
+    """Every subtask of `join` has read its build side: operators that lead to its probe side may emit."""
 
     join: OperatorId
 
@@ -38,17 +38,17 @@ class SourceAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class SourceIdle:
-    """A source has nothing to read and does not know when it will: event time must not wait for it."""
+    """A source has no records for an unknown time: event time must not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceResumed:
-    """A source that was idle has records again; they have not been sent yet."""
+    """An idle source has records again; they have not been sent yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceExhausted:
-    """A bounded source has given out everything."""
+    """A bounded source has emitted all its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SnapshotStored:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """The background part of a snapshot failed; what it held rides with the next one."""
+    """The background part of a snapshot failed; its content is part of the next snapshot."""
 
     checkpoint: CheckpointId
     detail: str
@@ -84,21 +84,21 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAborted:
-    """The coordinator gave the checkpoint up."""
+    """The coordinator aborted the checkpoint."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackReplayed:
-    """The next records of a restored log, at the head of a loop; they come before everything that channels bring."""
+    """The next records of a restored log, at the head of a loop. The log precedes all messages of channels."""
 
     records: Records
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackReplayEnded:
-    """The restored log is at its end."""
+    """The restored log has been replayed."""
 
 
 SubtaskEvent = (
@@ -123,7 +123,7 @@ SubtaskEvent = (
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """Every subtask runs. `resumed`: from a checkpoint, not from nothing."""
+    """Every subtask runs. `resumed`: the attempt started from a checkpoint."""
 
     at: int
     resumed: bool = False
@@ -131,14 +131,14 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """A wake-up that the coordinator asked for, or any later moment."""
+    """The wake-up of a `WakeAt`, at its time or later."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """A person or program wants a savepoint, stop, drain or checkpoint. `operation` names the request."""
+    """A savepoint, stop, drain or checkpoint is requested. `operation` identifies the request."""
 
     at: int
     kind: CheckpointKind
@@ -147,7 +147,7 @@ class CheckpointRequested:
 
 @dataclass(frozen=True, slots=True)
 class IdIssued:
-    """The id that was asked for. Greater than all before it."""
+    """The requested id, greater than all earlier ids."""
 
     at: int
     checkpoint: CheckpointId
@@ -155,7 +155,7 @@ class IdIssued:
 
 @dataclass(frozen=True, slots=True)
 class IdUnavailable:
-    """No id could be had."""
+    """The request for an id failed."""
 
     at: int
     detail: str
@@ -163,7 +163,7 @@ class IdUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class TriggerFailed:
-    """The host met an error of its own when a checkpoint was to be triggered."""
+    """The host raised an error while it triggered a checkpoint."""
 
     at: int
     detail: str
@@ -217,7 +217,7 @@ class ManifestRecorded:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFailed:
-    """The manifest could not be stored or recorded, and certainly is not recorded."""
+    """The manifest could not be stored or recorded, and is known not to be recorded."""
 
     at: int
     checkpoint: CheckpointId
@@ -226,7 +226,7 @@ class ManifestFailed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSuspended:
-    """The attempt ends (failure, cancel, release): whatever is pending or queued is given up."""
+    """The attempt ends (failure, cancel, release): every pending checkpoint and queued request is aborted."""
 
     at: int
 

@@ -445,4 +445,4 @@ def test_a_version_says_what_it_promises_from_end_to_end(api: APIClient, version
     )
     promise = api.get(f"/api/v1/versions/{made.pk}/").json()["promise"]
     assert promise["guarantee"] == "at-least-once"
-    assert promise["reasons"] == ["Sink Files shows records before their checkpoint, so a restart may repeat them."]
+    assert promise["reasons"] == ["Sink Files publishes records before their checkpoint: a restart may repeat them."]

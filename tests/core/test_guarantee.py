@@ -23,9 +23,9 @@ def test_exactly_once_needs_the_mode_and_every_end() -> None:
     ("mode", "ends", "found", "why"),
     [
         (Mode.AT_LEAST_ONCE, [LINES, WORDS], AT_LEAST, ["mode is at least once"]),
-        (Mode.EXACTLY_ONCE, [LINES, PRINT], AT_LEAST, ["Sink print shows records before their checkpoint"]),
-        (Mode.EXACTLY_ONCE, [MAIL, WORDS], AT_LEAST, ["Source mail may give records again"]),
-        (Mode.EXACTLY_ONCE, [SOCKET, WORDS], NONE, ["Source socket cannot go back to a position"]),
+        (Mode.EXACTLY_ONCE, [LINES, PRINT], AT_LEAST, ["Sink print publishes records before their checkpoint"]),
+        (Mode.EXACTLY_ONCE, [MAIL, WORDS], AT_LEAST, ["Source mail may repeat records"]),
+        (Mode.EXACTLY_ONCE, [SOCKET, WORDS], NONE, ["Source socket cannot rewind to a position"]),
         (Mode.EXACTLY_ONCE, [LINES, HOLE], NONE, ["Sink hole may lose"]),
         (Mode.AT_LEAST_ONCE, [SOCKET, PRINT], NONE, ["mode is", "Source socket", "Sink print"]),
     ],

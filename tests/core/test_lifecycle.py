@@ -69,9 +69,9 @@ def test_named_transitions(state: RunState, event: RunEvent, expected: RunState 
         (S.RUNNING, RunAct.STOP, None),
         (S.RUNNING, RunAct.DRAIN, None),
         (S.RESTARTING, RunAct.CANCEL, None),
-        (S.RESTARTING, RunAct.SAVEPOINT, "The run is restarting; this needs a running one."),
-        (S.STOPPING, RunAct.DRAIN, "The run is stopping; this needs a running one."),
-        (S.CANCELLING, RunAct.CANCEL, "The run is being cancelled already."),
+        (S.RESTARTING, RunAct.SAVEPOINT, "The run is restarting; it must be running for this."),
+        (S.STOPPING, RunAct.DRAIN, "The run is stopping; it must be running for this."),
+        (S.CANCELLING, RunAct.CANCEL, "The run is already being cancelled."),
         (S.FINISHED, RunAct.CANCEL, "The run has ended (finished)."),
     ],
 )

@@ -1,7 +1,6 @@
-"""A job as a value: operators, edges, and their expansion into subtasks and channels.
+"""The job graph as a value: operators, edges, validation, and the expansion into subtasks and channels.
 
-It decides whether a graph is valid and who is connected to whom. It does not know what an operator does: user code
-lives beside the graph, in `runtime.dataflow.builder`, under the same uid.
+The graph holds no user code. The dataflow keeps that beside the graph, by the same uid.
 """
 
 import re
@@ -12,16 +11,16 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
-from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
-from runtime.core.job.loops import back_edges, components
+from runtime.core.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.loops import back_edges, components
 from runtime.errors import JobRejected
 
 _UID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class Role(StrEnum):
-    """What an operator is to the graph."""
+    """The role of an operator in the graph."""
 
     SOURCE = "source"
     OPERATOR = "operator"
@@ -29,43 +28,41 @@ class Role(StrEnum):
 
 
 class Partitioning(StrEnum):
-    """How an edge deals batches to the subtasks of its target."""
+    """How an edge distributes batches to the subtasks of its target."""
 
     FORWARD = "forward"  #: subtask i to subtask i; both ends have the same parallelism
     HASH = "hash"  #: by key group
     BROADCAST = "broadcast"  #: every batch to every subtask
-    REBALANCE = "rebalance"  #: batches in turn
-    CUSTOM = "custom"  #: by a function of the author's
+    REBALANCE = "rebalance"  #: batches round-robin
+    CUSTOM = "custom"  #: by a user function
 
 
 class Guarantee(StrEnum):
-    """What a source or sink promises of each record, whatever fails. Strongest first."""
+    """The guarantee of a source or sink for each record under failures. Strongest first."""
 
     EXACTLY_ONCE = "exactly-once"
-    AT_LEAST_ONCE = "at-least-once"  #: none is lost, some may come again
-    NONE = "none"  #: some may be lost, as from a source that cannot go back
+    AT_LEAST_ONCE = "at-least-once"  #: no record is lost, some may be repeated
+    NONE = "none"  #: records may be lost, for example by a source that cannot rewind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """One operator. `parallelism` is resolved (never None)."""
+    """An operator with its resolved parallelism."""
 
     uid: OperatorId
     name: str
     role: Role
     parallelism: int
-    bounded: bool = False  #: for sources: it ends by itself
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and sinks; state in between is as exact as the mode
-    commits: bool = False  #: it has a committer although it is no sink: a two-phase-commit step in mid-stream
+    bounded: bool = False  #: for sources: the input has an end
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE  #: of sources and sinks; the checkpoint mode decides for other state
+    commits: bool = False  #: the operator has a committer although it is no sink: two-phase commit in mid-stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSpec:
-    """Input number `input` (from 0) of `target` is fed by `source`. `keys` are column names, for HASH and
-    CUSTOM only.
+    """An edge from `source` to input number `input` (from 0) of `target`. `keys`: column names, for HASH and CUSTOM.
 
-    A `build` edge is read to its end before any record of the target's other inputs (the build side of a join). Until
-    then no source that leads to these is polled (`core/subtask/build_sides`).
+    A `build` edge is the build side of a join: it is read to its end before the target's other inputs (`BuildSides`).
     """
 
     source: OperatorId
@@ -73,8 +70,8 @@ class EdgeSpec:
     input: int
     partitioning: Partitioning
     keys: tuple[str, ...] = ()
-    key_types: tuple[str, ...] = ()  #: Arrow types of `keys`; none: known from the data only
-    value_types: tuple[tuple[str, str], ...] = ()  #: of the target's state, as `state.column`; none: as above
+    key_types: tuple[str, ...] = ()  #: Arrow types of `keys`; empty: known from the data only
+    value_types: tuple[tuple[str, str], ...] = ()  #: (`state.column`, type) of the target's state; empty: as above
     build: bool = False
     feedback: bool = False
 
@@ -84,7 +81,7 @@ class JobGraph:
     """A validated job graph; operators stand in the topological order of its regular edges.
 
     Raises:
-        JobRejected: naming the operator at fault.
+        JobRejected: the graph is invalid; `field` names the operator at fault.
     """
 
     operators: tuple[OperatorSpec, ...]
@@ -113,17 +110,17 @@ class JobGraph:
         return tuple(SubtaskId(o.uid, i) for o in self.operators for i in range(o.parallelism))
 
     def key_types_of(self, uid: OperatorId) -> Mapping[str, str]:
-        """The types of the key columns of `uid`, by column, as far as they are known before a row comes."""
+        """The types of the key columns of `uid`, by column, as far as they are known before the first row."""
         edges = (edge for edge in self.edges if edge.target == uid and edge.key_types)
         return {column: kind for edge in edges for column, kind in zip(edge.keys, edge.key_types, strict=True)}
 
     def predecessors(self, uid: OperatorId) -> tuple[OperatorId, ...]:
-        """Those before `uid` by regular edges: the order, the plan and the end of a job go by them."""
+        """The operators with a regular edge to `uid`. Topological order, checkpoint plan and job end depend on them."""
         return tuple(dict.fromkeys(edge.source for edge in self.edges if edge.target == uid and not edge.feedback))
 
     @cached_property
     def loops(self) -> Mapping[OperatorId, frozenset[OperatorId]]:
-        """For each operator that lies on a cycle: all that lie on cycles with it."""
+        """For each operator on a cycle: all operators of its strongly connected component."""
         found: dict[str, set[OperatorId]] = {}
         for uid, root in _components(self).items():
             found.setdefault(root, set()).add(OperatorId(uid))
@@ -162,7 +159,7 @@ class JobGraph:
         return SubtaskId(self.edges[channel.edge].target, channel.target)
 
     def input_of(self, channel: ChannelId) -> int:
-        """The number of the target's input that `channel` belongs to."""
+        """The input number of `channel` at its target."""
         return self.edges[channel.edge].input
 
     def is_feedback(self, channel: ChannelId) -> bool:
@@ -189,7 +186,7 @@ class JobGraph:
 
 
 def check_uid(uid: str) -> None:
-    """Raises JobRejected: no operator can have this uid."""
+    """Raises JobRejected if `uid` is no valid uid of an operator."""
     if not _UID.fullmatch(uid):
         raise JobRejected("bad-uid", uid, "a uid is a letter, then letters, digits, '_', '.' or '-', 64 at most")
 
@@ -225,10 +222,10 @@ def _check_edges(graph: JobGraph) -> None:
                 f"a forward edge needs the parallelism of {source.uid} ({source.parallelism})",
             )
         if (edge.partitioning in (Partitioning.HASH, Partitioning.CUSTOM)) != bool(edge.keys):
-            raise JobRejected("bad-keys", target.uid, "a hash or custom edge names columns, others do not")
+            raise JobRejected("bad-keys", target.uid, "a hash or custom edge names key columns, other edges must not")
     for operator in graph.operators:
         if (operator.role is Role.SOURCE) == (operator.uid in fed):
-            raise JobRejected("bad-input", operator.uid, "a source has no input and every other operator has one")
+            raise JobRejected("bad-input", operator.uid, "a source has no input, every other operator has an input")
         if (operator.role is Role.SINK) == (operator.uid in feeding):
             raise JobRejected("dangling-output", operator.uid, "the stream ends here without a sink")
     if not sources:
@@ -236,7 +233,7 @@ def _check_edges(graph: JobGraph) -> None:
 
 
 def _check_loops(graph: JobGraph) -> None:
-    """Without its feedback edges the graph is acyclic, and each of them closes a cycle."""
+    """Checks that the graph without feedback edges is acyclic, and that each feedback edge closes a cycle."""
     regular = [edge for edge in graph.edges if not edge.feedback]
     closing = back_edges([o.uid for o in graph.operators], [(edge.source, edge.target) for edge in regular])
     if closing:
@@ -246,7 +243,8 @@ def _check_loops(graph: JobGraph) -> None:
     loop = _components(graph)
     for edge in graph.edges:
         if edge.feedback and loop[edge.source] != loop[edge.target]:
-            detail = f"the edge {edge.source} -> {edge.target} closes no loop: {edge.source} does not come from it"
+            way = f"no path leads from {edge.target} to {edge.source}"
+            detail = f"the edge {edge.source} -> {edge.target} closes no loop: {way}"
             raise JobRejected("not-a-loop", edge.target, detail)
         if edge.feedback and any(e.target == edge.target and e.input == edge.input for e in regular):
             raise JobRejected("bad-feedback", edge.target, f"input {edge.input} is fed from inside and outside")
@@ -257,7 +255,7 @@ def _components(graph: JobGraph) -> Mapping[str, str]:
 
 
 def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
-    """Kahn's algorithm over the regular edges, stable in the order of declaration. There is no cycle any more."""
+    """Kahn's algorithm over the regular edges, stable in the order of declaration. The edges must be acyclic."""
     waiting = list(graph.operators)
     done: list[OperatorSpec] = []
     placed: set[OperatorId] = set()
@@ -270,12 +268,12 @@ def _topological(graph: JobGraph) -> tuple[OperatorSpec, ...]:
 
 
 def _check_build_sides(graph: JobGraph) -> None:
-    """A build side must come to its end, and no source may have to end before it is read.
+    """Checks that every build side ends, and that no source has to end before it is read.
 
-    A source that feeds both sides of a join would fill the side that is not read yet, run out of credit, and so never
-    bring the other side to its end. Two joins can do the same to two sources.
+    A source that feeds both sides of a join would fill the unread probe side, run out of credit, and never end the
+    build side. Two joins can deadlock two sources in the same way.
     """
-    before: dict[OperatorId, set[OperatorId]] = {}  #: a source, and those that end before it is read
+    before: dict[OperatorId, set[OperatorId]] = {}  #: source -> sources that must end before it is read
     for build in (edge for edge in graph.edges if edge.build):
         _check_outside_loops(graph, build)
         building = _sources(graph, build.source)
@@ -291,12 +289,12 @@ def _check_build_sides(graph: JobGraph) -> None:
         TopologicalSorter(before).prepare()
     except CycleError as error:
         cycle = " after ".join(error.args[1])
-        detail = f"build sides are read to their end first, so it would wait for itself: {cycle}"
+        detail = f"build sides are read to their end first, so the source would wait for itself: {cycle}"
         raise JobRejected("build-side-deadlock", error.args[1][0], detail) from error
 
 
 def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
-    """A loop comes to its end after all that feeds it, and its head must read what comes round at any time."""
+    """Rejects a build side in a loop: a loop ends after all its inputs, and its head must always read feedback."""
     inside = build.source in graph.loops.get(build.target, ())
     if inside or any(edge.feedback and edge.target == build.target for edge in graph.edges):
         detail = f"its build side {build.source} would have to end before the loop around it goes on"
@@ -304,11 +302,11 @@ def _check_outside_loops(graph: JobGraph, build: EdgeSpec) -> None:
 
 
 def _sources(graph: JobGraph, uid: OperatorId, through_builds: bool = True) -> set[OperatorId]:
-    """The sources that feed `uid`, itself if it is one."""
+    """The sources from which a path leads to `uid`, or `uid` itself if it is a source."""
     found, waiting = {uid}, [uid]
     while waiting:
         here = waiting.pop()
         feeding = {edge.source for edge in graph.edges if edge.target == here and (through_builds or not edge.build)}
         waiting += feeding - found
         found |= feeding
-    return {one for one in found if graph.by_uid[one].role is Role.SOURCE}
+    return {source for source in found if graph.by_uid[source].role is Role.SOURCE}

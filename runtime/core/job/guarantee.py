@@ -1,7 +1,7 @@
-"""What a job promises from end to end: no more than its mode, its sources and its sinks.
+"""The end-to-end guarantee of a job: the weakest of its checkpoint mode, sources and sinks.
 
-It decides the sentences too, so that page and API say the same. It does not know connectors: each declares its own
-guarantee. State inside the job is exact in exactly-once mode whatever this says (S1-02).
+Pages and API share the sentences of this module. Connectors declare their own guarantee. In exactly-once mode the state
+inside the job is exact, whatever the end-to-end guarantee is (S1-02).
 """
 
 from collections.abc import Iterable
@@ -22,20 +22,20 @@ class CheckpointMode(StrEnum):
 _STRONGEST_FIRST: Final = tuple(Guarantee)
 
 _WHY: Final = {
-    (Role.SOURCE, Guarantee.AT_LEAST_ONCE): "Source {} may give records again after a restart.",
-    (Role.SOURCE, Guarantee.NONE): "Source {} cannot go back to a position, so a restart loses what was on its way.",
+    (Role.SOURCE, Guarantee.AT_LEAST_ONCE): "Source {} may repeat records after a restart.",
+    (Role.SOURCE, Guarantee.NONE): "Source {} cannot rewind to a position, so a restart loses records in flight.",
     (
         Role.SINK,
         Guarantee.AT_LEAST_ONCE,
-    ): "Sink {} shows records before their checkpoint, so a restart may repeat them.",
+    ): "Sink {} publishes records before their checkpoint: a restart may repeat them.",
     (Role.SINK, Guarantee.NONE): "Sink {} may lose records in a restart.",
 }
-_WHY_MODE: Final = "The checkpoint mode is at least once: records that flowed past a barrier are handled again."
+_WHY_MODE: Final = "The checkpoint mode is at least once: a restart may process records again."
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A source or sink, by the name that people know."""
+    """The guarantee of a source or sink; `name` is its display name."""
 
     name: str
     role: Role
@@ -44,14 +44,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a job promises. `reasons` says why it is not exactly once; empty where it is."""
+    """The guarantee of a job. `reasons`: why it is not exactly once, a sentence each; empty if it is."""
 
     guarantee: Guarantee
     reasons: tuple[str, ...] = ()
 
 
 def promise(mode: CheckpointMode, ends: Iterable[End]) -> Promise:
-    """The weakest of mode, sources and sinks, with a sentence for each that is weaker than exactly once."""
+    """The weakest guarantee of mode, sources and sinks, with a sentence for each that is weaker than exactly once."""
     weak = [end for end in ends if end.guarantee is not Guarantee.EXACTLY_ONCE]
     reasons = [_WHY[end.role, end.guarantee].format(end.name) for end in weak]
     found = [Guarantee.EXACTLY_ONCE, *(end.guarantee for end in weak)]

@@ -1,8 +1,7 @@
-"""key → key group → subtask, as arithmetic (Flink's `KeyGroupRangeAssignment`).
+"""key hash → key group → subtask (Flink's `KeyGroupRangeAssignment`).
 
-The number of key groups (`max_parallelism`) is fixed at a job's first run; state is cut by key group, so a rescale
-moves whole ranges. How a key becomes a 64-bit hash is decided by `runtime.state.index.hashing`; this module knows only
-integers.
+The number of key groups (`max_parallelism`) is fixed at a job's first run. State is partitioned by key group, so a
+rescale moves whole ranges. Keys are hashed to 64 bits elsewhere (`runtime.state`).
 """
 
 from typing import Final

@@ -1,7 +1,6 @@
-"""The states of a run and the one transition table; four readers: the job master, the tests, the docs, the buttons.
+"""The states of a run and their transition table, shared by the job master, the console, the API and the tests.
 
-It does not know how a state is stored or shown. Observed state only: what a person *wants* is an operation, and what
-can be reached is a matter of leases.
+A state is an observation. A request of a person is an operation, and the owner of a run is determined by its lease.
 """
 
 from collections.abc import Mapping
@@ -10,16 +9,16 @@ from types import MappingProxyType
 
 
 class RunState(StrEnum):
-    """Where a run stands, as last recorded."""
+    """The state of a run, as last recorded."""
 
     QUEUED = "queued"  #: may be claimed by a worker
     STARTING = "starting"  #: claimed; slots and subtasks are being deployed
-    WAITING = "waiting"  #: fewer slots are available than the run needs; it starts by itself
+    WAITING = "waiting"  #: fewer slots are available than the run needs; it starts once there are enough
     RUNNING = "running"  #: every subtask runs (or has finished)
-    RESTARTING = "restarting"  #: an attempt failed, the next one is on its way
+    RESTARTING = "restarting"  #: an attempt failed, the next attempt is being started
     STOPPING = "stopping"  #: stop with savepoint under way
     DRAINING = "draining"  #: drain under way
-    CANCELLING = "cancelling"  #: slots are being told to end at once
+    CANCELLING = "cancelling"  #: slots are being stopped without a savepoint
     FINISHED = "finished"  #: all data processed and committed (end of inputs, or drain)
     STOPPED = "stopped"  #: ended with a savepoint, to be continued
     CANCELED = "canceled"
@@ -31,7 +30,7 @@ class RunState(StrEnum):
 
 
 class RunEvent(StrEnum):
-    """What can happen to a run."""
+    """The events that change the state of a run."""
 
     CLAIMED = "claimed"
     SLOTS_MISSING = "slots missing"
@@ -43,7 +42,7 @@ class RunEvent(StrEnum):
     STOP_REQUESTED = "stop requested"
     DRAIN_REQUESTED = "drain requested"
     CANCEL_REQUESTED = "cancel requested"
-    SHUTDOWN_ABANDONED = "shutdown abandoned"  #: the savepoint of a stop or drain failed: the job goes on
+    SHUTDOWN_ABANDONED = "shutdown abandoned"  #: the savepoint of a stop or drain failed: the job continues
     ENDED = "ended"  #: every subtask has ended
 
 
@@ -86,7 +85,7 @@ def after(state: RunState, event: RunEvent) -> RunState | None:
 
 
 class RunAct(StrEnum):
-    """What a person or program can ask of a run that exists. Starting and restoring make a new run."""
+    """The operations on an existing run. Starting and restoring create a new run."""
 
     SAVEPOINT = "savepoint"
     STOP = "stop"
@@ -102,11 +101,7 @@ _REQUEST = {
 
 
 def refusal(state: RunState, act: RunAct, *, batch: bool = False) -> str | None:
-    """Why `act` may not be asked of a run in `state`, in words for a person; None when it may.
-
-    Args:
-        batch: the run is one in BATCH.
-    """
+    """Why `act` is not allowed in `state`, as a sentence for people; None if it is allowed. `batch`: a BATCH run."""
     if state.is_terminal:
         return f"The run has ended ({state})."
     if batch and act is not RunAct.CANCEL:
@@ -116,8 +111,8 @@ def refusal(state: RunState, act: RunAct, *, batch: bool = False) -> str | None:
     if legal:
         return None
     if act is RunAct.CANCEL:
-        return "The run is being cancelled already."
-    return f"The run is {state}; this needs a running one."
+        return "The run is already being cancelled."
+    return f"The run is {state}; it must be running for this."
 
 
 def may_start(state: RunState | None) -> bool:

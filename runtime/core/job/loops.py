@@ -1,8 +1,8 @@
-"""The cycles of a directed graph: which edges close them, and which vertices lie on them.
+"""Cycles of a directed graph: back-edges and strongly connected components.
 
-Pure: names and pairs of names in, numbers out. A back-edge is one that leads to a vertex on the current path of a
-depth-first search; without the back-edges the rest is acyclic and holds every vertex, so the rules for acyclic graphs
-apply there. (ABS, Carbone et al. 2015, section 4.3.) The search keeps its own path: a long chain is no deep recursion.
+A back-edge leads to a vertex on the current path of a depth-first search. Without the back-edges the graph is acyclic
+and still has every vertex, so the rules for acyclic graphs apply. (ABS, Carbone et al. 2015, section 4.3.) The search
+is iterative: a long chain of operators would exceed Python's recursion limit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ _Way: TypeAlias = tuple[int, str]  #: an edge's index, and where it leads
 
 
 def back_edges(vertices: Sequence[str], edges: Sequence[Edge]) -> tuple[int, ...]:
-    """Indices of the edges that close a cycle, in order. The search begins at the vertices that nothing leads to."""
+    """Indices of the edges that close a cycle, in order. The search starts at the vertices without incoming edges."""
     fed = {target for _, target in edges}
     roots = [vertex for vertex in vertices if vertex not in fed] + [vertex for vertex in vertices if vertex in fed]
     return tuple(sorted(_search(roots, edges).back))
 
 
 def components(vertices: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, str]:
-    """For each vertex one that stands for its strongly connected component: the same for all of them (Kosaraju)."""
+    """For each vertex the representative of its strongly connected component (Kosaraju)."""
     order = [vertex for _, vertex in _search(vertices, edges).left]
     reverse = [(target, source) for source, target in edges]
     return {vertex: root for root, vertex in _search(order[::-1], reverse).left}
@@ -30,7 +30,7 @@ def components(vertices: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, s
 @dataclass(slots=True)
 class _Found:
     back: list[int] = field(default_factory=list)
-    left: list[tuple[str, str]] = field(default_factory=list)  #: (root, vertex), in the order in which they were left
+    left: list[tuple[str, str]] = field(default_factory=list)  #: (root, vertex), in post-order
 
 
 def _search(roots: Sequence[str], edges: Sequence[Edge]) -> _Found:

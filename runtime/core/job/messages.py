@@ -1,7 +1,7 @@
-"""What travels on a channel, in order: records, and the control messages between them.
+"""The messages of a channel: records, and the control messages between them.
 
-Barriers, watermarks and end events are in band: they never pass a record and no record passes them. The core does not
-know what a record is: `Records.payload` is an Arrow batch in production and anything in the simulator.
+Barriers, watermarks and end events are in band: they never overtake a record, and no record overtakes them. The core
+does not look into `Records.payload`: an Arrow batch in production, a list in the simulator.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ MIN_WATERMARK: Final = -(2**63)
 
 
 class CheckpointKind(StrEnum):
-    """Why a checkpoint is taken, which decides what follows its completion."""
+    """The purpose of a checkpoint, which decides the steps after its completion."""
 
-    CHECKPOINT = "checkpoint"  #: periodic or asked for; used for recovery; completion is notified
-    SAVEPOINT = "savepoint"  #: kept for people; notifies nobody, never used for failure recovery
+    CHECKPOINT = "checkpoint"  #: periodic or requested; used for recovery; completion is notified
+    SAVEPOINT = "savepoint"  #: owned by the user; completion is not notified; never used for failure recovery
     STOP = "stop"  #: savepoint, then the job ends; no watermark, no `finish`; completion is notified
     DRAIN = "drain"  #: maximum watermark, `finish`, savepoint, then the job ends for good
 
@@ -33,7 +33,7 @@ class CheckpointKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A batch of records. `nbytes` is what flow control charges."""
+    """A batch of records. `nbytes`: the size that flow control charges."""
 
     payload: Any
     rows: int
@@ -42,7 +42,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Cuts the stream: what is before it belongs to checkpoint `checkpoint`, what is behind it does not."""
+    """Cuts the stream: records before the barrier belong to `checkpoint`, records behind it do not."""
 
     checkpoint: CheckpointId
     kind: CheckpointKind
@@ -51,29 +51,29 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class CancelBarrier:
-    """Sent by a task that cannot take part: whoever aligns for `checkpoint` gives it up."""
+    """Sent by a subtask that cannot take part: downstream subtasks abort the alignment of `checkpoint`."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """No record with an event time at or below `time` will follow on this channel (late ones excepted)."""
+    """No record with an event time at or below `time` (ms) will follow on this channel, except late records."""
 
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """This channel will bring no records for a while: leave it out of the minimum until it speaks again.
+    """The channel is idle: the receiver leaves it out of the minimum until its next watermark.
 
-    A watermark ends it, at latest the one that goes out before the next records; it need not have risen.
+    A watermark, not necessarily a higher one, precedes the next records.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """The sender has finished its own logic. `drain` is false at a stop without drain."""
+    """The sender has finished its logic. `drain`: all data has ended; false at a stop with savepoint."""
 
     drain: bool
 
@@ -85,7 +85,7 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Goes round a loop whose inputs have ended; see `probing`. `quiet`: for how many rounds nothing came round."""
+    """Circulates in a loop whose inputs have ended (`Probing`). `quiet`: rounds without feedback records."""
 
     round: int
     quiet: int

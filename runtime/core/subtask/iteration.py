@@ -120,7 +120,7 @@ class LoopSide:
             self._probing.ended(channel)
 
     def probes(self) -> Effects:
-        """Sends every probe that is due, each after the operator has emitted its buffered rows."""
+        """Sends every marker that is due, each after the operator has emitted its buffered rows."""
         effects: Effects = []
         while self._probing is not None and (probe := self._probing.advance()) is not None:
             effects += [Settle(), Broadcast(probe)]

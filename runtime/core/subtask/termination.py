@@ -1,18 +1,18 @@
-"""Termination detection for a loop: probes circulate in band until they prove that no record is in flight.
+"""Termination detection for a loop: markers circulate in band until they prove that no record is in flight.
 
-1. The entry is a head without inputs from inside the loop. It emits probe 1, 2, … once the data of all outside inputs
+1. The entry is a head without inputs from inside the loop. It emits marker 1, 2, … once the data of all outside inputs
    has ended.
-2. A subtask forwards probe r once every inside channel has delivered it; a head also waits for probe r-1 on every
+2. A subtask forwards marker r once every inside channel has delivered it; a head also waits for marker r-1 on every
    back-edge.
 3. `quiet(r) = min(consecutive rounds without feedback records, min over inside channels of quiet(r), 1 + min over
    back-edges of quiet(r-1))`. The first term exists at heads only.
-4. `quiet(r) > heads` proves a round in which no head received records. A record sent before probe r-1 of that round
-   would have arrived before probe r, so no record was in flight. Only timers can still emit.
+4. `quiet(r) > heads` proves a round in which no head received records. A record sent before marker r-1 of that round
+   would have arrived before marker r, so no record was in flight. Only timers can still emit.
 5. A subtask that forwards such a value becomes *still*: it fires no timers until it forwards a lower value.
 6. `quiet(r) > 2 * heads + 1` at the entry proves a round without feedback records in which every subtask was still: the
    loop has terminated.
 
-An operator must emit its buffered rows before the subtask forwards a probe.
+An operator must emit its buffered rows before the subtask forwards a marker.
 """
 
 from collections.abc import Collection
@@ -45,20 +45,20 @@ class Probing:
 
     place: LoopPlace
     outside: set[ChannelId]
-    round: int = 0  #: of the last probe sent
+    round: int = 0  #: of the last marker sent
     quiet: bool = False  #: the loop has terminated
     still: bool = False  #: timers must not fire
     _said: dict[ChannelId, dict[int, int]] = field(default_factory=dict)  #: channel -> round -> `Probe.quiet`
     _ended: set[ChannelId] = field(default_factory=set)
     _silent_rounds: int = 0
-    _heard: bool = False  #: feedback records arrived since the last probe was sent
+    _heard: bool = False  #: feedback records arrived since the last marker was sent
 
     def heard(self) -> None:
         """Feedback records arrived."""
         self._heard = True
 
     def said(self, channel: ChannelId, probe: Probe) -> None:
-        """A probe arrived. A probe of another loop is ignored."""
+        """A marker arrived. A marker of another loop is ignored."""
         if channel in self.place.inside or channel in self.place.back:
             self._said.setdefault(channel, {})[probe.round] = probe.quiet
 
@@ -68,7 +68,7 @@ class Probing:
         self._ended.add(channel)
 
     def advance(self) -> Probe | None:
-        """The next probe, if it is due."""
+        """The next marker, if it is due."""
         following = self.round + 1
         over = bool(self.place.inside) and self.place.inside <= self._ended  # the entry has proved the end already
         if self.quiet or over or self.outside or not self._due(following):

@@ -114,8 +114,8 @@ def test_a_version_that_is_older_than_a_setting_has_its_default(at_console: Clie
     [
         (ends(), "exactly_once", "Exactly once", ""),
         (ends(), "at_least_once", "At least once", "The checkpoint mode is at least once"),
-        (ends(parquet="at-least-once"), "exactly_once", "At least once", "Sink parquet shows records before"),
-        (ends(flights="none"), "exactly_once", "No guarantee", "Source flights cannot go back to a position"),
+        (ends(parquet="at-least-once"), "exactly_once", "At least once", "Sink parquet publishes records before"),
+        (ends(flights="none"), "exactly_once", "No guarantee", "Source flights cannot rewind to a position"),
     ],
 )
 def test_a_job_shows_the_weakest_of_mode_sources_and_sinks_and_why(

@@ -1,7 +1,7 @@
-"""Every error of the runtime, as a tree, by who must act.
+"""The errors of the runtime, ordered by the person or component that must act.
 
     WeirError
-    ├── ProtocolViolation    our bug: the attempt ends and keeps the story
+    ├── ProtocolViolation    a bug in Weir: the attempt ends and reports the last events
     ├── EnvironmentFailure   storage, network, database: the driver restarts the attempt
     │   └── CorruptState     a state file is missing or not what its manifest says: restore another one
     ├── OperatorFailure      code of the job raised: restarted by the restart strategy, the operator is named
@@ -9,18 +9,18 @@
     ├── DataRejected         a record that cannot be read, under the policy `fail`: file, row and column are named
     └── JobRejected          the author's graph, parameters or restore request: shown in the form, a 4xx in the API
 
-Being superseded by a newer attempt, a late message and a lost race are not errors: they are values.
+An attempt that is superseded, a late message and a lost race are values, not errors.
 """
 
 from collections.abc import Sequence
 
 
 class WeirError(Exception):
-    """Base of everything that the runtime raises on purpose."""
+    """Base of every error that the runtime raises on purpose."""
 
 
 class ProtocolViolation(WeirError):
-    """A machine was given an event that its protocol forbids. `story` holds the last events before it."""
+    """A machine received an event that its protocol forbids. `story` holds the last events before it."""
 
     def __init__(self, message: str, story: Sequence[object] = ()) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class ProtocolViolation(WeirError):
 
 
 class EnvironmentFailure(WeirError):
-    """Something outside failed (disk, network, database, a lost slot); trying again may help."""
+    """The environment failed (disk, network, database, a lost slot); a retry may help."""
 
 
 class CorruptState(EnvironmentFailure):
@@ -50,7 +50,7 @@ class OperatorFailure(WeirError):
 
 
 class SlotOutOfMemory(WeirError):
-    """The process of a slot has more memory than `slot_memory_mb`. The message names slot, host, use and bound."""
+    """The process of a slot uses more memory than `slot_memory_mb`. The message names slot, host, use and bound."""
 
 
 class DataRejected(WeirError):
@@ -58,9 +58,9 @@ class DataRejected(WeirError):
 
 
 class JobRejected(WeirError):
-    """The job, its parameters or the requested restore cannot be accepted; nothing was started.
+    """The job, its parameters or the requested restore is invalid; no run was started.
 
-    `code` is a stable machine word, `field` names the parameter, operator or file at fault.
+    `code` is a stable identifier, `field` names the parameter, operator or file at fault.
     """
 
     def __init__(self, code: str, field: str, detail: str) -> None:

@@ -1,7 +1,7 @@
-"""The roles that the outside world plays: operators, sources, sinks, stores, channels, the clock.
+"""The ports of the runtime: operators, sources, sinks, stores, channels, the clock.
 
-A port states the guarantee it needs. Every one has an in-memory twin and a contract test that runs over the twin and
-the real thing. This module knows Arrow batches, and no technology that stores or carries them.
+A port states the guarantees that the runtime needs. Each port has an in-memory implementation, and a contract test that
+runs against it and the production implementation.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from runtime.core.snapshot.manifest import CommitPermit, SubtaskSnapshot
 
 
 class Collector(Protocol):
-    """Where an operator's output goes; it refuses output while state is captured, after `finish` and in `close`."""
+    """The output of an operator. It raises if used while state is captured, after `finish` or in `close`."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
@@ -28,8 +28,8 @@ class Collector(Protocol):
 class ListState(Protocol):
     """Operator list state: JSON values.
 
-    A list stays with its subtask while the parallelism stays; a rescale redistributes it in contiguous chunks. Every
-    subtask is given a union list whole.
+    A list stays with its subtask at equal parallelism; a rescale redistributes it in contiguous chunks. A restore gives
+    every subtask all entries of a union list.
     """
 
     def get(self) -> list[Any]: ...
@@ -37,7 +37,7 @@ class ListState(Protocol):
 
 
 class StateStore(Protocol):
-    """All state of one operator subtask. States are declared in `open` and hold what was restored from then on."""
+    """All state of an operator subtask. States are declared in `open` and hold the restored values from then on."""
 
     def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> Any: ...
     def object_table(self, name: str) -> Any: ...
@@ -48,22 +48,22 @@ class StateStore(Protocol):
 
 
 class Capture(Protocol):
-    """State copied at a barrier. Nothing that happens later shows in it."""
+    """The state copied at a barrier, unaffected by later changes."""
 
     def write(self, store: "SnapshotStore", prefix: str) -> tuple[SubtaskSnapshot, int]:
-        """Encode and store it (background thread). Returns the handles and the bytes written.
+        """Encode and store the state (background thread). Returns the handles and the bytes written.
 
         `prefix` is the folder for new files, relative to the job's storage root; unique to checkpoint, token and
         subtask.
         """
 
     def tidy(self, store: "SnapshotStore", prefix: str) -> None:
-        """After a write: make few files of many, for later captures to name. In the background, and in no haste."""
+        """Compact files after `write`, for later captures (background thread, low priority)."""
 
 
 @dataclass(kw_only=True)
 class OperatorContext:
-    """What an operator may know about itself and its surroundings."""
+    """The context of an operator subtask."""
 
     job: str
     uid: str
@@ -74,7 +74,7 @@ class OperatorContext:
     state: StateStore
     now_ms: Callable[[], int]
     restored: bool = False
-    wake: Callable[[], None] = lambda: None  #: from any thread: look at `next_processing_timer` and `ready` again
+    wake: Callable[[], None] = lambda: None  #: thread-safe: makes the host call `next_processing_timer` and `ready`
     counters: dict[str, int] = field(default_factory=dict)  #: shown in the console, e.g. "late_records"
 
     @property
@@ -86,85 +86,85 @@ class OperatorContext:
 
 
 class Operator(ABC):
-    """One parallel instance of an operator. All hooks run on the subtask's own loop, one at a time.
+    """A parallel instance of an operator. All hooks run on the subtask's own loop, never concurrently.
 
-    Order of a life: open, start, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at
-    a true end of data only) end_input per input and finish once, then close (always, even when open failed).
+    Order of calls: open, start, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at
+    the end of all data only) end_input per input and finish once, then close (always, even if open failed).
     """
 
     def open(self, context: OperatorContext) -> None:
-        """Declare state and get ready. `context.restored` tells whether state was restored."""
+        """Declare state and acquire resources. `context.restored`: whether state was restored."""
 
     def start(self, out: Collector) -> None:
-        """Called once when the job runs, before the first batch: emit what was restored and must precede it."""
+        """Called once when the job runs, before the first batch: emit restored rows that must precede it."""
 
     @abstractmethod
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         """Handle a batch of input number `input`."""
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """BATCH mode only, in place of `process`: rows of input 0 in the order of their keys, then of event time.
+        """BATCH mode only, in place of `process`: rows of input 0, sorted by key, then by event time.
 
-        Keys come whole, several batches may hold one key, and no row is late. The watermark comes once, at the end: an
-        operator whose event timers must fire between two rows fires them itself.
+        The rows of a key are consecutive and may span several batches. No row is late. The only watermark follows the
+        last row: an operator whose event timers must fire between two rows fires them itself.
         """
         self.process(0, batch, out)
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
-        """Event time has reached `watermark` (ms): fire what is due. It is forwarded after this returns."""
+        """Event time has reached `watermark` (ms): fire the due timers. It is forwarded after this returns."""
 
     def ready(self, finishing: bool) -> bool:
-        """Whether it takes a batch now or, with `finishing`, the true end of its last input. Asked often.
+        """Whether the operator accepts a batch now or, with `finishing`, the end of its last input. Called often.
 
-        What is not taken waits in its channel, and so does what comes behind it: barriers too. So not for long.
+        While False, the message waits in its channel, and so does every message behind it, including barriers.
         """
         return True
 
     def watermark_hold(self) -> int | None:
-        """The event time (ms) beyond which the successors are not told of it, since rows from then are still inside.
+        """The maximum watermark (ms) to forward while the operator buffers rows. None: no limit.
 
-        None: no limit. Rows that it holds back must be in the state at a snapshot.
+        Buffered rows must be in the state at a snapshot.
         """
         return None
 
     def next_processing_timer(self) -> int | None:
-        """When (wall clock, ms) `on_processing_time` wants to be called; None when it does not. Asked often."""
+        """The time (wall clock, ms) of the next call of `on_processing_time`, or None. Called often."""
         return None
 
     def on_processing_time(self, now_ms: int, out: Collector) -> None:
-        """The time of `next_processing_timer` has come: fire what is due. Never called at or after `finish`."""
+        """Fire the timers that are due at `now_ms` (wall clock). Never called at or after `finish`."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint: int, out: Collector) -> None:
-        """Last chance to emit what must precede the barrier. Keep it short: it delays everybody downstream."""
+        """Emit rows that must precede the barrier. Keep it short: the call delays the barrier downstream."""
 
     def settle(self, out: Collector) -> None:
-        """In a loop whose inputs have ended: emit whatever is held back, without need of further input.
+        """In a loop whose inputs have ended: emit buffered rows without further input.
 
-        Called again and again until nothing comes round any more. What is emitted at the end of the input instead would
-        come back into a loop that has ended.
+        Called repeatedly until the loop has terminated. Rows that are emitted at the end of the input instead would
+        enter a terminated loop, which fails the job.
         """
 
     def snapshot(self, checkpoint: int) -> None:
-        """Put what lies in memory into declared state. There is no collector here: nothing can be emitted."""
+        """Write buffered values to declared state. No output is possible here."""
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
         """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
 
     def checkpoint_aborted(self, checkpoint: int) -> None:
-        """The checkpoint was given up. Nothing must be rolled back: what it prepared rides with the next one."""
+        """The checkpoint was aborted. Do not roll back: its prepared output is part of the next checkpoint."""
 
     def end_input(self, input: int, out: Collector) -> None:
-        """Input `input` has truly ended."""
+        """All data of input `input` has been processed. Not called at a stop."""
 
     def finish(self, out: Collector) -> None:
-        """All inputs have truly ended: emit what is left. No output after this."""
+        """All data of all inputs has been processed: emit the last rows. Not called at a stop."""
 
     def output_columns(self) -> pa.Schema | None:
-        """The columns of every output batch; None: they follow from the input or from the data."""
+        """The columns of every output batch; None: they depend on the input or on the data."""
         return None
 
     def committables(self) -> tuple[Any, ...]:
-        """What is prepared and not yet known to be committed, as JSON values (sinks only)."""
+        """The prepared committables that are not known to be committed, as JSON values (sinks only)."""
         return ()
 
     def close(self) -> None:
@@ -175,9 +175,9 @@ class Operator(ABC):
 
 
 class SourceReader(ABC):
-    """One parallel instance of a source. Its position is state that it declares in `open`.
+    """A parallel instance of a source. Its position is state that it declares in `open`.
 
-    Beware of off-by-one: the position in state is that of the next record not yet emitted.
+    Beware of off-by-one errors: the position in state is that of the next record not yet emitted.
     """
 
     @abstractmethod
@@ -185,53 +185,53 @@ class SourceReader(ABC):
 
     @abstractmethod
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next batch, or None when there is nothing now (or, with `exhausted`, ever). Must not wait."""
+        """The next batch, or None if no row is available now (with `exhausted`: ever). Must not block."""
 
     @property
     @abstractmethod
     def exhausted(self) -> bool:
-        """A bounded source has given out everything."""
+        """Whether a bounded source has emitted all its records."""
 
     def watermark(self) -> int | None:
-        """The watermark (ms) that is true after the last polled batch; None when not known yet."""
+        """The watermark (ms) after the last polled batch; None while it is unknown."""
         return None
 
     @property
     def idle(self) -> bool:
-        """Whether event time shall go on without this reader until it has records again.
+        """Whether event time advances without this reader until it has records again. Read after an empty poll.
 
-        Asked after a poll that gave nothing. What it then gives may be late: a reader that cannot vouch for the time
-        of its next record says so only if it was asked to. False holds event time back for ever where none is given.
+        The records after an idle period may be late. A reader that cannot bound the time of its next record is idle
+        only if its settings request it. With False, a reader without records holds event time back for ever.
         """
         return False
 
     def snapshot(self, checkpoint: int) -> None:
-        """Put positions into declared state."""
+        """Write the positions to declared state."""
 
     def checkpoint_completed(self, permit: CommitPermit) -> None:
-        """The checkpoint is durable: positions in it will never be read again."""
+        """The checkpoint is durable: records before its positions will never be read again."""
 
     def close(self) -> None:
         """Free resources. May be called after a failed open."""
 
 
 class Source(Protocol):
-    """What a pipeline names: describes a source and makes its readers. Must survive cloudpickle."""
+    """A source as a pipeline describes it; creates its readers. Must be serialisable by cloudpickle."""
 
     @property
     def bounded(self) -> bool: ...
     @property
     def guarantee(self) -> str:
-        """A `core.graph.Guarantee`: what it promises of each record, whatever fails."""
+        """The value of a `Guarantee`: the guarantee for each record under failures."""
 
     def reader(self) -> SourceReader: ...
     def check(self) -> None:
-        """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
+        """Raises JobRejected, naming the field, if a setting is invalid. Does no I/O."""
 
 
 @runtime_checkable
 class DescribesColumns(Protocol):
-    """A source that knows its columns before it reads. Key columns are then checked when the job is compiled."""
+    """A source with columns that are known before it reads. Key columns are then checked at compile time."""
 
     def output_columns(self) -> pa.Schema | None:
         """The columns of every batch; None: known from the data only."""
@@ -239,7 +239,7 @@ class DescribesColumns(Protocol):
 
 @runtime_checkable
 class KnowsEventTime(Protocol):
-    """A source whose settings say whether it emits watermarks. Of others its reader tells: has it a `watermark`?"""
+    """A source whose settings decide whether it emits watermarks. Otherwise its reader decides, by `watermark`."""
 
     @property
     def has_event_time(self) -> bool: ...
@@ -250,17 +250,17 @@ class ReleasesInput(Protocol):
     """A source that keeps its input until no retained checkpoint needs it."""
 
     def release(self, retained: Sequence[Mapping[str, Sequence[Any]]]) -> int:
-        """Deletes input that no retained checkpoint needs; called by the job master, again and again.
+        """Deletes input that no retained checkpoint needs; called repeatedly by the job master.
 
         Args:
-            retained: for each retained checkpoint or savepoint that knows the source, the list states of its readers,
-                by name, with the entries of all subtasks.
+            retained: for each retained checkpoint or savepoint with this source, the list states of its readers, by
+                name, with the entries of all subtasks.
 
         Returns:
-            How many pieces of input were deleted.
+            The number of deleted pieces of input.
 
         Raises:
-            OSError, EnvironmentFailure: storage failed; the next call goes on.
+            OSError, EnvironmentFailure: storage failed; the next call continues.
         """
 
 
@@ -278,81 +278,80 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        """Close what was written since the last call: durable, invisible, ready. Returns committables (JSON values)."""
+        """Make the output since the last call durable, but not visible. Returns its committables (JSON values)."""
 
     def close(self) -> None:
-        """Free resources; in-progress output may stay behind and is cleaned by a later attempt."""
+        """Free resources. Output in progress may be left behind; a later attempt cleans it."""
 
 
 class SinkCommitter(ABC):
-    """Second phase. Every method may be called again for the same committables, by anybody who holds a permit."""
+    """Second phase. Every method may be called again for the same committables, by any holder of a permit."""
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Make them visible; those already committed count as success. Returns how many were newly made visible.
+        """Make the committables visible. Returns the number that were not committed before.
 
-        Committed ones may be gone again: a consumer may have moved or deleted them. Repeats must succeed all the same,
-        so the target records a commit before, or in the same act as, it shows the output.
+        A repeated commit must succeed, even if a consumer has moved or deleted the committed output. The target must
+        therefore record a commit before, or atomically with, making the output visible.
 
         Raises:
             EnvironmentFailure: a committable is neither pending nor committed, or storage failed.
         """
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        """For a target that shows the output of a checkpoint all at once (Flink: `GlobalCommitter`).
+        """For a target that makes the output of a checkpoint visible atomically (Flink: `GlobalCommitter`).
 
-        The job master calls it, with what every subtask has prepared and not yet seen committed: after the checkpoint
-        was recorded and before any subtask commits, and again at a restore. Checkpoints come in order, some are left
-        out, and the last one may come again. Some committables may have come with an earlier checkpoint.
+        The job master calls it with the pending committables of all subtasks: after the checkpoint was recorded and
+        before any subtask commits, and again at a restore. Calls follow the order of checkpoints; checkpoints may be
+        skipped, and the last may be repeated. Committables may have been passed with an earlier checkpoint already.
 
         Raises:
             EnvironmentFailure: as `commit`.
         """
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
-        """Files of these committables that are neither pending nor committed, as seen from this host."""
+        """Files of `committables` that are neither pending nor committed, as seen from this host."""
         return []
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
-        """Remove what attempts of `job` older than `token` left of the sink `uid`. Returns how many.
+        """Remove leftovers of the sink `uid` from attempts of `job` older than `token`. Returns the number removed.
 
-        `keep` are the committables of this sink that a retained manifest names. Another sink of the job may write to
-        the same target: its leftovers are cleaned by a call of its own.
+        `keep`: the committables of this sink in retained manifests. Leave the output of other sinks in the same target.
         """
         return 0
 
 
 class Sink(Protocol):
-    """What a pipeline names: makes writers and committers. Must survive cloudpickle."""
+    """A sink as a pipeline describes it; creates writers and committers. Must be serialisable by cloudpickle."""
 
     @property
     def guarantee(self) -> str:
-        """A `core.graph.Guarantee`: what it promises of each record, whatever fails."""
+        """The value of a `Guarantee`: the guarantee for each record under failures."""
 
     def writer(self) -> SinkWriter: ...
     def committer(self) -> SinkCommitter: ...
     def check(self) -> None:
-        """Refuse bad settings. Raises JobRejected naming the field. Touches nothing."""
+        """Raises JobRejected, naming the field, if a setting is invalid. Does no I/O."""
 
 
 @runtime_checkable
 class DeliversEpochs(Protocol):
-    """A sink whose committed epochs wait for a PySpark stage to deliver them."""
+    """A sink whose committed epochs are delivered by a PySpark stage."""
 
     @property
     def max_backlog(self) -> int:
-        """While more epochs wait, the sources of the job are not read."""
+        """The number of undelivered epochs above which the sources of the job are paused."""
 
     def backlog(self) -> int:
-        """Epochs that wait. Does I/O."""
+        """The number of undelivered epochs. Does I/O."""
 
 
 @runtime_checkable
 class UsesFolders(Protocol):
-    """A source or sink that reads or writes folders of this machine, or of a file system that every host mounts."""
+    """A source or sink that reads or writes folders, local or on a file system that every host mounts."""
 
     def folders(self) -> Mapping[str, str]:
-        """Every folder by the name of the argument that gave it. Only these are checked against WEIR_DATA_ROOTS."""
+        """Argument name -> folder. Only these folders are checked against WEIR_DATA_ROOTS."""
 
 
 # ---------------------------------------------------------------- PySpark stages
@@ -363,8 +362,8 @@ class StageFolders:
     """Folders that a source or sink shares with its PySpark stage.
 
     Args:
-        columns: of the job version; where Spark was asked for the columns of a DataFrame, they are kept there.
-        streams: of the run and of those whose checkpoints it continues; "": none yet, as when a version is compiled.
+        columns: of the job version; caches the columns of DataFrames as Spark reported them.
+        streams: of the run and the runs whose checkpoints it continues; "": none yet, as at compile time.
         inputs: as `streams`, for bounded sources.
     """
 
@@ -375,15 +374,15 @@ class StageFolders:
 
 @runtime_checkable
 class BoundByUid(Protocol):
-    """A source or sink that finds its folders by the uid of its operator, once a pipeline adds it to a dataflow."""
+    """A source or sink that derives its folders from the uid of its operator, when it is added to a dataflow."""
 
     def bound(self, uid: str, folders: StageFolders) -> Any:
-        """The same source or sink, with its folders."""
+        """A copy of the source or sink, with its folders."""
 
 
 @runtime_checkable
 class HasStandingStage(Protocol):
-    """A source or sink beside which a PySpark stage stands for as long as the run lasts."""
+    """A source or sink with a PySpark stage that runs for the lifetime of the run."""
 
     @property
     def stage(self) -> str:
@@ -394,23 +393,23 @@ class HasStandingStage(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """Bytes under one job's storage root. A file exists wholly and durably, or not at all."""
+    """Files below a job's storage root. A file exists completely and durably, or not at all."""
 
     def put(self, path: str, data: Iterable[bytes]) -> None:
         """Create `path`: temporary name, fsync, rename, fsync of the folder. Replacing an existing file is allowed."""
 
     def get(self, path: str) -> bytes:
-        """Raises CorruptState, naming the path, if it is not there."""
+        """Raises CorruptState, naming the path, if the file is missing."""
 
     def get_range(self, path: str, offset: int, nbytes: int) -> bytes:
-        """Up to `nbytes` from `offset`: fewer where the file ends. Raises CorruptState as `get` does."""
+        """Up to `nbytes` from `offset`; fewer at the end of the file. Raises CorruptState as `get` does."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Those already gone count as success; folders left empty go too."""
+        """Deletes files and the folders that become empty. A missing file counts as success."""
 
     def list(self, prefix: str) -> list[str]: ...
     def unfinished(self) -> Sequence[str]:
-        """What writers that were killed left behind. Those of living writers are among them."""
+        """Temporary files of killed writers, and of running ones."""
 
 
 class Clock(Protocol):
@@ -424,27 +423,27 @@ class Clock(Protocol):
 
 
 class ExchangeListener(Protocol):
-    """Told by an exchange, from its own threads, about what arrives. Must not block."""
+    """Receives the messages and credits of an exchange, on the exchange's threads. Must not block."""
 
     def arrived(self, channel: ChannelId, message: Message) -> None: ...
     def credited(self, channel: ChannelId, nbytes: int) -> None:
         """The receiver has consumed `nbytes` of `channel`, for which this slot is the sender."""
 
     def lost(self, channel: ChannelId, reason: str) -> None:
-        """The channel broke before EndOfPartition. The attempt has failed."""
+        """The channel failed before EndOfPartition, and with it the attempt."""
 
 
 class Exchange(Protocol):
-    """Channels between the slots of one attempt: reliable, FIFO, fenced by the attempt token.
+    """Channels between the slots of an attempt: reliable, FIFO, fenced by the attempt token.
 
-    `send` and `grant` never block; flow control is the caller's (credits). Messages are numbered per channel: a gap or
-    a close without EndOfPartition is `lost`, a repeat is dropped.
+    `send` and `grant` never block; the caller does flow control (credits). Messages are numbered per channel. A gap, or
+    a close without EndOfPartition, is reported by `lost`; a repeated message is dropped.
     """
 
     @property
     def address(self) -> str: ...
     def connect(self, peers: dict[int, str]) -> None:
-        """Addresses of the other slots, by slot index."""
+        """Sets the addresses of the other slots, by slot index."""
 
     def send(self, channel: ChannelId, target_slot: int, message: Message) -> None: ...
     def grant(self, channel: ChannelId, source_slot: int, nbytes: int) -> None: ...

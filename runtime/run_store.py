@@ -1,7 +1,7 @@
-"""What a job master reads and writes about its run: the role and the values.
+"""The port through which a job master reads and writes its run in the database.
 
-Every write is conditional on the attempt token: None or False means that this attempt has been superseded, which is a
-value, not an error. A database that is away raises EnvironmentFailure and the caller tries again.
+Every write is conditional on the attempt token: None or False means that a newer attempt has superseded this one, which
+is a value, not an error. An unavailable database raises EnvironmentFailure; the caller retries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from runtime.core.snapshot.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """What somebody asks of the run: "savepoint", "stop", "drain" or "cancel"."""
+    """A requested operation on the run. `kind`: "savepoint", "stop", "drain" or "cancel"."""
 
     id: str
     kind: str
@@ -31,11 +31,11 @@ class Completed:
     size_bytes: int
     written_bytes: int
     at: int
-    operators: list[dict[str, Any]]  #: per operator, for people
+    operators: list[dict[str, Any]]  #: per operator, for display
 
 
 class RunRecords(Protocol):
-    """One run, seen by the holder of an attempt token."""
+    """The database records of a run, for the holder of an attempt token."""
 
     def next_checkpoint_id(self) -> int | None: ...
     def report_checkpoint(self, report: ReportCheckpoint) -> None: ...
@@ -43,9 +43,9 @@ class RunRecords(Protocol):
     def change_state(
         self, event: RunEvent, failure: Mapping[str, Any] | None = None, savepoint: int | None = None
     ) -> RunState | None:
-        """Applies `event` if it is legal now. Returns the state that holds, None when superseded.
+        """Applies `event` if it is legal now. Returns the current state, or None if superseded.
 
-        `savepoint` is the checkpoint of a completed stop or drain: in the same act whoever asked for it is told.
+        `savepoint`: the checkpoint of a completed stop or drain, whose operation is completed in the same transaction.
         """
 
     def next_attempt(self, reason: str, detail: Mapping[str, Any]) -> Token | None:
@@ -55,29 +55,26 @@ class RunRecords(Protocol):
     def note_restored(self, folder: str | None) -> None: ...
     def write_live(self, live: Mapping[str, Any]) -> None: ...
     def take_operations(self, *, only_cancel: bool) -> list[OperationRequest] | None:
-        """Takes waiting requests, oldest first, and tells again of those taken and not settled.
-
-        None when superseded.
-        """
+        """Takes waiting requests, oldest first, and returns taken but incomplete ones again. None if superseded."""
 
     def requeue_operations(self) -> None:
-        """Gives back what an older attempt had taken and not settled."""
+        """Requeues requests that an older attempt had taken and not completed."""
 
     def settle_operation(self, id: str, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> None: ...
     def restore_point(self, passed_over: Sequence[str] = ()) -> str | None:
-        """Folder of the newest completed checkpoint of this run for recovery, else of what it was started from.
+        """The folder of the newest completed checkpoint of this run, else of the checkpoint that it was started from.
 
-        Those in `passed_over` are left out; behind what the run was started from comes what that was built on.
+        Folders in `passed_over` are skipped. After the starting checkpoint follow the checkpoints it was built on.
         """
 
     def committed_since(self, checkpoint: int) -> list[int]:
-        """Numbers of the job's completed checkpoints after `checkpoint`, without savepoints that told nobody."""
+        """Ids of the job's completed checkpoints after `checkpoint`. Excludes plain savepoints (no commit)."""
 
     def final_savepoint(self) -> str | None:
-        """Folder of a completed stop or drain of this run."""
+        """The folder of a completed stop or drain of this run."""
 
     def retained(self) -> list[str]:
         """Folders of every completed, not discarded checkpoint and savepoint of the job."""
 
     def discard_beyond(self, keep: int) -> list[str]:
-        """Marks all but the job's newest `keep` checkpoints as discarded, savepoints never. Returns their folders."""
+        """Marks all but the job's newest `keep` checkpoints as discarded, never savepoints. Returns their folders."""

@@ -60,7 +60,7 @@ def test_state_that_no_job_made_is_said_to_be_so() -> None:
     made = manifest({"a": [HELD]})
     operators = {"a": msgspec.structs.replace(made.operators["a"], origin="bootstrapped from rows")}
     found = mapped(msgspec.structs.replace(made, operators=operators))["a"]
-    assert found.reason == "it goes on from its state (bootstrapped from rows)"
+    assert found.reason == "its state is restored (bootstrapped from rows)"
 
 
 def test_the_bytes_of_state_are_those_of_all_segments() -> None:
@@ -155,7 +155,7 @@ def test_a_new_operator_before_a_finished_one_is_incompatible_and_one_behind_it_
         Fate.INCOMPATIBLE,
         "operator-before-finished",
     )
-    assert "stands before 'b'" in found["before"].reason
+    assert "feeds 'b'" in found["before"].reason
     assert (found["behind"].fate, found["behind"].problem) == (Fate.NEW, None)
 
 
@@ -224,7 +224,7 @@ def test_a_widened_column_is_named_in_the_report(before: str, now: str, common: 
     found = mapped(holding(before), summed(now))["b"]
     assert (found.fate, found.problem) == (Fate.MATCHED, None)
     text = f"state column 'windows.total:max' is {before} in the checkpoint and {now} in the job: widened to {common}"
-    assert found.reason == f"it goes on from its state; {text}"
+    assert found.reason == f"its state is restored; {text}"
     narrow = manifest({"b": [SubtaskSnapshot(key_types={"key": "int32"})]})
     assert "key column 'key' is int32" in mapped(narrow, keyed("int64"))["b"].reason
 
@@ -236,7 +236,7 @@ def test_equal_and_unknown_types_of_state_columns_are_not_mentioned() -> None:
         (manifest({"b": [HELD]}), summed("int8")),
     ]:
         found = mapped(made, graph)["b"]
-        assert (found.fate, found.reason) == (Fate.MATCHED, "it goes on from its state")
+        assert (found.fate, found.reason) == (Fate.MATCHED, "its state is restored")
 
 
 # ---------------------------------------------------------------- letting state go

@@ -128,7 +128,7 @@ def test_a_new_step_before_a_finished_one_is_refused_before_anything_starts(tmp_
             counted.map_batches("step", same).sink("out2", ParquetSink(str(tmp_path / "out2")))
         return made
 
-    with pytest.raises(WeirError, match="step: it stands before 'counts', which the checkpoint holds as finished"):
+    with pytest.raises(WeirError, match="step: it feeds 'counts', which had finished in the checkpoint"):
         restored(flow(before=True), last, tmp_path / "state", jobs=jobs)
     assert restored(flow(before=False), last, tmp_path / "state", jobs=jobs).state is RunState.FINISHED
 

@@ -1,8 +1,7 @@
-"""How many checkpoints may fail in a row before the attempt is failed (Flink's `CheckpointFailureManager`).
+"""Limits consecutive checkpoint failures: beyond the limit the attempt fails (Flink's `CheckpointFailureManager`).
 
-`FailureReason.counts` names the reasons that count: no id, a trigger that raised, a snapshot or a manifest that could
-not be stored, expiry. Of savepoints only snapshots that could not be stored count; elsewhere a restart would not help.
-A checkpoint older than the newest completed one counts neither way.
+`FailureReason.counts` selects the reasons. Of savepoints, only a snapshot that could not be stored counts: a restart
+would not help against the other reasons. A checkpoint older than the newest completed one does not count.
 """
 
 from runtime.core.job.ids import CheckpointId
@@ -10,10 +9,10 @@ from runtime.core.snapshot.manifest import FailureReason
 
 
 class Tolerance:
-    """Counts failures since the newest completed checkpoint.
+    """Mutable, owned by the coordinator. Counts failures since the newest completed checkpoint.
 
     Args:
-        tolerable: the number of failures in a row that do not fail the attempt; None: any number.
+        tolerable: number of consecutive failures that do not fail the attempt; None: any number.
     """
 
     def __init__(self, tolerable: int | None) -> None:
@@ -28,11 +27,11 @@ class Tolerance:
     def failed(
         self, reason: FailureReason, detail: str, *, checkpoint: CheckpointId | None = None, savepoint: bool = False
     ) -> str | None:
-        """Why the attempt must be failed; None while it may go on. Counting starts again after that.
+        """Counts a failure. Returns the reason to fail the attempt, or None; counting then starts again.
 
         Args:
-            checkpoint: its id; None if it failed before it had one.
-            savepoint: whether it was one.
+            checkpoint: None if it failed before it had an id.
+            savepoint: whether it was a savepoint.
         """
         older = checkpoint is not None and checkpoint < self._newest
         if older or not reason.counts or (savepoint and reason is not FailureReason.ASYNC_FAILED):

@@ -1,6 +1,6 @@
-"""One checkpoint on its way: who has acknowledged, and the manifest once all have.
+"""A pending checkpoint: its acknowledgements, and the manifest once they are complete.
 
-It does not decide when a checkpoint starts or fails; the coordinator does.
+The coordinator decides when a checkpoint starts or fails. (Flink's `PendingCheckpoint`.)
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from runtime.core.snapshot.manifest import (
 
 
 class AckResult(StrEnum):
-    """What became of an acknowledgement."""
+    """The result of an acknowledgement."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -39,7 +39,7 @@ class PendingCheckpoint:
     operation: str | None
     expires_at: int
     acks: dict[SubtaskId, tuple[SubtaskSnapshot, SnapshotTimings]] = field(default_factory=dict)
-    storing: bool = False  #: the manifest is on its way: neither expiry nor a decline can undo it
+    storing: bool = False  #: the manifest is being stored: neither expiry nor a decline can fail the checkpoint
 
     @property
     def complete(self) -> bool:
@@ -47,7 +47,7 @@ class PendingCheckpoint:
 
     @property
     def releases_all(self) -> bool:
-        """Whether every snapshot was taken after the logic was done, so that completion lets all subtasks end."""
+        """Whether every subtask had finished its logic, so that completion lets all subtasks end."""
         return all(snapshot.finished for snapshot, _ in self.acks.values())
 
     def acknowledge(self, subtask: SubtaskId, snapshot: SubtaskSnapshot, timings: SnapshotTimings) -> AckResult:
@@ -59,7 +59,7 @@ class PendingCheckpoint:
         return AckResult.ACCEPTED
 
     def report(self, at: int, reason: FailureReason | None = None, detail: str = "") -> ReportCheckpoint:
-        """How it stands, for people."""
+        """The progress, or the failure with `reason`, for display."""
         barrier = self.barrier
         acknowledged, subtasks = len(self.acks), len(self.plan.wait_for)
         return ReportCheckpoint(
@@ -67,7 +67,7 @@ class PendingCheckpoint:
         )
 
     def manifest(self, job: str, token: Token, graph: JobGraph, last: Mapping[SubtaskId, SubtaskSnapshot]) -> Manifest:
-        """What the acknowledged snapshots make together. `last` holds those of subtasks that have ended since."""
+        """The manifest of the acknowledged snapshots. `last`: the last snapshots of subtasks that have ended."""
         assert self.complete, "a manifest needs every acknowledgement"
         operators = {}
         for operator in graph.operators:

@@ -1,8 +1,7 @@
-"""Whom a checkpoint concerns: which subtasks to trigger, to wait for and to notify, when some have already ended.
+"""The checkpoint plan: the subtasks to trigger, to wait for and to notify (FLIP-147).
 
-A pure function of one consistent view of subtask states (FLIP-147; Flink's `DefaultCheckpointPlanCalculator`). The
-subtasks to trigger are the running ones all of whose predecessors have ended, not always the sources. What comes back
-into the head of a loop does not precede it.
+Flink's `DefaultCheckpointPlanCalculator`: trigger the running subtasks all of whose predecessors have ended, which are
+not always the sources. A feedback edge does not make its source a predecessor.
 """
 
 from collections.abc import Set
@@ -13,7 +12,7 @@ from runtime.core.snapshot.manifest import FinishedState, Plan
 
 
 def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
-    """The plan when `ended` have ended and all others run."""
+    """The plan if the subtasks `ended` have ended and all other subtasks run."""
     running = frozenset(graph.subtasks) - ended
     fed = {graph.target(c) for c in graph.channels() if graph.source(c) in running and not graph.is_feedback(c)}
     trigger = running - fed
@@ -21,7 +20,7 @@ def plan(graph: JobGraph, ended: Set[SubtaskId]) -> Plan:
 
 
 def finished_state(total: int, finished: int) -> FinishedState:
-    """How far an operator of `total` subtasks is when `finished` of them are done."""
+    """The state of an operator with `total` subtasks of which `finished` have finished."""
     if finished == 0:
         return FinishedState.RUNNING
     return FinishedState.FINISHED if finished == total else FinishedState.PARTLY

@@ -1,7 +1,7 @@
-"""Which request for a checkpoint goes next, which waits, which is refused (Flink's `CheckpointRequestDecider`).
+"""The queue of checkpoint requests (Flink's `CheckpointRequestDecider`).
 
-Savepoints come before checkpoints, people before the clock, older before newer. At most one periodic request waits.
-Only periodic requests respect the pause after the last completion.
+Order: savepoints before checkpoints, requests of users before periodic ones, older before newer. At most a single
+periodic request waits. Only periodic requests respect the pause after the last completion.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ QUEUE_CAPACITY: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A wish for a checkpoint. `operation` is None for the periodic one."""
+    """A request for a checkpoint. `operation`: the user's request; None: periodic."""
 
     at: int
     kind: CheckpointKind
     operation: str | None = None
-    again: bool = False  #: a stop or drain that is planned anew; some subtasks may have finished their logic for it
+    again: bool = False  #: a replanned stop or drain, for which some subtasks may have finished their logic already
 
     @property
     def periodic(self) -> bool:
@@ -37,7 +37,7 @@ class RequestQueue:
     waiting: list[Request] = field(default_factory=list)
 
     def add(self, request: Request) -> Request | None:
-        """Queues `request`. Returns the one that had to give way, if any."""
+        """Queues `request`. Returns the request that was displaced, possibly itself."""
         if request.periodic and any(other.periodic for other in self.waiting):
             return request
         self.waiting.append(request)
@@ -45,12 +45,12 @@ class RequestQueue:
         return self.waiting.pop() if len(self.waiting) > QUEUE_CAPACITY else None
 
     def take(self, pending: int, max_concurrent: int) -> Request | None:
-        """The request to start now, if any."""
+        """Removes and returns the request to start now, if any."""
         if not self.waiting or pending >= max_concurrent:
             return None
         return self.waiting.pop(0)
 
     def clear(self) -> list[Request]:
-        """Empties the queue and returns what was in it."""
+        """Empties the queue. Returns the removed requests."""
         given_up, self.waiting = self.waiting, []
         return given_up

@@ -1,7 +1,6 @@
-"""How the durations and sizes of checkpoints are spread: least, mean, most and percentiles.
+"""Summary statistics of completed checkpoints: minimum, mean, maximum and percentiles of durations and sizes.
 
-Pure functions of what was recorded of each completed checkpoint; counts and the latest of each kind are the record's
-own. It does not know where it is shown. (Flink's summary of `CheckpointStatsTracker`.)
+(Flink's `CheckpointStatsSummary`.)
 """
 
 from collections.abc import Sequence
@@ -9,22 +8,22 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 from typing import Final
 
-REMEMBERED: Final = 1_000  #: the latest completed checkpoints are summed up, so many at most
+REMEMBERED: Final = 1_000  #: the summary covers at most this many of the latest checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One completed checkpoint."""
+    """The measurements of a completed checkpoint."""
 
     duration_ms: float  #: from its trigger to its record
-    state_bytes: int  #: all that its manifest names
-    written_bytes: int  #: of that, what was written for it
-    alignment_ms: float  #: of the subtask that waited longest for its barriers
+    state_bytes: int  #: size of all files in its manifest
+    written_bytes: int  #: size of the files that were written for it
+    alignment_ms: float  #: maximum over its subtasks
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How some values are spread. Percentiles between two values are interpolated."""
+    """The distribution of some values. Percentiles are interpolated."""
 
     least: float
     mean: float
@@ -37,7 +36,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Of `checkpoints` completed ones."""
+    """The distributions over `checkpoints` completed checkpoints."""
 
     checkpoints: int
     duration_ms: Spread
@@ -47,20 +46,20 @@ class Summary:
 
 
 def summary(measured: Sequence[Measured]) -> Summary | None:
-    """None without any."""
+    """The summary, or None without checkpoints."""
     if not measured:
         return None
     return Summary(
         checkpoints=len(measured),
-        duration_ms=spread([one.duration_ms for one in measured]),
-        state_bytes=spread([one.state_bytes for one in measured]),
-        written_bytes=spread([one.written_bytes for one in measured]),
-        alignment_ms=spread([one.alignment_ms for one in measured]),
+        duration_ms=spread([m.duration_ms for m in measured]),
+        state_bytes=spread([m.state_bytes for m in measured]),
+        written_bytes=spread([m.written_bytes for m in measured]),
+        alignment_ms=spread([m.alignment_ms for m in measured]),
     )
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of one value or more."""
+    """The distribution of `values`, which must not be empty."""
     cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
     p50, p90, p95, p99 = (cuts[percent - 1] for percent in (50, 90, 95, 99))
     return Spread(min(values), fmean(values), max(values), p50, p90, p95, p99)

@@ -1,30 +1,30 @@
-"""When the clock asks for a checkpoint: the period, the pause after a completion, and one more try after a failure.
+"""The schedule of periodic checkpoints: the interval, the pause after a completion, and the retry after a failure.
 
-It does not know what is pending or waits; the coordinator does. The law it keeps: the period does not drift, and a
-failure is answered at once, yet only once in a period: while storage is away, every checkpoint fails, and ids must
-not be burnt in a loop. (Flink's `CheckpointCoordinator.scheduleTriggerWithDelay`.)
+The interval does not drift. A failed checkpoint is retried at once, but only once per interval: while storage is
+unavailable every checkpoint fails, and each retry uses an id. (Flink's `CheckpointCoordinator`,
+`scheduleTriggerWithDelay`.)
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-SOON_MS: Final = 250  #: time for something to be committed
+SOON_MS: Final = 250  #: first trigger of a resumed job
 
 
 @dataclass(slots=True)
 class Pacing:
     """Mutable, owned by the coordinator. Times are milliseconds."""
 
-    interval_ms: int | None  #: None: the clock never asks
+    interval_ms: int | None  #: None: no periodic checkpoints
     min_pause_ms: int
-    next_at: int | None = None  #: when it asks next; None: it does not
+    next_at: int | None = None  #: next trigger; None: stopped
     _last_completed_at: int | None = None
-    _retried: bool = False  #: in this period
+    _retried: bool = False  #: in this interval
 
     def start(self, at: int, resumed: bool = False) -> int | None:
-        """Begins to ask, one interval from now. Whatever was planned before is dropped.
+        """Schedules the next trigger an interval from now, in place of the previous schedule. Returns its time.
 
-        For a job that was resumed sooner: what it commits is late already.
+        A resumed job triggers earlier, since its next commit is already late.
         """
         if self.interval_ms is None:
             self.next_at = None
@@ -38,7 +38,7 @@ class Pacing:
         self.next_at = None
 
     def ask(self, at: int) -> int | None:
-        """If the clock asks now: when it asks again. Periods that were slept through are lost."""
+        """If a trigger is due: the time of the next one, else None. Missed intervals are skipped."""
         if self.interval_ms is None or self.next_at is None or at < self.next_at:
             return None
         self._retried = False
@@ -50,7 +50,7 @@ class Pacing:
         self._last_completed_at = at
 
     def held_back(self, at: int) -> int | None:
-        """While the pause after the last completion lasts: when the clock asks next, at its end at the latest."""
+        """During the pause after a completion: the next trigger, at the end of the pause at the latest; else None."""
         if self._last_completed_at is None or at >= self._last_completed_at + self.min_pause_ms:
             return None
         end = self._last_completed_at + self.min_pause_ms
@@ -58,7 +58,7 @@ class Pacing:
         return self.next_at
 
     def may_retry(self) -> bool:
-        """Whether one that failed is tried again now, rather than in the next period."""
+        """Whether a failed checkpoint may be retried now, rather than in the next interval."""
         return self.next_at is not None and not self._retried
 
     def retried(self) -> None:

@@ -1,15 +1,15 @@
-"""When a checkpoint must not complete because of union lists.
+"""Checkpoints that must not complete because of union lists (FLIP-147).
 
-Every subtask of an operator with a union list is given the entries of all. One that has finished takes no part in
-later checkpoints, so what it alone held would be lost; and what it held when it finished may be outdated. So such a
-checkpoint is given up until all subtasks of the operator have finished (FLIP-147).
+A restore gives every subtask the union list entries of all subtasks. A finished subtask takes no part in later
+checkpoints: its entries would be lost, or outdated. The checkpoint therefore fails while some subtasks of the operator
+have finished and others have not.
 """
 
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot
 
 
 def partly_finished_union(manifest: Manifest) -> str | None:
-    """Why the checkpoint must be given up; None when it may complete."""
+    """The reason to fail the checkpoint; None if it may complete."""
     for uid, operator in manifest.operators.items():
         names = _unions(operator)
         if operator.finished is FinishedState.PARTLY and names:

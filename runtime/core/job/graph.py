@@ -11,9 +11,9 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from runtime.core.ids import ChannelId, OperatorId, SubtaskId
-from runtime.core.keygroups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
-from runtime.core.loops import back_edges, components
+from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
+from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
+from runtime.core.job.loops import back_edges, components
 from runtime.errors import JobRejected
 
 _UID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")

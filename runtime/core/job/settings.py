@@ -1,7 +1,6 @@
-"""The settings of a job version: how often it checkpoints, how patient it is. Times are milliseconds.
+"""The settings of a job version. Times are milliseconds.
 
-One value for three readers: the console checks what people type and draws the form, the job master obeys. What a
-setting does is decided by the machines that it is handed to.
+The console validates them and draws the form from them; the job master passes them to the machines of the core.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ class CoordinatorSettings:
 
 
 class ExecutionMode(StrEnum):
-    """What runs a job: the barrier runtime, or Spark as a batch plan (Flink: `execution.runtime-mode`)."""
+    """The engine of a job: the barrier runtime, or a Spark batch plan (Flink: `execution.runtime-mode`)."""
 
     STREAMING = "streaming"
     BATCH = "batch"
@@ -37,15 +36,15 @@ class ExecutionMode(StrEnum):
 
 
 class SlotTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a run waits for slots (Flink: `slot.request.timeout`). None: without end."""
+    """How long a run waits for slots (Flink: `slot.request.timeout`). None: without limit."""
 
-    request_ms: int | None = 300_000  #: before the run had slots for the first time
-    replacement_ms: int | None = None  #: after it had them
+    request_ms: int | None = 300_000  #: for the first slots of the run
+    replacement_ms: int | None = None  #: for replacements of lost slots
     start_ms: int = 120_000  #: from the start of the slots' tasks until every slot has connected
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults are those of a job that nobody has tuned. Descriptions stand in the form and in the API's document."""
+    """The settings with their defaults. The descriptions appear in the form and in the API schema."""
 
     execution_mode: Annotated[
         ExecutionMode,
@@ -56,80 +55,85 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = ExecutionMode.STREAMING
     checkpoint_mode: Annotated[
         CheckpointMode,
-        Meta(description="At least once: no channel waits for a barrier, and a restart may handle records again."),
+        Meta(description="At least once: barriers block no channel, and a restart may process records again."),
     ] = CheckpointMode.EXACTLY_ONCE
     checkpoint_interval_ms: Annotated[
         int, Meta(ge=100, le=86_400_000, description="From the start of one checkpoint to the start of the next.")
     ] = 5000
     checkpoint_timeout_ms: Annotated[
-        int, Meta(ge=1000, le=86_400_000, description="A checkpoint that takes longer is given up.")
+        int, Meta(ge=1000, le=86_400_000, description="A checkpoint that takes longer is aborted.")
     ] = 60_000
     min_pause_ms: Annotated[
         int,
         Meta(
             ge=0,
             le=86_400_000,
-            description="Left between a completed checkpoint and the next. "
-            "A failed one is tried again at once, but once.",
+            description="Minimum pause between a completed checkpoint and the next. "
+            "A failed checkpoint is retried once without a pause.",
         ),
     ] = 500
-    max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100, description="So many may be under way at once.")] = 1
+    max_concurrent_checkpoints: Annotated[int, Meta(ge=1, le=100, description="Most checkpoints in progress.")] = 1
     tolerable_failed_checkpoints: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="More failures in a row restart the job. Empty: none ever does."),
+        Meta(description="More consecutive failures restart the job. Empty: failures never restart it."),
     ] = None
     retained_checkpoints: Annotated[
         int, Meta(ge=1, le=1000, description="Completed checkpoints that are kept; savepoints are always kept.")
     ] = 5
     restart_strategy: Annotated[
         Literal["none", "fixed_delay", "exponential_delay"],
-        Meta(description="After a failure: none, attempts at a fixed delay, or ever longer delays without end."),
+        Meta(
+            description="After a failure: no restart, a fixed delay, or ever longer delays without a limit of attempts."
+        ),
     ] = "fixed_delay"
     restart_attempts: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000_000,
-            description="Fixed delay: failures in a row, without a completed checkpoint, before the run fails.",
+            description="Fixed delay: restarts in a row without a completed checkpoint before the run fails.",
         ),
     ] = 10
     restart_delay_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="Fixed delay: waited before each new attempt.")
+        int, Meta(ge=0, le=3_600_000, description="Fixed delay: the delay before each new attempt.")
     ] = 1000
     restart_initial_backoff_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="Exponential delay: waited after the first failure.")
+        int, Meta(ge=1, le=3_600_000, description="Exponential delay: the delay after the first failure.")
     ] = 1000
     restart_max_backoff_ms: Annotated[
-        int, Meta(ge=1, le=86_400_000, description="Exponential delay: never waited longer.")
+        int, Meta(ge=1, le=86_400_000, description="Exponential delay: the longest delay.")
     ] = 60_000
     restart_backoff_multiplier: Annotated[
-        float, Meta(ge=1, le=100, description="Exponential delay: how much longer each failure makes it.")
+        float,
+        Meta(ge=1, le=100, description="Exponential delay: each consecutive failure multiplies the delay by this."),
     ] = 1.5
     restart_reset_after_ms: Annotated[
         int,
         Meta(
-            ge=1, le=2_592_000_000, description="Exponential delay: running for so long without a failure begins anew."
+            ge=1,
+            le=2_592_000_000,
+            description="Exponential delay: running this long without a failure resets the delay.",
         ),
     ] = 3_600_000
     restart_jitter: Annotated[
-        float, Meta(ge=0, le=1, description="Exponential delay: the part of it by which chance may change it.")
+        float, Meta(ge=0, le=1, description="Exponential delay: largest random change, as a fraction of the delay.")
     ] = 0.1
     on_corrupt_checkpoint: Annotated[
         Literal["fail", "previous"],
         Meta(
-            description="When the newest checkpoint cannot be read: fail and name the one before, or restore that "
-            "one. Then output committed since is repeated: no longer exactly once."
+            description="If the newest checkpoint cannot be read: fail and name the previous one, or restore it. "
+            "A restore of the previous one repeats output committed since: not exactly once."
         ),
     ] = "fail"
     heartbeat_timeout_ms: Annotated[
-        int, Meta(ge=1000, le=3_600_000, description="A slot that is silent for so long is taken for dead.")
+        int, Meta(ge=1000, le=3_600_000, description="A slot without a heartbeat for this long counts as lost.")
     ] = 10_000
     slot_request_timeout_ms: Annotated[
-        int, Meta(ge=1000, le=604_800_000, description="A new run waits so long for free slots, then it fails.")
+        int, Meta(ge=1000, le=604_800_000, description="A new run fails if it has waited this long for free slots.")
     ] = 300_000
     slot_replacement_timeout_ms: Annotated[
         Annotated[int, Meta(ge=1000, le=604_800_000)] | None,
-        Meta(description="A run that has lost slots waits so long for others. Empty: without end."),
+        Meta(description="A run that has lost slots fails if it waits this long for new ones. Empty: no limit."),
     ] = None
     slot_start_timeout_ms: Annotated[
         int,
@@ -138,8 +142,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     slot_memory_mb: Annotated[
         Annotated[int, Meta(ge=256, le=1_048_576)] | None,
         Meta(
-            description="A slot whose process uses more memory fails by name instead of taking its host down. At least "
-            "256; not in batch. Empty: no bound."
+            description="A slot whose process uses more memory fails with an error that names it, before its host runs "
+            "out of memory. At least 256; not in batch. Empty: no bound."
         ),
     ] = None
     spark: Annotated[
@@ -148,7 +152,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = {}
 
     def __post_init__(self) -> None:
-        """Raises ValueError where settings contradict each other."""
+        """Raises ValueError if settings contradict each other."""
         if self.restart_max_backoff_ms < self.restart_initial_backoff_ms:
             raise ValueError("`restart_max_backoff_ms` must not be below `restart_initial_backoff_ms`")
         check_spark_settings(self.spark)

@@ -1,7 +1,6 @@
-"""What becomes of each operator when a manifest is restored into a graph: a value that exists before the restore.
+"""The mapping report of a restore: how each operator of a manifest maps, by uid, to the operators of a graph.
 
-It decides by uid, and is the one place that does: pages and API show the report, the job master obeys it. It does not
-know files, and deals nothing (`recovery` does).
+The report exists before the restore. Pages and API show it; the job master refuses a restore by it.
 """
 
 from collections.abc import Iterator
@@ -20,28 +19,28 @@ from runtime.errors import JobRejected
 
 
 class Fate(StrEnum):
-    """What happens to an operator in a restore."""
+    """The match of an operator between checkpoint and graph."""
 
-    MATCHED = "matched"  #: it goes on from its state
+    MATCHED = "matched"  #: its state is restored
     FINISHED = "finished"  #: it had finished and is skipped
     NEW = "new"  #: it starts empty
     DROPPED = "dropped"  #: the graph lacks it
-    INCOMPATIBLE = "incompatible"  #: it is on both sides, or new, and the restore cannot be
+    INCOMPATIBLE = "incompatible"  #: the graph has it, and it prevents the restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why it must not be restored like this. `field` is the operator or field at fault."""
+    """The reason to refuse a restore. `field`: the operator or field at fault."""
 
     code: str
     field: str
     detail: str
-    waivable: bool = False  #: `allow_unmapped` lets it pass
+    waivable: bool = False  #: `allow_unmapped` overrides it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorMapping:
-    """One operator, by uid, on both sides."""
+    """An operator, by uid, in the checkpoint, in the graph, or in both."""
 
     uid: str
     fate: Fate
@@ -59,64 +58,64 @@ class OperatorMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingReport:
-    """`problems` are those of the checkpoint as a whole; each operator carries its own."""
+    """The mapping of all operators. `problems`: those of the checkpoint as a whole; each operator has its own."""
 
     problems: tuple[Problem, ...]
     operators: tuple[OperatorMapping, ...]
 
     def __str__(self) -> str:
-        """A line per operator, and one per problem of the whole, for a person at a prompt."""
+        """A line per problem of the checkpoint and per operator, for a terminal."""
         lines = [f"{problem.code}: {problem.detail}" for problem in self.problems]
         return "\n".join([*lines, *map(str, self.operators)])
 
     @property
     def all_problems(self) -> tuple[Problem, ...]:
-        return (*self.problems, *(one.problem for one in self.operators if one.problem is not None))
+        return (*self.problems, *(operator.problem for operator in self.operators if operator.problem is not None))
 
     @property
     def loses(self) -> tuple[str, ...]:
-        """The operators whose state goes if `allow_unmapped` is given."""
+        """The operators whose state is lost with `allow_unmapped`."""
         return tuple(problem.field for problem in self.all_problems if problem.waivable)
 
     def refusal(self, *, allow_unmapped: bool) -> Problem | None:
-        """What stands in the way first, if anything does: what nobody can waive goes before what may be waived."""
+        """The first problem that prevents the restore, or None. Problems that cannot be waived come first."""
         found = sorted(self.all_problems, key=lambda problem: problem.waivable)
         return next((problem for problem in found if not (problem.waivable and allow_unmapped)), None)
 
 
 class TargetOperator(msgspec.Struct, frozen=True):
-    """An operator of the graph that is restored into."""
+    """An operator of the target graph."""
 
     uid: str
     role: Role
     parallelism: int
-    most: int | None = None  #: what it has at the greatest parallelism of the job; None: compiled before that was told
-    commits: bool | None = None  #: whether it has a committer; None: compiled before that was stored
+    most: int | None = None  #: its parallelism at the job's maximum parallelism; None: compiled before this field
+    commits: bool | None = None  #: whether it has a committer; None: compiled before this field
 
     @property
     def can_commit(self) -> bool:
         return self.role is Role.SINK if self.commits is None else self.commits
 
     def at(self, parallelism: int, compiled_for: int) -> int:
-        """How many subtasks it has in a job of `parallelism`."""
+        """Its number of subtasks in a job of `parallelism`."""
         if self.most is not None:
             return min(self.most, parallelism)
         return parallelism if self.parallelism == compiled_for else min(self.parallelism, parallelism)
 
 
 class TargetEdge(msgspec.Struct, frozen=True):
-    """An edge of the graph that is restored into."""
+    """An edge of the target graph."""
 
     source: str
     target: str
     feedback: bool = False
     keys: tuple[str, ...] = ()
-    key_types: tuple[str, ...] = ()  #: none: known from the data only
-    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; none: as above
+    key_types: tuple[str, ...] = ()  #: empty: known from the data only
+    value_types: tuple[tuple[str, str], ...] = ()  #: state columns of `target` with their types; empty: as above
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a restore must know of a graph, read from what `JobGraph.to_json` gives and the console stores."""
+    """The target graph of a restore, decoded from the JSON of `JobGraph.to_json` as the console stores it."""
 
     max_parallelism: int
     operators: tuple[TargetOperator, ...]
@@ -127,36 +126,34 @@ class Target(msgspec.Struct, frozen=True):
         return msgspec.convert(graph.to_json(), cls)
 
     def at(self, parallelism: int, *, compiled_for: int) -> Self:
-        """The graph in a job of `parallelism`, where that for which it was compiled was another."""
-        operators = (replace(one, parallelism=one.at(parallelism, compiled_for)) for one in self.operators)
+        """The graph at another `parallelism` than the one it was compiled for."""
+        operators = (replace(o, parallelism=o.at(parallelism, compiled_for)) for o in self.operators)
         return replace(self, operators=tuple(operators))
 
     def predecessors(self, uid: str) -> Iterator[str]:
-        """By regular edges: what comes back round a loop does not precede it."""
+        """The predecessors by regular edges, without feedback edges."""
         return (edge.source for edge in self.edges if edge.target == uid and not edge.feedback)
 
     @property
     def heads(self) -> set[str]:
-        """The operators that loops lead back into."""
+        """The heads of loops: targets of feedback edges."""
         return {edge.target for edge in self.edges if edge.feedback}
 
 
 def report(manifest: Manifest, target: Target, job: str) -> MappingReport:
-    """What restoring `manifest` into `target` would mean for the job with the id `job`."""
+    """The report of a restore of `manifest` into `target`, for the job with the id `job`."""
     before_finished = _before_finished(manifest, target)
     wanted = {operator.uid for operator in target.operators}
-    kept = [
-        _kept(one, manifest.operators.get(one.uid), before_finished.get(one.uid), target) for one in target.operators
-    ]
+    kept = [_kept(o, manifest.operators.get(o.uid), before_finished.get(o.uid), target) for o in target.operators]
     gone = [_dropped(uid, held) for uid, held in manifest.operators.items() if uid not in wanted]
     return MappingReport(problems=tuple(_of_the_whole(manifest, target, job)), operators=(*kept, *gone))
 
 
 def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unmapped: bool = False) -> None:
-    """Refuses a restore that would lose or misplace state, before anything starts.
+    """Refuses a restore that would lose or misplace state, before the job starts.
 
     Raises:
-        JobRejected: naming the operator or field at fault.
+        JobRejected: `field` names the operator or field at fault.
     """
     problem = report(manifest, Target.of(graph), job).refusal(allow_unmapped=allow_unmapped)
     if problem is not None:
@@ -164,7 +161,7 @@ def check_restorable(manifest: Manifest, graph: JobGraph, job: str, *, allow_unm
 
 
 def has_state(operator: OperatorSnapshot) -> bool:
-    """Whether dropping the operator would lose something: what was declared and is empty is nothing."""
+    """Whether dropping the operator would lose state. Declared but empty states do not count."""
     return any(map(_holds, operator.subtasks.values()))
 
 
@@ -187,16 +184,16 @@ def _of_the_whole(manifest: Manifest, target: Target, job: str) -> Iterator[Prob
 
 
 def _loops_gone(manifest: Manifest, target: Target) -> Iterator[Problem]:
-    """Operators that are kept, while the loop that led back into them is not."""
+    """Operators of the target graph that are no longer heads, while the checkpoint holds feedback records for them."""
     kept = {operator.uid for operator in target.operators} - target.heads
     for uid, held in manifest.operators.items():
         if uid in kept and any(snapshot.feedback for snapshot in held.subtasks.values()):
-            detail = "the checkpoint holds records that were on their way back into it, and no loop leads there now"
+            detail = "the checkpoint holds feedback records for it, and the job has no loop back to it now"
             yield Problem(code="unmapped-state", field=uid, detail=detail, waivable=True)
 
 
 def _before_finished(manifest: Manifest, target: Target) -> dict[str, str]:
-    """Operators that have not finished, each with a finished one that it feeds: what they send would be lost."""
+    """Unfinished operator -> finished operator that it feeds. The records between them would be lost."""
     finished = set(manifest.finished_operators())
     return {
         before: uid
@@ -213,14 +210,14 @@ def _kept(
     changed: list[_ChangedColumn] = []
     if problem is None and held is not None and held.finished is not FinishedState.FINISHED:
         changed = list(_changed_columns(wanted.uid, held, target))
-        problem = next((_refused_type(wanted.uid, one) for one in changed if one.rule.common is None), None)
+        problem = next((_refused_type(wanted.uid, column) for column in changed if column.rule.common is None), None)
     if problem is not None:
         fate, reason = Fate.INCOMPATIBLE, problem.detail
     elif held is None:
-        fate, reason = Fate.NEW, "the checkpoint does not know it; it starts empty"
+        fate, reason = Fate.NEW, "it is not in the checkpoint and starts empty"
     else:
         fate, reason = _continued(held)
-        reason = "; ".join([reason, *sorted(f"{one.text}: widened to {one.rule.common}" for one in changed)])
+        reason = "; ".join([reason, *sorted(f"{column.text}: widened to {column.rule.common}" for column in changed)])
     return OperatorMapping(
         uid=wanted.uid,
         fate=fate,
@@ -239,14 +236,14 @@ def _continued(held: OperatorSnapshot) -> tuple[Fate, str]:
         case FinishedState.FINISHED:
             return Fate.FINISHED, f"it had finished and is skipped{origin}"
         case FinishedState.PARTLY:
-            return Fate.MATCHED, f"some of its subtasks had finished; what was left is dealt to all{origin}"
+            return Fate.MATCHED, f"some of its subtasks had finished; the remaining state is redistributed{origin}"
         case FinishedState.RUNNING:  # pragma: no branch
-            return Fate.MATCHED, f"it goes on from its state{origin}"
+            return Fate.MATCHED, f"its state is restored{origin}"
 
 
 def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished: str | None) -> Problem | None:
     if feeds_finished is not None:
-        detail = f"it stands before {feeds_finished!r}, which the checkpoint holds as finished"
+        detail = f"it feeds {feeds_finished!r}, which had finished in the checkpoint"
         return Problem(code="operator-before-finished", field=wanted.uid, detail=detail)
     if held is not None and not wanted.can_commit and _owes(held):
         return _owed_output(wanted.uid)
@@ -255,7 +252,7 @@ def _unfit(wanted: TargetOperator, held: OperatorSnapshot | None, feeds_finished
 
 @dataclass(frozen=True, slots=True)
 class _ChangedColumn:
-    """A column of keys or values whose type in the job is another than in the checkpoint."""
+    """A column of keys or values whose types differ in the checkpoint and in the job."""
 
     kind: str  #: "key" or "state"
     name: str
@@ -269,7 +266,7 @@ class _ChangedColumn:
 
 
 def _changed_columns(uid: str, held: OperatorSnapshot, target: Target) -> Iterator[_ChangedColumn]:
-    """Where both types are known."""
+    """The columns with different types, where both types are known."""
     snapshots = held.subtasks.values()
     for edge in target.edges:
         if edge.target != uid:

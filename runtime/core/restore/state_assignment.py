@@ -1,14 +1,14 @@
-"""From a manifest to the next attempt: who gets which state.
+"""State assignment: distributes the state in a manifest to the subtasks of the next attempt.
 
-Pure functions of what was read. They do not know files: a `Segment` is a name here. State is dealt by operator uid
-and key group, never by slot; union lists whole to everyone; broadcast state from any subtask that has it; an operator
-flagged finished is skipped, its pending commits never are (`commit.owed`).
+(Flink's `StateAssignmentOperation`, `RoundRobinOperatorStateRepartitioner`.)
 
-Lists stay where they are while the parallelism stays. They are redistributed in contiguous chunks at a rescale, and
-after some subtasks had finished (Flink: `StateAssignmentOperation`, `RoundRobinOperatorStateRepartitioner`).
-
-A restored watermark never lies above that of an old subtask whose splits or rows the new subtask may hold. Otherwise
-the rows behind it would be late. The bound holds for all that the subtask feeds without a shuffle by key, too.
+- Keyed state is assigned by operator uid and key group, never by slot.
+- Lists stay with their subtask at equal parallelism. A rescale redistributes them in contiguous chunks, and so does a
+  restore after some subtasks had finished.
+- Every subtask receives all entries of a union list, and broadcast state from any subtask that has it.
+- A finished operator is skipped, but its pending committables are not (`owed`).
+- A restored watermark is at most that of every old subtask whose splits or rows the new subtask may hold; otherwise
+  these rows would be late. The bound also applies to every subtask downstream that is not behind a shuffle by key.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,20 +23,20 @@ from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What one subtask is given on restore."""
+    """The state that a subtask restores."""
 
     subtask: SubtaskId
     snapshots: tuple[SubtaskSnapshot, ...] = ()  #: every old snapshot that overlaps its key groups
-    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: already dealt
+    lists: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: its share, redistributed
     unions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  #: the entries of all old subtasks
-    broadcast: SubtaskSnapshot | None = None  #: whose broadcast state to take
-    feedback: tuple[Segment, ...] = ()  #: a share of what was on its way round the loop, to be replayed
+    broadcast: SubtaskSnapshot | None = None  #: the snapshot with the broadcast state to restore
+    feedback: tuple[Segment, ...] = ()  #: its share of the logged feedback records, to be replayed
     watermark: int | None = None
     finished: bool = False  #: skip the operator
 
 
 def assign(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Restored]:
-    """Deals the state in `manifest` to every subtask of `graph`."""
+    """Assigns the state in `manifest` to every subtask of `graph`."""
     dealt: dict[SubtaskId, Restored] = {}
     for subtask in graph.subtasks:  # predecessors first
         operator = graph.by_uid[subtask.operator]
@@ -69,31 +69,31 @@ def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot,
 
 
 def _keeps_rows(graph: JobGraph, channel: ChannelId) -> bool:
-    """Whether rows of the sending subtask itself come by `channel`, so that its event time bounds the receiver's.
+    """Whether the sender's restored watermark bounds the receiver's.
 
-    Behind a shuffle by key every sender was counted when the receiver's watermark was captured.
+    Not behind a shuffle by key: the captured watermark of the receiver already is the minimum over all senders.
     """
     return not graph.is_feedback(channel) and graph.edges[channel.edge].partitioning is not Partitioning.HASH
 
 
 def _bounded(watermark: int | None, feeding: Iterable[Restored]) -> int | None:
-    """`watermark`, but none above those of the subtasks `feeding`. None: event time is not known yet."""
+    """The minimum of `watermark` and the watermarks of the subtasks `feeding`. None: event time is not known yet."""
     times = [watermark, *(restored.watermark for restored in feeding if not restored.finished)]
     known = [time for time in times if time is not None]
     return min(known) if len(known) == len(times) else None
 
 
 def _watermark(snapshots: Iterable[SubtaskSnapshot]) -> int | None:
-    """The least of the running ones."""
+    """The minimum over running subtasks."""
     times = (snapshot.watermark for snapshot in snapshots if not snapshot.finished)
     return min((time for time in times if time is not None), default=None)
 
 
 def _is_shared(old: OperatorSnapshot, operator: OperatorSpec) -> bool:
-    """Whether a new subtask may hold splits or rows of any old one, not only of those that overlap its key groups.
+    """Whether a new subtask may hold splits or rows of every old subtask, not only of those with its key groups.
 
-    So it is with entries of a union list, with lists that are redistributed, and with a source at another parallelism
-    whose splits are no keyed state: the source alone knows which subtask reads what.
+    True for union lists, for redistributed lists, and for a source at another parallelism whose splits are not keyed
+    state: only the source knows which subtask reads which split.
     """
     snapshots = old.subtasks.values()
     if any(entries for snapshot in snapshots for entries in snapshot.unions.values()):
@@ -105,22 +105,22 @@ def _is_shared(old: OperatorSnapshot, operator: OperatorSpec) -> bool:
 
 
 def _stays(old: OperatorSnapshot, parallelism: int) -> bool:
-    """Whether every subtask goes on with its own lists."""
+    """Whether every subtask keeps its own lists."""
     return old.parallelism == parallelism and old.finished is FinishedState.RUNNING
 
 
-def _overlap(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop
+def _overlap(left: range, right: range) -> bool:
+    return left.start < right.stop and right.start < left.stop
 
 
 def _broadcast(old: OperatorSnapshot) -> SubtaskSnapshot | None:
-    """Whose broadcast state to take: a running one's, since that of a subtask that ended early may be older."""
+    """The snapshot to restore broadcast state from, preferably of a running subtask: a finished one may be older."""
     holders = [snapshot for _, snapshot in sorted(old.subtasks.items()) if snapshot.broadcast]
     return min(holders, key=lambda snapshot: snapshot.finished, default=None)
 
 
 def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
-    """All entries of a name, old subtasks in order, for everyone. None has finished: no such checkpoint completes."""
+    """All entries of each union list, old subtasks in order. No subtask has finished (`partly_finished_union`)."""
     united: dict[str, tuple[Any, ...]] = {}
     for _, snapshot in sorted(old.subtasks.items()):
         for name, entries in snapshot.unions.items():
@@ -129,15 +129,15 @@ def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
 
 
 def _deal_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:
-    """Whole logs in turn: a head passes records on, and where they belong is decided behind it."""
+    """Whole logs, round-robin over the new subtasks. The edges behind the head partition the records again."""
     mine = (snapshot for number, snapshot in sorted(old.subtasks.items()) if number % parallelism == index)
     return tuple(segment for snapshot in mine for segment in snapshot.feedback)
 
 
 def _lists(old: OperatorSnapshot, index: int, parallelism: int) -> dict[str, tuple[Any, ...]]:
-    """The lists of one new subtask: its own, or a contiguous chunk of all entries of a name, old subtasks in order.
+    """The lists of a new subtask: its own, or a contiguous chunk of all entries, old subtasks in order.
 
-    A subtask that has finished has no work left: only the running ones contribute.
+    Only subtasks that had not finished contribute: the others have no work left.
     """
     if _stays(old, parallelism):
         return dict(old.subtasks[index].lists) if index in old.subtasks else {}

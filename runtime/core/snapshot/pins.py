@@ -1,7 +1,7 @@
-"""Pins: while a checkpoint is read by another process, retention leaves its files alone.
+"""Pins: retention keeps the files of a checkpoint while another process reads them.
 
-A pin is a small file in the folder `pins` of the job's storage. It names the folder of a checkpoint and the wall-clock
-time until which it holds. Its reader renews it; so a pin whose reader has died ends by itself.
+A pin is a small file in the folder `pins` of the job's storage. It names the folder of a checkpoint and its expiry in
+wall-clock time. The reader renews the pin, so a pin expires after its reader has died.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ PINS_FOLDER: Final = "pins"
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder`: of the checkpoint, below the job's storage root. `until_ms`: since the epoch."""
+    """`folder`: of the checkpoint, relative to the job's storage root. `until_ms`: milliseconds since the epoch."""
 
     folder: str
     until_ms: int
@@ -24,7 +24,7 @@ def encode_pin(pin: Pin) -> bytes:
 
 
 def decode_pin(data: bytes) -> Pin | None:
-    """None: it is no pin."""
+    """The pin in `data`, or None if `data` is no pin."""
     try:
         return msgspec.json.decode(data, type=Pin)
     except msgspec.DecodeError:
@@ -32,5 +32,5 @@ def decode_pin(data: bytes) -> Pin | None:
 
 
 def pinned_folders(pins: Iterable[Pin | None], now_ms: int) -> frozenset[str]:
-    """The folders of checkpoints whose files must stay."""
+    """The folders of checkpoints with an unexpired pin."""
     return frozenset(pin.folder for pin in pins if pin is not None and pin.until_ms > now_ms)

@@ -1,7 +1,4 @@
-"""The last events of a subtask, for the report of a failed attempt: none of their records, and nothing of their memory.
-
-It decides what is worth keeping, and how much.
-"""
+"""The last events of a subtask, for the report of a failed attempt. Records and state are reduced to their sizes."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -18,7 +15,7 @@ STORY_LENGTH: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the story keeps of records: none of their values, and nothing of their memory."""
+    """The size of received records, without their values."""
 
     channel: ChannelId | None  #: None: from the restored log of a loop
     rows: int
@@ -27,7 +24,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the story keeps of a snapshot: none of its state."""
+    """A stored snapshot, without its state."""
 
     checkpoint: CheckpointId
     timings: SnapshotTimings

@@ -1,7 +1,4 @@
-"""What a subtask is told before it lives: its channels, its place in the graph, its past.
-
-It decides nothing at run time. It does not know the machine that obeys it.
-"""
+"""The spec of a subtask, fixed at its start: channels, place in the graph, and restored state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,27 +12,27 @@ from runtime.core.subtask.termination import LoopPlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskSpec:
-    """What a subtask must know about its place in the graph and about its past."""
+    """The place of a subtask in the graph, and the state from which it starts."""
 
     id: SubtaskId
-    inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: input number of each channel
-    build: frozenset[ChannelId] = frozenset()  #: channels of a build side: their end comes before any other record
-    opens_after: frozenset[OperatorId] = frozenset()  #: joins whose build sides end before it emits of its own accord
+    inputs: Mapping[ChannelId, int] = field(default_factory=dict)  #: channel -> input number
+    build: frozenset[ChannelId] = frozenset()  #: channels of a build side, which ends before other inputs are read
+    opens_after: frozenset[OperatorId] = frozenset()  #: joins whose build sides end before it polls or fires timers
     completes: bool = False  #: a source on a build side: a drain lets it read to its end
-    loop: LoopPlace | None = None  #: where it stands in a loop
-    replays: bool = False  #: the restored log of the loop comes first
+    loop: LoopPlace | None = None  #: None outside loops
+    replays: bool = False  #: the restored feedback log is replayed first
     restored_watermark: int | None = None
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     finished_on_restore: bool = False  #: skip the operator; still send what successors need
 
     @property
     def regular(self) -> tuple[ChannelId, ...]:
-        """The channels whose barriers are awaited and whose time counts."""
+        """The channels without feedback: alignment and watermarks depend on them alone."""
         return tuple(channel for channel in self.inputs if channel not in self.feedback)
 
     @property
     def feedback(self) -> frozenset[ChannelId]:
-        """The channels that bring records back into a loop."""
+        """The back-edges that end in this subtask."""
         return self.loop.back if self.loop is not None else frozenset()
 
 
@@ -47,11 +44,11 @@ def spec_of(
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE,
     replays: bool = False,
 ) -> SubtaskSpec:
-    """The spec of `subtask` in `graph`, restored at `watermark` where it had got to one."""
+    """The spec of `subtask` in `graph`. `watermark`: the restored watermark, if any."""
     channels = graph.inputs[subtask]
     build = frozenset(channel for channel in channels if graph.edges[channel.edge].build)
     builds = feeds_build_side(graph, subtask.operator)
-    # Without alignment a restore would bring rows to a build side twice, and its keys are unique.
+    # Without alignment a restore would deliver rows to a build side twice, and its keys are unique.
     aligned = bool(build) or builds
     return SubtaskSpec(
         id=subtask,
@@ -68,7 +65,7 @@ def spec_of(
 
 
 def place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:
-    """Where `subtask` stands in a loop, if it stands in one."""
+    """The place of `subtask` in a loop, or None."""
     around = graph.loops.get(subtask.operator)
     if around is None:
         return None

@@ -1,11 +1,13 @@
-"""The life of one subtask: align, snapshot, acknowledge, forward, finish, wait for the last checkpoint, end.
+"""The state machine of a subtask: align, snapshot, acknowledge, forward, finish, wait for the last checkpoint, end.
 
-It decides what is read, what is sent and when the operator's hooks are called. It does not know records, state, time,
-nor how messages travel. The laws it keeps: a snapshot is one step towards records, watermarks and timers; nothing but
-end events follows the barrier of a stop or drain; a task ends only after the first completed checkpoint that began
-after its logic was done (at a stop or drain: after exactly that savepoint). (FLIP-147; Flink's `StreamTask`.)
+It decides which channels are read, which messages are sent and when the operator's hooks are called. Invariants:
 
-At the head of a loop all of this goes by the regular inputs; what comes round is `feedback`'s and `probing`'s matter.
+- A snapshot is atomic with respect to records, watermarks and timers.
+- Only end events follow the barrier of a stop or drain.
+- A subtask ends after the first completed checkpoint that began after its logic had finished; at a stop or drain, after
+  exactly that savepoint. (FLIP-147; Flink's `StreamTask`.)
+
+At the head of a loop these rules concern the regular inputs; `LoopSide` handles feedback channels.
 """
 
 from runtime.core.effects import (
@@ -68,7 +70,7 @@ Effects = list[SubtaskEffect]
 
 
 class Subtask:
-    """One subtask's machine. `handle` is the only way in; the properties only look."""
+    """Mutable, owned by the loop of a slot. `handle` is the only way to change it; the properties are queries."""
 
     def __init__(self, spec: SubtaskSpec) -> None:
         self.spec = spec
@@ -76,19 +78,19 @@ class Subtask:
         self.ended = False
         self._started = False
         self._alignment = barriers.fresh(spec.mode, frozenset(spec.regular))
-        self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: the host may look at it
-        self.loop = LoopSide(spec)  #: likewise
-        self._end_of_data: dict[ChannelId, bool] = {}
-        self._closed_joins = set(spec.opens_after)  #: whose build sides are still being read
-        self._held: dict[ChannelId, Records] = {}  #: of a probe side, come before the end of the build side
-        self._idle = False  #: the successors have been told to leave this subtask out of event time
-        self._done: bool | None = None  #: the logic is done; the value is the drain flag
+        self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: hosts may read it
+        self.loop = LoopSide(spec)  #: hosts may read it
+        self._end_of_data: dict[ChannelId, bool] = {}  #: channel -> `EndOfData.drain`
+        self._closed_joins = set(spec.opens_after)  #: joins whose build sides are still being read
+        self._held: dict[ChannelId, Records] = {}  #: records of the probe side before the end of the build side
+        self._idle = False  #: Idle has been broadcast
+        self._done: bool | None = None  #: drain flag of the end of data; None until the logic has finished
         self._deferred: Barrier | None = None
         self._release_from: CheckpointId | None = None
         self._release_at: CheckpointId | None = None
         self._last_notified = CheckpointId(0)
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ queries
 
     @property
     def is_source(self) -> bool:
@@ -96,18 +98,18 @@ class Subtask:
 
     @property
     def may_poll(self) -> bool:
-        """Whether the host may take records from the source."""
+        """Whether the host may poll the source."""
         return self.is_source and self._started and self._done is None and not self.waits_for_build_side
 
     @property
     def may_fire(self) -> bool:
-        """Whether the host may let the operator work and emit without a message: on a timer."""
+        """Whether the host may fire the operator's timers."""
         working = self._started and self._done is None and not self.spec.finished_on_restore
         return working and not self.waits_for_build_side
 
     @property
     def waits_for_build_side(self) -> bool:
-        """Whether it emits nothing of its own accord, since a join ahead still reads its build side."""
+        """Whether polling and timers are paused, because a join downstream still reads its build side."""
         return bool(self._closed_joins) and self._done is None
 
     @property
@@ -120,12 +122,12 @@ class Subtask:
 
     @property
     def idle(self) -> bool:
-        """Whether the successors leave this subtask out of event time."""
+        """Whether downstream subtasks leave this subtask out of their watermark."""
         return self._idle
 
     @property
     def aligning(self) -> CheckpointId | None:
-        """The checkpoint for which some channel is blocked."""
+        """The checkpoint in alignment."""
         return barriers.aligning(self._alignment)
 
     @property
@@ -142,10 +144,10 @@ class Subtask:
 
     @property
     def _building(self) -> bool:
-        """Whether the build side is not whole yet. At a stop it may stay so."""
+        """Whether the build side has not been read to its end. A stop may end the subtask before that."""
         return not all(self._end_of_data.get(channel) for channel in self.spec.build)
 
-    # ------------------------------------------------------------ the one entrance
+    # ------------------------------------------------------------ events
 
     def handle(self, event: SubtaskEvent) -> Effects:
         self.story.note(event)
@@ -178,7 +180,7 @@ class Subtask:
             case ProbeSideOpened(join):
                 self._closed_joins.discard(join)
                 return []
-            case SubtaskStarted():  # pragma: no branch  (the type checker proves that nothing is left)
+            case SubtaskStarted():  # pragma: no branch  (the type checker proves that the match is exhaustive)
                 return self._start()
 
     # ------------------------------------------------------------ messages
@@ -189,18 +191,18 @@ class Subtask:
         self.loop.replaying = self.spec.replays
         if self.is_source and self.spec.finished_on_restore:
             return self._source_done(drain=True)
-        # Successors start anew: without this they would wait until event time rises above what they once knew. And the
-        # operator must know it before the first record, or a window that has fired would open again.
+        # Downstream subtasks start without watermarks and would wait until event time exceeds the restored one. The
+        # operator needs it before the first record: otherwise a window that has fired would reopen.
         restored = self.watermarks.current
         return self._risen(restored) if restored > MIN_WATERMARK else []
 
     def _message(self, channel: ChannelId, message: object) -> Effects:
-        assert self.readable(channel), "the host delivered from a channel that may not be read"
+        assert self.readable(channel), "the host delivered a message of a channel that is not readable"
         if channel in self.spec.feedback:
             return self._come_round(channel, message)
         match message:
             case Records():
-                # At a stop, what an operator flushes before the barrier comes behind its EndOfData.
+                # At a stop, rows that an operator flushes before the barrier follow its EndOfData.
                 assert not self._end_of_data.get(channel), "records after a true end of data"
                 if self._building and channel not in self.spec.build:
                     return self._hold(channel, message)
@@ -223,10 +225,10 @@ class Subtask:
         raise AssertionError(f"unknown message {message!r}")
 
     def _hold(self, channel: ChannelId, records: Records) -> Effects:
-        """Records of the probe side have come before the end of the build side.
+        """Holds records of the probe side that arrive before the end of the build side.
 
-        No source sent them, so an operator on the way has restored them. They wait, and so do the barriers behind them:
-        no checkpoint can be aligned. A drain can, since a build side comes to its end before the barrier of a drain.
+        An operator upstream has restored them; sources are paused. The channel is blocked, with the barriers behind
+        the records, so no checkpoint can be aligned. A drain can: its barrier follows the end of the build side.
         """
         self._held[channel] = records
         pending = barriers.pending(self._alignment)
@@ -236,13 +238,13 @@ class Subtask:
         if barrier.kind is CheckpointKind.DRAIN:
             return []
         self._alignment, verdicts = barriers.cancelled(self._alignment, barrier.checkpoint)
-        detail = "records have come to the probe side before the build side was read"
+        detail = "records arrived on the probe side before the build side was read"
         return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
 
     def _timed(self, before: int, risen: int | None) -> Effects:
-        """After a channel has spoken of time. `before` is how far time had come."""
+        """Forwards the result of a channel's Watermark or Idle. `before`: the previous watermark of the subtask."""
         was, self._idle = self._idle, self.watermarks.all_idle
-        # What fires now is output: the successors must count this channel again before they see it.
+        # Firing windows emit rows: downstream subtasks must mark this channel active before they receive them.
         woken: Effects = [Broadcast(Watermark(before))] if was and not self._idle else []
         fell: Effects = [Broadcast(Idle())] if self._idle and not was else []
         return woken + self._risen(risen) + fell
@@ -304,7 +306,7 @@ class Subtask:
         return [Decline(checkpoint, reason, detail), Broadcast(CancelBarrier(checkpoint))]
 
     def _aligned(self, barrier: Barrier) -> Effects:
-        """The barrier of a drain waits for the end of a loop; that of a stop ends one that goes round on its own."""
+        """The barrier of a drain is deferred until the inputs (and the loop) have ended; a stop ends the logic now."""
         if self._done is not None or not barrier.kind.ends_job:
             return self._snapshot(barrier)
         if barrier.kind is CheckpointKind.DRAIN:
@@ -313,7 +315,7 @@ class Subtask:
         return self._logic_done(drain=False) + self._snapshot(barrier)
 
     def _snapshot(self, barrier: Barrier) -> Effects:
-        """Pre-barrier work, the barrier to all outputs, then the capture: one step, nothing in between."""
+        """Pre-barrier output, the barrier on every output, then the capture, as a single step."""
         checkpoint = barrier.checkpoint
         if self._done is not None:
             if barrier.kind.ends_job:
@@ -328,7 +330,7 @@ class Subtask:
     # ------------------------------------------------------------ loops
 
     def _come_round(self, channel: ChannelId, message: object) -> Effects:
-        """A message on a back-edge. Time in a loop is that of its regular inputs."""
+        """A message on a back-edge. Watermarks on back-edges are ignored: the regular inputs define event time."""
         match message:
             case Records():
                 return self._spoken(self.loop.records(channel, message, over=self._done is True))
@@ -347,19 +349,19 @@ class Subtask:
         return []
 
     def _spoken(self, effects: Effects) -> Effects:
-        """Emits although nothing new comes from outside: the successors must count this channel while it does."""
+        """Marks an idle subtask active while it emits the output of feedback records."""
         if not self._idle or not isinstance(effects[-1], Process):
             return effects
         return [Broadcast(Watermark(self.watermarks.current)), *effects, Broadcast(Idle())]
 
     def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
-        """Somebody in the loop cannot take part. Whoever has sent the barrier need not send this round as well."""
+        """A subtask in the loop cannot take part: ends the alignment, or drops the log if the barrier has been sent."""
         if not self.loop.is_logging(checkpoint):
             self._alignment = barriers.aborted(self._alignment, checkpoint)
         return self.loop.give_up(checkpoint)
 
     def _probe(self) -> Effects:
-        """Sends on what probes are due; where they prove that nothing is on its way, the loop's data ends."""
+        """Sends the markers that are due. At the entry, detected termination ends the loop's data."""
         if self._done is not None:
             return []
         return self.loop.probes() + (self._inputs_done(drain=True) if self.loop.quiet else [])
@@ -392,14 +394,14 @@ class Subtask:
         return [ReportBuildSide(), *(Process(channel, records) for channel, records in held.items())]
 
     def _inputs_done(self, *, drain: bool) -> Effects:
-        """Nothing comes any more, not round a loop either."""
+        """All data has ended, in the loop too."""
         numbers = sorted({self.spec.inputs[channel] for channel in self.loop.channels}) if drain else []
         done = [*(EndInput(number) for number in numbers), *self._logic_done(drain=drain)]
         barrier, self._deferred = self._deferred, None
         return done if barrier is None else done + self._snapshot(barrier)
 
     def _logic_done(self, *, drain: bool) -> Effects:
-        assert self._done is None, "the logic of a subtask is done once"
+        assert self._done is None, "the logic of a subtask finishes once"
         self._done = drain
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
         return [*finish, Broadcast(EndOfData(drain)), ReportFinished()]

@@ -44,7 +44,7 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
     assert "A new run of version 1 starts at parallelism 2." in said
     assert "No output is repeated" in said
     assert "airlines finished it had finished and is skipped 2 → 1 0 B" in said
-    assert "window matched it goes on from its state 2 1.2 MiB" in said
+    assert "window matched its state is restored 2 1.2 MiB" in said
     assert "Restore savepoint 12 at parallelism 2" in said
 
 
@@ -109,7 +109,7 @@ def test_it_can_be_restored_into_another_version(at_console: Client, stopped: Ru
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     said = blocks.text(at_console.get(path, chosen))
     assert "prepared dropped the job lacks it, and it held no state 2 → – 0 B" in said
-    assert "more new the checkpoint does not know it; it starts empty – → 2 0 B" in said
+    assert "more new it is not in the checkpoint and starts empty – → 2 0 B" in said
     assert "allow_unmapped" not in said, "nothing is lost"
     assert at_console.post(path, chosen).status_code == 302
 
@@ -146,9 +146,7 @@ def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Cli
     edge = {"source": "codes", "target": "airlines", "input": 0, "partitioning": "forward", "keys": [], "build": False}
     newer = another_version(stopped, [*rows.GRAPH["operators"], added], [*rows.GRAPH["edges"], edge])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
-    said = (
-        "Savepoint 12 cannot be restored into version 2: codes: it stands before 'airlines', which the checkpoint holds"
-    )
+    said = "Savepoint 12 cannot be restored into version 2: codes: it feeds 'airlines', which had finished"
     shown = at_console.get(path, chosen)
     assert said in blocks.text(shown)
     assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())

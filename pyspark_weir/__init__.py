@@ -1,4 +1,4 @@
-"""Spark finds the data source `weir-state` here: it takes one `DefaultSource` from each package `pyspark_*`."""
+"""The package in which Spark finds the data source `weir-state`: each package `pyspark_*` has a `DefaultSource`."""
 
 from spark_jobs.state_source import StateSource
 

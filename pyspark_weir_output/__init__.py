@@ -1,4 +1,4 @@
-"""Spark finds the data source `weir-output` here: it takes one `DefaultSource` from each package `pyspark_*`."""
+"""The package in which Spark finds the data source `weir-output`: each package `pyspark_*` has a `DefaultSource`."""
 
 from spark_jobs.output_source import OutputSource
 

@@ -1,11 +1,11 @@
 """The folders that jobs may read and write: `WEIR_DATA_ROOTS`, less the folders of Weir itself.
 
-Parameters of a job name folders, and whoever may define a job chooses them. A path is allowed if, with every symbolic
-link resolved, it lies below a data root. The folders of Weir (`WEIR_STORAGE`, `WEIR_INPUTS`, `WEIR_LOGS` and those
-that the stack makes in `WEIR_VAR`) stay refused, also below a data root.
+Parameters of a job name folders, so every user who may define a job chooses paths. A path is allowed if it lies below a
+data root after every symbolic link is resolved. The folders of Weir (`WEIR_STORAGE`, `WEIR_INPUTS`, `WEIR_LOGS` and the
+folders that the stack makes in `WEIR_VAR`) are refused even below a data root.
 
-A folder may be replaced by a symbolic link at any time. Connectors therefore reach it through a `CheckedFolder`, which
-checks it at each use.
+A folder may be replaced by a symbolic link at any time. Connectors therefore open it through a `CheckedFolder`, which
+checks the path at each use.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ class DataRoots:
     """Absolute, resolved folders.
 
     Args:
-        allowed: what lies below one of these may be used. None: no limit, for jobs that their author starts himself.
-        reserved: what lies below one of these may not, unless a data root lies deeper.
-        own: what lies below one of these may never be used.
+        allowed: jobs may use paths below these folders. None: no limit, for jobs that an author starts without console.
+        reserved: paths below these folders are refused unless a data root lies deeper.
+        own: paths below these folders are always refused.
     """
 
     allowed: tuple[Path, ...] | None = None
@@ -39,7 +39,7 @@ class DataRoots:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The console sets `WEIR_DATA_ROOTS` for every process that it starts. Unset: no limit."""
+        """Data roots from `WEIR_DATA_ROOTS`, which the console sets for every child process. Unset: no limit."""
         given = environment.get(VARIABLE)
         if given is None:
             return cls()
@@ -54,9 +54,9 @@ class DataRoots:
 
     @classmethod
     def of_connector(cls, environment: Mapping[str, str], folder: str | Path) -> Self:
-        """The roots for a source or sink that has been accepted with `folder`.
+        """The roots for a source or sink that was accepted with `folder`.
 
-        Materialised inputs (`WEIR_INPUTS`) belong to Weir: only a folder that is named by its path in there is read.
+        Materialised inputs (`WEIR_INPUTS`) belong to Weir: they are readable only if `folder` itself lies there.
         """
         inputs, roots = environment.get("WEIR_INPUTS"), cls.of_environment(environment)
         if roots.allowed is None or not inputs or not _lies_in(folder, inputs):
@@ -64,27 +64,27 @@ class DataRoots:
         return cls(allowed=_resolved_all([inputs]))
 
     def holds(self, path: str | Path) -> bool:
-        """Whether `path` may be used, after its symbolic links."""
+        """Whether `path` may be used, after resolving its symbolic links."""
         if self.allowed is None:
             return True
         try:
             found = Path(path).resolve()
-        except (OSError, RuntimeError, ValueError):  # links that lead in a circle, NUL
+        except (OSError, RuntimeError, ValueError):  # cyclic links, NUL
             return False
         if _depth(found, self.own) >= 0:
             return False
         return _depth(found, self.allowed) >= max(_depth(found, self.reserved), 0)
 
     def check(self, field: str, path: str) -> None:
-        """Raises JobRejected naming `field`, with the roots that are allowed."""
+        """Raises JobRejected, which names `field` and the allowed roots, if `path` may not be used."""
         if not self.holds(path):
             self.refuse(field, path)
 
     def refuse(self, field: str, path: str) -> NoReturn:
-        """Raises the JobRejected of `check`."""
+        """Raises the JobRejected of `check` unconditionally."""
         roots = ", ".join(map(str, self.allowed or ())) or "none"
         detail = (
-            f"{path} is not a folder that jobs may use. Allowed is what lies below: {roots}. "
+            f"{path} is not a folder that jobs may use. Allowed are folders below: {roots}. "
             f"An administrator adds folders in {VARIABLE}; the folders of Weir itself cannot be added"
         )
         raise JobRejected("path-not-allowed", field, detail)
@@ -92,11 +92,11 @@ class DataRoots:
 
 @dataclass(frozen=True)
 class CheckedFolder:
-    """A folder of a source or sink that is checked against `roots` at each use.
+    """A folder of a source or sink, checked against `roots` at each use.
 
     Args:
-        argument: the argument of the source or sink that named the folder.
-        path: the folder; links in it are followed, as far as they stay below the roots.
+        argument: name of the argument of the source or sink, for errors.
+        path: the folder; links are followed as long as they stay below the roots.
     """
 
     argument: str
@@ -105,20 +105,20 @@ class CheckedFolder:
 
     @classmethod
     def of(cls, argument: str, path: str | Path, roots: DataRoots | None = None) -> Self:
-        """With the roots of this process, unless others are given."""
+        """A folder with `roots`, by default the data roots of this process."""
         return cls(argument, Path(path), roots or DataRoots.of_connector(os.environ, path))
 
     def check(self) -> None:
-        """Raises JobRejected naming the argument: the folder lies outside the roots, now."""
+        """Raises JobRejected, which names the argument, if the folder now lies outside the roots."""
         self.roots.check(self.argument, str(self.path))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
-        """A descriptor of the folder, checked after it was opened: no later link changes where it leads.
+        """A descriptor of the folder. The check follows the open, so a later link cannot change its target.
 
         Raises:
             JobRejected: the folder lies outside the roots.
-            OSError: it cannot be opened.
+            OSError: the folder cannot be opened.
         """
         self.check()
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -130,7 +130,7 @@ class CheckedFolder:
             os.close(descriptor)
 
     def open_to_read(self, name: str) -> int | None:
-        """A descriptor of the file `name`; None: it lies outside the roots, by a link of its own or of the folder."""
+        """A descriptor of the file `name`; None if a link of the file or the folder leads outside the roots."""
         if not self.roots.holds(self.path / name):
             return None
         descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -140,14 +140,14 @@ class CheckedFolder:
         return None
 
     def open_to_write(self, name: str, flags: int) -> int:
-        """A descriptor of the file `name` in the folder itself: a link of that name is not followed.
+        """A descriptor of the file `name` in the folder itself; a symbolic link of that name is not followed.
 
         Args:
             flags: of `os.open`, such as O_EXCL or O_APPEND.
 
         Raises:
             JobRejected: the folder lies outside the roots.
-            OSError: naming the file; it is a link, or cannot be made.
+            OSError: names the file, which is a link or cannot be created.
         """
         with self.opened() as folder:
             try:
@@ -162,12 +162,12 @@ class CheckedFolder:
 
 
 def path_of(descriptor: int) -> Path:
-    """A path that leads to the open file, whatever has become of its name (Linux, proc(5))."""
+    """A path to the open file that stays valid when the file is renamed or deleted (Linux, proc(5))."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
 def _lies_in(folder: str | Path, parent: str) -> bool:
-    """By their names alone: no link is followed."""
+    """Whether `folder` lies in `parent` by name; links are not followed."""
     place = os.path.normpath(Path(folder).absolute())
     return Path(place).is_relative_to(os.path.normpath(Path(parent).absolute()))
 
@@ -177,5 +177,5 @@ def _resolved_all(paths: Iterable[str]) -> tuple[Path, ...]:
 
 
 def _depth(path: Path, folders: tuple[Path, ...]) -> int:
-    """Number of parts of the deepest of `folders` that `path` lies in or is; -1 for none."""
+    """Number of path parts of the deepest of `folders` that contains or equals `path`; -1 if there is none."""
     return max((len(folder.parts) for folder in folders if path.is_relative_to(folder)), default=-1)

@@ -1,4 +1,4 @@
-"""Output that outlives a power cut, or names the file that could not be written."""
+"""Durable writes and renames of connectors; errors name the file."""
 
 import contextlib
 import ctypes
@@ -18,22 +18,22 @@ _NOT_SUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes `folder` and those above it, durably; nothing happens where it is there.
+    """Creates `folder` and its parents durably, unless they exist.
 
     Raises:
-        JobRejected: a file has this name, or that of a folder above it.
+        JobRejected: a file has the name of the folder or of a parent.
     """
     missing = list(itertools.takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise JobRejected("bad-path", "path", f"{folder} is no folder: {error.filename} is a file") from error
+        raise JobRejected("bad-path", "path", f"{folder} is not a folder: {error.filename} is a file") from error
     for made in missing:
         sync_folder(made.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes what was created, renamed or removed in `folder` durable."""
+    """Makes creations, renames and removals in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -43,7 +43,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """What fails within fails for `file`: most errors of a full disk name none."""
+    """Turns an OSError of the block into an EnvironmentFailure that names `file`; most disk-full errors name none."""
     try:
         yield
     except OSError as error:
@@ -51,10 +51,10 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:
-    """Renames a file in one step, and raises FileExistsError where `target` exists.
+    """Renames a file atomically. Raises FileExistsError if `target` exists.
 
-    Some network file systems cannot do both at once. There a look precedes the rename, and a file that another writer
-    creates in between is replaced.
+    Some network file systems cannot do both at once. There the check precedes the rename, and a file that another
+    writer creates in between is replaced.
     """
     if not rename_exclusively(source, target):
         if target.exists():
@@ -63,7 +63,7 @@ def rename_without_replacing(source: Path, target: Path) -> None:
 
 
 def rename_exclusively(source: Path, target: Path) -> bool:
-    """Linux's renameat2 with RENAME_NOREPLACE; False where kernel, C library or file system lack it."""
+    """Renames by renameat2(2) with RENAME_NOREPLACE. False if kernel, C library or file system lack it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
@@ -76,9 +76,9 @@ def rename_exclusively(source: Path, target: Path) -> bool:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Gives `target` the bytes of `source`, durably and in one step. It is a second name for them where that can be.
+    """Makes `target` a hard link to `source`, or a copy where links are not possible; durably and atomically.
 
-    Follows no symbolic link, at either end.
+    Follows no symbolic link, neither at `source` nor at `target`. Does nothing if `target` exists.
     """
     try:
         target.hardlink_to(source)

@@ -1,8 +1,9 @@
-"""Secrets among the parameters of a version: which ones they are, parameters without them, texts without them.
+"""Detects and redacts secrets among the parameters of a version.
 
-A parameter is secret if its schema says so (`format: password`, `writeOnly`) or its name does (`password`, `api_key`,
-`auth_token`, at any depth). A password inside a URL or a libpq connection string is one too. The version's row keeps
-the value: the job needs it. Pages, API and admin mask it; the job master redacts every reason that it records.
+A parameter is secret if its schema marks it (`format: password`, `writeOnly`) or its name does (`password`, `api_key`,
+`auth_token`, at any depth). A password inside a URL or a libpq connection string is a secret, too. The version's row
+keeps the value, because the job needs it. Pages, API and admin mask it. The job master redacts every failure text that
+it records.
 """
 
 import re
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 MASK: Final = "********"
-_REDACTED_FROM: Final = 4  #: characters; a shorter secret occurs in texts that do not hold it
+_REDACTED_FROM: Final = 4  #: characters; a shorter secret also occurs in texts by chance
 _NAMES = re.compile(
     r"(?:^|_)(?:passwords?|passwd|passphrase|pwd|secrets?|tokens?|credentials?|(?:api|access|secret|private|auth)_?key)$"
 )
@@ -22,7 +23,7 @@ Schema = Mapping[str, Any]
 
 
 def is_secret(name: str, schema: Schema) -> bool:
-    """Whether the parameter `name` holds a secret. `schema` is that of the parameter."""
+    """Whether the parameter `name` with the given JSON schema holds a secret."""
     parts = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
     told = any(part.get("format") == "password" or part.get("writeOnly") for part in parts if isinstance(part, Mapping))
     return told or _NAMES.search(_WORD_BORDER.sub("_", name).lower()) is not None
@@ -70,7 +71,7 @@ def _masked(name: str, value: Any, schema: Schema, root: Schema) -> Any:
 
 
 def _secrets(value: Any, shown: Any) -> Iterator[str]:
-    """The texts that masking has replaced."""
+    """The secret texts: parts of `value` that are masked in `shown`."""
     match value, shown:
         case dict(), dict():
             for key, inner in value.items():
@@ -89,7 +90,7 @@ def _matches(text: str) -> Iterator[re.Match[str]]:
 
 
 def _part(schema: Schema, root: Schema, name: str) -> Schema:
-    """The schema of a member, with one reference resolved; {} where there is none."""
+    """The schema of the member `name`, with a `$ref` resolved; {} if it has none."""
     found = _resolved(_resolved(schema, root).get("properties", {}).get(name, {}), root)
     return found if isinstance(found, Mapping) else {}
 

@@ -1,6 +1,6 @@
-"""Which Spark settings a job version may choose. Those that would break the runtime, or load code, are refused by name.
+"""Refuses Spark settings of a job version that would break the runtime or load code.
 
-A name matches as a whole, or by its beginning where it ends with a dot. It does not know Spark.
+A listed name that ends with a dot matches as a prefix; any other name matches as a whole.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _OURS: Final = {
     "spark.task.maxFailures": "restarts begin from the last checkpoint, not from a task",
     "spark.barrier.": "slots start together",
     "spark.scheduler.barrier.": "slots start together",
-    "spark.python.worker.reuse": "what a slot leaves behind goes with its process",
+    "spark.python.worker.reuse": "each slot needs a fresh process",
     "spark.python.use.daemon": "slots are forked from a process of the runtime",
     "spark.python.daemon.module": "slots are forked from a process of the runtime",
     "spark.python.worker.module": "slots are forked from a process of the runtime",
@@ -28,7 +28,7 @@ _OURS: Final = {
     "spark.driver.bindAddress": "the installation chooses its addresses",
     "spark.driver.port": "the installation chooses its addresses",
     "spark.blockManager.port": "the installation chooses its addresses",
-    "spark.driver.defaultJavaOptions": "the job master starts fast with its own",
+    "spark.driver.defaultJavaOptions": "the job master sets its own options for a fast start",
     "spark.local.dir": "the installation chooses its folders",
     "spark.ui.": "the run page links Spark's UI",
     "spark.eventLog.": "WEIR_SPARK_EVENT_LOG chooses the folder",
@@ -56,10 +56,10 @@ _LOADS_CODE: Final = (
 
 
 def check_spark_settings(settings: Mapping[str, str]) -> None:
-    """Raises ValueError, naming the setting and why a version may not choose it."""
+    """Raises ValueError, which names the setting and why a version may not choose it."""
     for name in settings:
         if not name.startswith("spark."):
-            raise ValueError(f"`{name}` is no Spark setting: their names begin with 'spark.'")
+            raise ValueError(f"`{name}` is not a Spark setting: the name must begin with 'spark.'")
         reason = _refusal(name)
         if reason is not None:
             raise ValueError(f"`{name}` cannot be chosen here: {reason}")

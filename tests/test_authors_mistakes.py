@@ -209,7 +209,7 @@ def test_a_file_where_a_folder_is_wanted_ends_the_run_at_once(tmp_path: Path) ->
         with running(flow.compile(1), tmp_path / "state", restart=weir.FixedDelay(attempts=9, delay_ms=1)) as run:
             run.join()
             assert run.records.failure is not None
-            assert re.search(f"path: {file} is (a file|no folder)", str(run.records.failure))
+            assert re.search(f"path: {file} is (a file|not a folder)", str(run.records.failure))
             assert len(run.records.attempts) == 1
 
 

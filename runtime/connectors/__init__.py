@@ -1,1 +1,1 @@
-"""Sources and sinks, one technology per file, over the formats of files."""
+"""Sources and sinks, one technology per file, on top of the file formats."""

@@ -1,4 +1,4 @@
-"""Text files in blocks of whole rows, so that a parser never sees half a row and every row has a number."""
+"""Text files in blocks of whole rows: a parser never sees half a row, and every row has a number."""
 
 import codecs
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ import numpy.typing as npt
 from runtime.errors import WeirError
 
 BLOCK_BYTES: Final = 1 << 20
-MOST_ROW_BYTES: Final = 256 << 20  #: a row is in memory whole, more than once
+MOST_ROW_BYTES: Final = 256 << 20  #: a whole row is in memory, in several copies
 _NEWLINE, _RETURN, _QUOTE = (ord(character) for character in '\n\r"')
 
 Offsets = npt.NDArray[np.int64]
 
 
 class RowTooLong(WeirError):
-    """There is no line break as far as anybody would read for one."""
+    """A text file has no line break within `MOST_ROW_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Block:
         return len(self.starts)
 
     def data(self, start: int, stop: int) -> bytes:
-        """The bytes of rows `start` to `stop`, without the second."""
+        """The bytes of rows `start` to `stop` (exclusive)."""
         return self.content[self.starts[start] : self.stops[stop - 1]]
 
     def from_row(self, row: int) -> "Block":
-        """The rest of the block, from the row of that number on."""
+        """The rest of the block, from row number `row` on."""
         skipped = max(0, row - self.first_row)
         if not skipped:
             return self
@@ -46,7 +46,7 @@ class Block:
         return Block(content=self.content, starts=starts, stops=stops, first_row=self.first_row + skipped)
 
     def unclosed_quotes(self) -> list[int]:
-        """The rows (counted within the block) with an odd number of quotes."""
+        """Offsets within the block of the rows with an odd number of quotes."""
         if b'"' not in self.content:
             return []
         quotes = np.flatnonzero(np.frombuffer(self.content, dtype=np.uint8) == _QUOTE)
@@ -55,7 +55,7 @@ class Block:
         return found
 
     def not_enclosed(self, opening: bytes, closing: bytes) -> Iterator[int]:
-        """The rows (counted within the block) that do not begin and end so; spaces around do not count."""
+        """Offsets within the block of the rows that do not begin and end so; surrounding spaces are ignored."""
         data: Any = np.frombuffer(self.content, dtype=np.uint8)
         last = self.stops - 1
         last = last - (data[last] == _NEWLINE)
@@ -66,7 +66,7 @@ class Block:
 
 
 def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Cuts what is left of `file` at line breaks. Without `blank_rows`, blank lines are no rows. Raises RowTooLong."""
+    """Cuts the rest of `file` at line breaks. Without `blank_rows`, blank lines are no rows. Raises RowTooLong."""
     rest, row = list[bytes](), 0
     while True:
         read = file.read(block_bytes)
@@ -86,7 +86,7 @@ def blocks(file: BinaryIO, *, blank_rows: bool, block_bytes: int = BLOCK_BYTES) 
 
 
 def skip_byte_order_mark(file: BinaryIO) -> None:
-    """For a file at its beginning: the mark belongs to no row."""
+    """Skips the byte order mark, which belongs to no row. `file` is at its beginning."""
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
 

@@ -1,17 +1,18 @@
 """The commit log of an output folder: which files belong to which checkpoint.
 
-Visible names appear one after another. A reader of the log sees all files of a checkpoint or none: an entry is one
-file, written aside and renamed, and names only files that are visible already.
+Visible file names appear one after another, but a reader of the log sees all files of a checkpoint or none. An entry is
+a single file, written under a temporary name and renamed. It names only files that are already visible.
 
-    .commit-log/<job>-<sink>-<n>.json     epoch n: what one sink has committed with one checkpoint
-    .commit-log/<job>-<sink>-0.json       what this sink had committed before it kept a log
+    .commit-log/<job>-<sink>-<n>.json     epoch n: the files that a sink committed with one checkpoint
+    .commit-log/<job>-<sink>-0.json       the files that this sink committed before the log existed
 
-The folder begins with a dot: readers of Parquet folders and a shell's `*` ignore it. Epochs of a sink are numbered
-from 1 without gaps, in the order of their commits. A checkpoint without rows has no epoch.
+The folder name begins with a dot: readers of Parquet folders and a shell's `*` ignore it. Epochs of a sink are numbered
+from 1 without gaps, in commit order. A checkpoint without rows has no epoch.
 
-A file is in one epoch. Within an attempt, a subtask names a file in each checkpoint until it has learnt of its commit,
-so the newest entry names every file that may come again (`files`, `carried`). Behind the highest checkpoint of the log
-come only restores of older ones: these are compared with all entries. (Delta Lake's log, without its table state.)
+Each file is in exactly one epoch. Within an attempt, a subtask names a file in each checkpoint until it is notified of
+the commit. The newest entry therefore names every file that may be committed again (`files`, `carried`). A commit at or
+below the highest checkpoint of the log is a restore of an older checkpoint: it is compared with all entries. (The
+principle of Delta Lake's transaction log, without its table state.)
 """
 
 import os
@@ -29,7 +30,7 @@ from runtime.errors import CorruptState, JobRejected
 
 FOLDER: Final = ".commit-log"
 FORMAT: Final = 1
-_PART: Final = r"[A-Za-z0-9_.~]+"  #: what `names.safe` makes
+_PART: Final = r"[A-Za-z0-9_.~]+"  #: output of `names.safe`
 _ENTRY: Final = re.compile(rf"(?P<job>{_PART})-(?P<sink>{_PART})-(?P<number>\d+)\.json")
 _TEMPORARY: Final = re.compile(rf"\.(?P<job>{_PART})-(?P<sink>{_PART})-(?P<token>\d+)-[0-9a-f]+\.tmp")
 _DELIVERED: Final = ".delivered"
@@ -37,7 +38,7 @@ _VISIBLE: Final = re.compile(rf"part-{_PART}-\d+-{_PART}-\d+-\d+-\d+\.parquet")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
-    """A visible file; `rows` is None if it was committed before the log began."""
+    """A visible file; `rows` is None if the file was committed before the log existed."""
 
     name: str
     bytes: int
@@ -45,12 +46,12 @@ class LoggedFile(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink has committed with one checkpoint. `job` and `sink` are as in file names (`names.safe`).
+    """The files that a sink committed with a checkpoint. `job` and `sink` are spelled as in file names (`names.safe`).
 
     Args:
-        log: identifies the log of this sink; another folder has another.
+        log: id of the log of this sink, different in each folder.
         token: of the attempt that prepared the newest file.
-        highest: the highest (token, checkpoint) of this epoch and those before it.
+        highest: the highest (token, checkpoint) of this and all earlier epochs.
         carried: files of earlier epochs that the checkpoint still named.
     """
 
@@ -76,7 +77,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> str:
-        """The name of its entry."""
+        """File name of the log entry."""
         return f"{self.job}-{self.sink}-{self.number}.json"
 
 
@@ -84,11 +85,11 @@ class CommitLog:
     """The log of the output folder `output`."""
 
     def __init__(self, output: Path, roots: DataRoots | None = None) -> None:
-        """`roots` None: those of this process."""
+        """`roots` None: the data roots of this process."""
         self.output = output
         self.folder = output / FOLDER
         self._checked = CheckedFolder.of("path", self.folder, roots)
-        self._newest: dict[tuple[str, str], Epoch] = {}  #: by job and sink, as far as this writer knows
+        self._newest: dict[tuple[str, str], Epoch] = {}  #: by job and sink; may be stale if another master appends
 
     @property
     def exists(self) -> bool:
@@ -97,31 +98,31 @@ class CommitLog:
     # ------------------------------------------------------------ reading
 
     def sinks(self) -> list[tuple[str, str]]:
-        """Job and sink of every log in this folder, as in file names."""
+        """Job and sink of every log in this folder, spelled as in file names."""
         return sorted({(job, sink) for job, sink, _ in self._entries()})
 
     def numbers(self, job: str, sink: str) -> list[int]:
-        """The epochs of a sink, in order."""
+        """The epoch numbers of a sink, ascending."""
         return sorted(number for *found, number in self._entries() if tuple(found) == (job, sink))
 
     def epochs(self, job: str, sink: str, numbers: Iterable[int] | None = None) -> list[Epoch]:
-        """Epochs of a sink, in order: all, or those of `numbers` that are still there.
+        """Epochs of a sink, in order: all, or the still existing epochs among `numbers`.
 
         Raises:
-            CorruptState: an entry is damaged; it is named.
-            JobRejected: an entry is of newer software.
+            CorruptState: names a damaged entry.
+            JobRejected: an entry was written by a newer version of Weir.
         """
         wanted = self.numbers(job, sink) if numbers is None else numbers
         found = (self._read(f"{job}-{sink}-{number}.json") for number in wanted)
         return [epoch for epoch in found if epoch is not None]
 
     def newest(self, job: str, sink: str) -> Epoch | None:
-        """The newest epoch of a sink. Reads one entry."""
+        """The newest epoch of a sink. Reads a single entry."""
         found = self.epochs(job, sink, self.numbers(job, sink)[-1:])
         return found[0] if found else None
 
     def _read(self, entry: str) -> Epoch | None:
-        """One epoch; None: it has been removed in the meantime."""
+        """The epoch of an entry; None if it was removed in the meantime."""
         path = self.folder / entry
         try:
             epoch = msgspec.json.decode(path.read_bytes(), type=Epoch)
@@ -130,7 +131,9 @@ class CommitLog:
         except msgspec.DecodeError as error:
             raise CorruptState(str(path), f"not an entry of a commit log: {error}") from error
         if epoch.format > FORMAT:
-            raise JobRejected("newer-format", "path", f"{path} has format {epoch.format}; this software reads {FORMAT}")
+            raise JobRejected(
+                "newer-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT}"
+            )
         if epoch.entry != entry or not all(_VISIBLE.fullmatch(file.name) for file in epoch.files):
             raise CorruptState(str(path), "it names another epoch, or files that no sink has written")
         return epoch
@@ -151,18 +154,18 @@ class CommitLog:
         files: Iterable[LoggedFile],
         older: Callable[[], Iterable[LoggedFile]],
     ) -> Epoch | None:
-        """Adds what of `files` is in no epoch yet, durably and in one step. Repeats add nothing.
+        """Adds the files that are in no epoch yet as a new epoch, durably and atomically. Idempotent.
 
         Args:
             order: token of the attempt that prepared the files, and checkpoint.
-            files: all that the checkpoint names; they are visible, or have been.
-            older: what the sink had committed before; asked when the log begins.
+            files: all files that the checkpoint names; each is visible or has been.
+            older: returns the files that the sink committed before the log existed; called when the log begins.
 
         Returns:
-            The epoch; None if there was nothing new.
+            The new epoch; None if every file is already in the log.
 
         Raises:
-            EnvironmentFailure: the entry cannot be written; it is named.
+            EnvironmentFailure: names the entry that cannot be written.
         """
         while True:
             newest = self._newest.get((job, sink)) or self.newest(job, sink)
@@ -172,14 +175,14 @@ class CommitLog:
             if epoch is None or self._append(epoch):
                 self._newest[job, sink] = epoch or newest
                 return epoch
-            self._newest.pop((job, sink), None)  # another master has added one
+            self._newest.pop((job, sink), None)  # another master has added this number
 
     def put(self, epoch: Epoch) -> bool:
-        """Adds an epoch that its writer has numbered. False: it is there."""
+        """Adds an epoch with the number that its writer chose. False if this number exists already."""
         return self._append(epoch)
 
     def clean(self, job: str, sink: str, token: int) -> None:
-        """Removes what older attempts were writing when they died."""
+        """Removes temporary files of older attempts."""
         self._checked.check()
         for path in self.folder.iterdir() if self.exists else ():
             found = _TEMPORARY.fullmatch(path.name)
@@ -189,21 +192,21 @@ class CommitLog:
     # ------------------------------------------------------------ delivery
 
     def last_delivered(self, job: str, sink: str) -> int:
-        """The epoch up to which all have been delivered."""
+        """Number of the last delivered epoch: delivery is in order, so all earlier epochs are delivered as well."""
         try:
             return int((self.folder / f"{job}-{sink}{_DELIVERED}").read_text())
         except FileNotFoundError:
             return 0
 
     def backlog(self, job: str, sink: str) -> list[int]:
-        """The epochs that have not been delivered, in order."""
+        """Numbers of the epochs that are not yet delivered, ascending."""
         delivered = self.last_delivered(job, sink)
         return [number for number in self.numbers(job, sink) if number > delivered]
 
     def release(self, job: str, sink: str, delivered: int) -> None:
-        """Notes that the epochs up to `delivered` are, durably, and deletes their files. May be repeated.
+        """Records durably that all epochs up to `delivered` are delivered, then deletes their files. Idempotent.
 
-        The entry of the newest epoch stays: it names the files that may come again.
+        The entry of the newest epoch stays: it names the files that may be committed again.
         """
         if delivered > self.last_delivered(job, sink):
             self._write(f"{job}-{sink}{_DELIVERED}", job, sink, 0, str(delivered).encode(), replace=True)
@@ -214,10 +217,10 @@ class CommitLog:
             if epoch.number != numbers[-1]:
                 (self.folder / epoch.entry).unlink(missing_ok=True)
 
-    # ------------------------------------------------------------ means
+    # ------------------------------------------------------------ entries
 
     def _begin(self, job: str, sink: str, older: tuple[LoggedFile, ...], token: int) -> Epoch:
-        """Epoch 0 holds what is visible, and whole, since before there was a log."""
+        """Adds epoch 0: the complete files that were visible before the log existed."""
         first = Epoch(
             log=uuid4().hex, job=job, sink=sink, number=0, token=token, checkpoint=0, highest=(0, 0), files=older
         )
@@ -249,11 +252,11 @@ class CommitLog:
         )
 
     def _append(self, epoch: Epoch) -> bool:
-        """Whether it was added; False: another one has this number."""
+        """True if the entry was added; False if the number is taken."""
         return self._write(epoch.entry, epoch.job, epoch.sink, epoch.token, msgspec.json.encode(epoch))
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes, *, replace: bool = False) -> bool:
-        """Writes a file, durably and in one step. False: it is there, and `replace` is not set."""
+        """Writes a file durably and atomically. False if it exists and `replace` is not set."""
         make_folder(self.folder)
         path, temporary = self.folder / name, self.folder / f".{job}-{sink}-{token}-{uuid4().hex}.tmp"
         with writing(path):

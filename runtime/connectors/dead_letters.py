@@ -1,8 +1,8 @@
-"""Rows that could not be read, kept beside the job as lines of JSON.
+"""Dead letters: malformed rows, stored as JSON lines in a folder that the author names.
 
-One file per subtask and attempt; durable before the snapshot that holds the position behind the rows. Rows that are
-read again after a restart are written again, into the new attempt's file: each row is there at least once, and its
-source file and row number tell copies apart.
+There is one file per subtask and attempt. It is durable before the snapshot that holds the position behind the rows.
+After a restart, rows that are read again are written again, into the file of the new attempt. Each row is therefore
+stored at least once; source file and row number identify duplicates.
 """
 
 import os
@@ -20,11 +20,11 @@ from runtime.ports import OperatorContext
 
 
 class DeadLetters:
-    """Appends to a file that is made when the first row comes.
+    """Appends to a file that is created with the first malformed row.
 
     Args:
-        folder: where the files are.
-        context: whose rows they are.
+        folder: of the files.
+        context: of the subtask that read the rows; it names the file.
     """
 
     def __init__(self, folder: Path, context: OperatorContext) -> None:
@@ -42,7 +42,7 @@ class DeadLetters:
                 self._unsynced = True
 
     def sync(self) -> None:
-        """Returns when everything written is durable."""
+        """Makes all written rows durable."""
         if self._file is not None and self._unsynced:
             with writing(self._path):
                 self._file.flush()

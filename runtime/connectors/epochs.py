@@ -1,13 +1,13 @@
-"""The folder that a standing PySpark stage fills with epochs, and from which a source reads them.
+"""The epoch folder: a standing PySpark stage writes epochs into it, and a source reads them.
 
-    epochs/000000000042/     an epoch: Parquet files, read in the order of their names, and `_weir.json`
-    epochs/.000000000043-17  an epoch that the process with token 17 is writing aside
-    released.json            how far epochs have been deleted: every one below `below`
-    read/17-2-41             subtask 2 of attempt 17 has read the epochs below 41: for back-pressure only
+    epochs/000000000042/     an epoch: Parquet files, read in name order, and `_weir.json`
+    epochs/.000000000043-17  an epoch that the process with token 17 is still writing
+    released.json            all epochs below its field `below` are released
+    read/17-2-41             subtask 2 of attempt 17 has read all epochs below 41: for back-pressure only
     spark/                   Spark's checkpoint of the query
 
-An epoch appears by one rename, whole and durable. It is never changed, and deleted only once no retained checkpoint
-needs it. Epochs are numbered from 0, without a gap.
+An epoch becomes visible by a single rename, complete and durable. It never changes, and it is deleted only when no
+retained checkpoint needs it. Epochs are numbered from 0 without gaps.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _NOTE: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Rows and files of an epoch that is there."""
+    """An existing epoch: its number of rows and its files."""
 
     number: int
     folder: Path
@@ -41,7 +41,7 @@ class Epoch:
 
 
 class EpochFolder:
-    """The folder of one stage. Its methods do I/O; one process writes epochs, another releases them."""
+    """The epoch folder of a stage. Methods do I/O. The stage's process writes epochs; the job master releases them."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -51,7 +51,7 @@ class EpochFolder:
     # ------------------------------------------------------------ reading
 
     def find(self, number: int) -> Epoch | None:
-        """The epoch, or None where it is not there: not written yet, or released."""
+        """The epoch; None if it is not yet written or already deleted."""
         folder = self.epochs / _name(number)
         try:
             contents = json.loads((folder / CONTENTS).read_text())
@@ -60,25 +60,25 @@ class EpochFolder:
         return Epoch(number, folder, contents["rows"], tuple((name, rows) for name, rows in contents["files"]))
 
     def released_below(self) -> int:
-        """Every epoch below this number has been released, whether or not it is still there."""
+        """All epochs below this number are released, deleted or not."""
         try:
             return int(json.loads((self.path / "released.json").read_text())["below"])
         except FileNotFoundError:
             return 0
 
     def next_number(self) -> int:
-        """One more than the newest epoch that was ever written."""
+        """The number of the next epoch to write, one above the newest that was ever written."""
         return max([self.released_below(), *(number + 1 for number in self._numbers())])
 
     def read_below(self) -> int:
-        """The subtasks of the newest attempt have read all epochs below this number, as far as they have noted it."""
+        """All subtasks of the newest attempt with position notes have read the epochs below this number."""
         notes = self._read_notes()
         newest = max((token for token, _, _ in notes), default=0)
         read = min((below for token, _, below in notes if token == newest), default=0)
         return max(read, self.released_below())
 
     def size(self, number: int) -> int:
-        """Bytes of an epoch; 0: it is not there any more."""
+        """Size of an epoch in bytes; 0 if it is deleted."""
         try:
             with os.scandir(self.epochs / _name(number)) as entries:
                 return sum(entry.stat().st_size for entry in entries)
@@ -89,10 +89,10 @@ class EpochFolder:
 
     @contextlib.contextmanager
     def writing(self, number: int, token: int) -> Iterator[Path]:
-        """A folder to write epoch `number` into. It becomes the epoch, durably, when the block is left without error.
+        """Yields a folder to write epoch `number` into. It becomes the epoch if the block succeeds.
 
         Raises:
-            FileExistsError: the epoch is there; it stays as it is.
+            FileExistsError: the epoch exists; it stays unchanged.
         """
         aside = self.epochs / f".{_name(number)}-{token}"
         yield aside
@@ -102,7 +102,7 @@ class EpochFolder:
         sync_folder(self.epochs)
 
     def prepare(self) -> None:
-        """Makes the folder, and removes what killed processes left aside. Only for the one who may write."""
+        """Creates the folder and removes unfinished epochs of killed processes. Only the current writer may call it."""
         make_folder(self.epochs)
         for leftover in self.epochs.glob(".*"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -110,9 +110,9 @@ class EpochFolder:
     # ------------------------------------------------------------ positions of readers
 
     def note_read(self, token: int, index: int, below: int) -> None:
-        """Replaces what the subtask, and its predecessors in older attempts, have noted.
+        """Records that the subtask has read all epochs below `below`, and removes older notes.
 
-        The note bounds what is unread. No correctness rests on it, so it is not made durable. Raises OSError.
+        The notes bound the number of unread epochs. They are not durable: no guarantee depends on them. Raises OSError.
         """
         folder = self.path / _READ
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,24 +123,24 @@ class EpochFolder:
                 (folder / f"{other}-{subtask}-{position}").unlink(missing_ok=True)
 
     def _read_notes(self) -> list[tuple[int, int, int]]:
-        """Token, subtask and position of each."""
+        """(token, subtask, position) of each note."""
         try:
             with os.scandir(self.path / _READ) as entries:
                 found = [_NOTE.fullmatch(entry.name) for entry in entries]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [(int(one[1]), int(one[2]), int(one[3])) for one in found if one]
+        return [(int(note[1]), int(note[2]), int(note[3])) for note in found if note]
 
     # ------------------------------------------------------------ releasing
 
     def release(self, below: int) -> int:
-        """Deletes the epochs below this number: first it is written down, durably. Returns how many are gone."""
+        """Deletes the epochs below this number and returns their count. The number is first recorded durably."""
         doomed = sorted(number for number in self._numbers() if number < below)
         if not doomed:
             return 0
         self._note_released(below)
         for number in doomed:
-            # Renamed first: a folder that is half deleted is no epoch.
+            # The rename comes first, so that a half-deleted folder is never taken for an epoch.
             gone = self.epochs / f".{_name(number)}-released"
             with contextlib.suppress(FileNotFoundError):
                 (self.epochs / _name(number)).rename(gone)
@@ -166,13 +166,13 @@ class EpochFolder:
 
 
 def _seal(folder: Path) -> None:
-    """Notes rows and files, which proves that each can be opened, and makes all of it durable."""
+    """Writes `_weir.json`, whose row counts prove that each file can be opened, and makes the folder durable."""
     folder.mkdir(exist_ok=True)  # an epoch without rows may have no file
     files = [(file.name, _rows(file)) for file in sorted(folder.glob("*.parquet"))]
-    contents = {"rows": sum(rows for _, rows in files), "files": [one for one in files if one[1]]}
+    contents = {"rows": sum(rows for _, rows in files), "files": [(name, rows) for name, rows in files if rows]}
     (folder / CONTENTS).write_text(json.dumps(contents))
     for file in folder.iterdir():
-        if file.name.endswith(".crc"):  # Hadoop's own checksums; pages of Parquet carry theirs
+        if file.name.endswith(".crc"):  # Hadoop's checksums; Parquet pages have their own
             file.unlink()
         else:
             _sync(file)

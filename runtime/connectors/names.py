@@ -1,4 +1,4 @@
-"""Names of files that say who made them, so that everybody can tell his own files from all others."""
+"""Encodes job and operator names for use in file names, so that a file name identifies its writer."""
 
 import re
 from typing import Final
@@ -8,10 +8,10 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.]")
 
 
 def safe(part: str) -> str:
-    """`part` for use between the dashes of a file name: unambiguous, without characters that paths or readers mind."""
+    """`part` encoded injectively, without dashes or characters that are special in paths: letters, digits, `_.~`."""
     return _UNSAFE.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), part)
 
 
 def original(name: str) -> str:
-    """The part that `safe` has made `name` of."""
+    """The inverse of `safe`."""
     return unquote(name.replace("~", "%"))

@@ -1,6 +1,6 @@
-"""The simulator: the production core in an in-memory world, under one seed. Shipped, because job authors need it too.
+"""The simulator: the production core in an in-memory world, deterministic by a seed.
 
-Read: model (operators), jobs (random jobs and their oracle), world (stores, target, clock, faults), invariants (the
-laws), cluster (subtasks, channels, slots of one attempt), master (attempts, restarts), simulation (the loop and the
-command line).
+Read in this order: `model` (operators), `jobs` (random jobs and their oracle), `faults`, `world` (clock, stores,
+target), `invariants`, `cluster` (subtasks, channels and slots of an attempt), `driver` (the coordinator's effects),
+`master` (attempts and restarts), `simulation` (the event loop).
 """

@@ -1,10 +1,10 @@
-"""Lives through many seeds, or replays one.
+"""Simulates many seeds, or replays a single seed.
 
     python -m runtime.simulation --seeds 2000
     python -m runtime.simulation --replay 1234
 
-A violation prints the journal of the shortest world found in which the same law breaks, its seed, the law, and the
-command that replays it.
+After a violation, the simulator shrinks the world as long as the same invariant fails. It prints the journal of the
+smallest world, the seed, the invariant, and the command that replays it.
 """
 
 import argparse
@@ -34,19 +34,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m runtime.simulation", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to live through")
+    parser.add_argument("--seeds", type=int, default=1_000, help="number of seeds to simulate")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="worlds at a time")
-    parser.add_argument("--tries", type=int, default=400, help="how many smaller worlds to try after a violation")
-    parser.add_argument("--shrink-s", type=float, default=90, help="for how many seconds at most")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes in parallel")
+    parser.add_argument("--tries", type=int, default=400, help="number of smaller worlds to try after a violation")
+    parser.add_argument("--shrink-s", type=float, default=90, help="time limit for shrinking in seconds")
     parser.add_argument(
-        "--replay", type=int, metavar="SEED", help="one seed, with its journal; the rest makes it smaller"
+        "--replay", type=int, metavar="SEED", help="replay a seed and print its journal; further options reduce it"
     )
-    parser.add_argument("--only", type=_names, help="these faults and requests, such as crash_slot:1,stop:2, or none")
-    parser.add_argument("--rows", type=int, help="so many rows in each split")
-    parser.add_argument("--skip", type=_names, default=frozenset(), help="without these steps")
-    parser.add_argument("--parallelism", type=int, help="of any operator, at most")
-    parser.add_argument("--schedule", type=int, default=0, help="which of the interleavings of the same world")
+    parser.add_argument("--only", type=_names, help="faults and requests to keep, such as crash_slot:1,stop:2, or none")
+    parser.add_argument("--rows", type=int, help="maximum number of rows per split")
+    parser.add_argument("--skip", type=_names, default=frozenset(), help="steps to leave out")
+    parser.add_argument("--parallelism", type=int, help="maximum parallelism of any operator")
+    parser.add_argument("--schedule", type=int, default=0, help="number of the interleaving of the same world")
     return parser
 
 
@@ -82,16 +82,16 @@ def _replay(seed: int, cuts: Cuts) -> int:
 def _explain(broken: BrokenSeed, tries: int, shrink_s: float) -> int:
     clock = SystemClock()
     deadline = clock.monotonic_ms() + 1000 * shrink_s
-    with tqdm(total=tries, desc=f"seed {broken.simulation.seed} broke a law; making it smaller", disable=None) as bar:
+    with tqdm(total=tries, desc=f"seed {broken.simulation.seed} violates an invariant; shrinking", disable=None) as bar:
 
         def progress(best: BrokenSeed) -> None:
-            bar.set_postfix_str(f"journal of {best.lines} lines, {broken.lines} at first", refresh=False)
+            bar.set_postfix_str(f"journal of {best.lines} lines, originally {broken.lines}", refresh=False)
             bar.update()
 
         best = shrink(broken, Budget(tries, lambda: clock.monotonic_ms() < deadline, progress))
     _tell(best)
     if best.lines < broken.lines:
-        print(f"its journal has {best.lines} lines, {broken.lines} at first")
+        print(f"its journal has {best.lines} lines, originally {broken.lines}")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""One channel between two subtasks: a queue, and the watch that knows its laws."""
+"""A channel between two subtasks: a FIFO queue with checks of its invariants."""
 
 from collections import deque
 from typing import Final
@@ -8,18 +8,18 @@ from runtime.core.job.messages import Message, Records
 from runtime.simulation.invariants import ChannelWatch
 from runtime.simulation.model import ROW_BYTES
 
-WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders do wait for credit
+WINDOW_BYTES: Final = 6 * ROW_BYTES  #: small, so that senders often wait for credit
 FIRST_BYTES: Final = 4 * ROW_BYTES
 
 
 class Channel:
-    """FIFO, with the watch that knows its laws."""
+    """A FIFO queue; `watch` checks every message that is pushed."""
 
     def __init__(self, channel: ChannelId, *, charged: bool) -> None:
         self.queue: deque[Message] = deque()
         self.nbytes = 0
         self.watch = ChannelWatch(channel, WINDOW_BYTES if charged else None)
-        self.before_step = 0  #: bytes on it when its sender's step began
+        self.before_step = 0  #: bytes queued when the sender's step began
 
     def push(self, message: Message) -> None:
         self.watch.sent(message, self.before_step)

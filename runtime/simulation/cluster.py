@@ -1,8 +1,7 @@
-"""One attempt: its subtasks, the channels between them, its slots and their links to the master.
+"""An attempt in the simulator: subtasks, channels, slots and their links to the master.
 
-A host performs the effects of one subtask machine as a production worker does: in order, before the next event. Links
-are FIFO per slot; when a message is taken off a link is up to the loop. An abandoned attempt goes on acting for a
-while.
+A host performs the effects of its subtask machine as a production slot does: in order, before the next event. Links are
+FIFO per slot; the simulation loop chooses when to take a message. An abandoned attempt continues to run for a while.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +80,7 @@ from runtime.task.feedback_log import NO_LOG, Copied, FeedbackLogs, Log, replaye
 
 
 class Attempt:
-    """The subtasks of one token."""
+    """The subtasks, channels and slots of a token."""
 
     def __init__(
         self,
@@ -93,12 +92,12 @@ class Attempt:
         mode: CheckpointMode,
     ) -> None:
         self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
-        self.lingers = 10**9  #: steps that it goes on acting once abandoned
+        self.lingers = 10**9  #: steps until it stops running; finite once it is abandoned
         self.channels = {c: Channel(c, charged=not graph.is_feedback(c)) for c in graph.channels()}
         self.slots = {index: Slot(world) for index in range(graph.parallelism)}
         self.hosts = {s: Host(self, s, dealt.get(s, Restored(subtask=s))) for s in graph.subtasks}
         self.order = list(self.hosts.values())
-        panes_ms = dict.fromkeys(job.into_windows, WINDOW_MS // 4)  # less than a window, so that it happens
+        panes_ms = dict.fromkeys(job.into_windows, WINDOW_MS // 4)  # less than a window, so that alignment takes effect
         machines = {subtask: host.machine for subtask, host in self.hosts.items()}
         for host in self.order:
             if host.machine.is_source:
@@ -108,11 +107,11 @@ class Attempt:
         self.lingers = lingers
 
     def crash(self, index: int) -> None:
-        """The slot's process is gone; what it had sent may still arrive."""
+        """Kills the slot's process; messages that it has sent may still arrive."""
         self.slots[index].crash()
 
     def deliver_down(self) -> bool:
-        """Hands one message of the master to a subtask."""
+        """Delivers a message of the master to a subtask; False if none has arrived."""
         ready = [slot for slot in self.slots.values() if slot.alive and slot.down.ready]
         if not ready:
             return False
@@ -121,13 +120,13 @@ class Attempt:
         return True
 
     def step(self) -> bool:
-        """Lets one subtask that can do something do it."""
+        """Runs a step of some runnable subtask; False if there is none."""
         start = self.world.rng.randrange(len(self.order))
         return any(host.step() for host in self.order[start:] + self.order[:start])
 
 
 class Host:
-    """One subtask: its machine, its operator, its credits."""
+    """Runs a subtask: its machine, its operator and its credits."""
 
     def __init__(self, attempt: Attempt, subtask: SubtaskId, restored: Restored) -> None:
         self.attempt, self.subtask, self.world = attempt, subtask, attempt.world
@@ -141,14 +140,14 @@ class Host:
         self.outputs = graph.outputs[subtask]
         self.incoming = [(channel, attempt.channels[channel]) for channel in self.machine.spec.inputs]
         self.turn = 0
-        self.leisure = Random(f"{attempt.token} {subtask}")  # of its own: merging changes nothing that others see
+        self.leisure = Random(f"{attempt.token} {subtask}")  # separate: compaction must not shift draws
         self.untidied: list[Callable[[], None]] = []
         self.reading = Reading()
         self.poll_at = 0
         self.operator = self._operator(restored)
         self.snapshots = Snapshots()
         self.logs = FeedbackLogs()
-        self.log: Rows = []  #: read, and not replayed yet
+        self.log: Rows = []  #: read from the restored log, not yet replayed
         self.replays = replayed(self.world.storage, restored.feedback)
         self.started = False
 
@@ -168,7 +167,7 @@ class Host:
     # ------------------------------------------------------------ running
 
     def step(self) -> bool:
-        """One thing, if there is any: open, read a message, poll the source."""
+        """Opens the subtask, reads a message or polls the source; False if the subtask is not runnable."""
         if not self.slot.alive or self.machine.ended:
             return False
         if not self.started:
@@ -183,7 +182,7 @@ class Host:
         return self._poll() if self.machine.is_source else self._read_message()
 
     def _replay(self) -> bool:
-        """A restored log, in pieces of any size."""
+        """Replays a piece of random size of the restored feedback log."""
         if not self.log:
             try:
                 records = next(self.replays, None)
@@ -209,8 +208,8 @@ class Host:
         message = queue.pop()
         self.handle(MessageArrived(channel, message))
         if isinstance(message, Records) and not self.attempt.graph.is_feedback(channel):
-            for one, nbytes in self.grants.consumed(channel, message.nbytes, self.world.now):
-                self._repay(one, nbytes)
+            for granted, nbytes in self.grants.consumed(channel, message.nbytes, self.world.now):
+                self._repay(granted, nbytes)
         return True
 
     def _repay(self, channel: ChannelId, nbytes: int) -> None:
@@ -361,7 +360,7 @@ class Host:
         self.world.later(lambda: self._store(copied, log), "slow_snapshot")
 
     def _store(self, copied: Copied, log: Log) -> None:
-        """The background part of a snapshot. Any failure costs this checkpoint only."""
+        """The asynchronous part of a snapshot. A failure only declines this checkpoint."""
         faults, barrier = self.world.faults, copied.barrier
         lost = faults.strikes("lose_snapshot")
         if not self.slot.alive or (lost and self.world.rng.random() < 0.5):
@@ -391,7 +390,7 @@ class Host:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Merges state files, now or after a later snapshot. Any failure costs nothing: it is tried again."""
+        """Compacts state files, now or after a later snapshot. After a failure it is tried again."""
         if self.leisure.random() < 0.5:
             with suppress(EnvironmentFailure):
                 while self.untidied:

@@ -1,6 +1,6 @@
-"""What is left out of a world to make it smaller: faults and requests, rows, steps, parallelism.
+"""Cuts: the parts of a world that are left out to shrink it: faults, requests, rows, steps and parallelism.
 
-It decides nothing about what to leave out (`shrinking` does). A world with cuts is as fixed as one without.
+`shrinking` chooses the cuts. A world with cuts is as deterministic as a world without.
 """
 
 from collections.abc import Iterator
@@ -12,30 +12,30 @@ from runtime.core.job.ids import OperatorId
 from runtime.simulation.jobs import Job, Step
 from runtime.simulation.model import Split
 
-PASSING: Final = ("map", "batching", "holding", "pooling")  #: steps whose output is their input, sooner or later
+PASSING: Final = ("map", "batching", "holding", "pooling")  #: kinds of steps that forward every row, sooner or later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """Everything is left in by default."""
+    """The cuts of a world; the default cuts nothing."""
 
-    only: frozenset[str] | None = None  #: the faults and requests that happen, by name and number; None: all
-    rows: int | None = None  #: at most so many in each split
-    skip: frozenset[str] = frozenset()  #: steps that are not there
-    parallelism: int | None = None  #: of any operator, at most
-    schedule: int = 0  #: which of the interleavings of the same world
+    only: frozenset[str] | None = None  #: labels of the faults and requests that happen; None: all
+    rows: int | None = None  #: maximum per split
+    skip: frozenset[str] = frozenset()  #: uids of the steps that are left out
+    parallelism: int | None = None  #: maximum of any operator
+    schedule: int = 0  #: number of the interleaving of the same world
 
     def options(self) -> str:
-        """As the command line takes them."""
-        said = [] if self.only is None else [f"--only {','.join(sorted(self.only)) or 'none'}"]
-        said += [] if self.rows is None else [f"--rows {self.rows}"]
-        said += [f"--skip {','.join(sorted(self.skip))}"] if self.skip else []
-        said += [] if self.parallelism is None else [f"--parallelism {self.parallelism}"]
-        said += [f"--schedule {self.schedule}"] if self.schedule else []
-        return " ".join(said)
+        """The cuts as command-line options."""
+        options = [] if self.only is None else [f"--only {','.join(sorted(self.only)) or 'none'}"]
+        options += [] if self.rows is None else [f"--rows {self.rows}"]
+        options += [f"--skip {','.join(sorted(self.skip))}"] if self.skip else []
+        options += [] if self.parallelism is None else [f"--parallelism {self.parallelism}"]
+        options += [f"--schedule {self.schedule}"] if self.schedule else []
+        return " ".join(options)
 
     def apply(self, job: Job) -> Job:
-        """The job with fewer rows and steps."""
+        """The job without the rows and steps that are cut."""
         for uid in sorted(self.skip):
             job = _without(job, OperatorId(uid))
         return job if self.rows is None else Job([_shorter(step, self.rows) for step in job.steps], job.edges)
@@ -49,7 +49,7 @@ def _shorter(step: Step, rows: int) -> Step:
 
 
 def _shortened(split: Split, rows: int) -> Split:
-    """A pause keeps a row behind it, or there is none."""
+    """The first `rows` rows of the split. After a pause at least a row stays, because a pause needs a row behind it."""
     if split.pauses_at is None:
         return replace(split, rows=split.rows[:rows])
     before = min(split.pauses_at, rows)
@@ -61,7 +61,10 @@ def _shortened(split: Split, rows: int) -> Split:
 
 
 def removable(job: Job) -> Iterator[str]:
-    """Steps that can go, one at a time: those that pass rows on, and one of two readers with all that only feeds it."""
+    """Uids of steps that can be left out individually.
+
+    These are forwarding steps, and steps whose input has other readers. The latter are cut with all steps behind them.
+    """
     for step in job.steps:
         read = [edge for edge in job.edges if edge.target == step.uid]
         siblings = [edge for edge in job.edges for own in read if edge.source == own.source]
@@ -73,7 +76,7 @@ def _without(job: Job, uid: OperatorId) -> Job:
     if job.step(uid).kind in PASSING:
         return _bypassed(job, uid)
     gone = {uid}
-    for edge in job.edges:  # in the order of the stream
+    for edge in job.edges:  # in topological order
         gone |= {edge.target} if edge.source in gone else set()
     return _only(job, gone, job.edges)
 

@@ -1,7 +1,7 @@
-"""The coordinator of one attempt in the simulator, and what performs its effects: ids, manifests, records, retention.
+"""Runs the coordinator of an attempt in the simulator and performs its effects: ids, manifests, records, retention.
 
-Does what `master.attempt` does, and leaves every decision about checkpoints to the coordinator. When an answer comes,
-and whether, is up to the faults.
+The counterpart of `master.attempt`: all decisions about checkpoints are the coordinator's. Faults decide whether and
+when the outside world answers.
 """
 
 from collections import deque
@@ -63,42 +63,42 @@ from runtime.simulation.invariants import check_discarded, check_files, check_no
 from runtime.simulation.slots import Broken, Said, SlotLost, Started
 from runtime.simulation.world import JOB, World
 
-#: Reasons that count for what reports show; those of a trigger that never came to be are not reported.
+#: Reasons that count as checkpoint failures; a trigger that is refused is not counted.
 _COUNTED: Final = (FailureReason.ASYNC_FAILED, FailureReason.EXPIRED, FailureReason.FINALIZE_FAILED)
 
 HEARTBEAT_TIMEOUT_MS: Final = 2_000
 
-Work = Callable[[], "Work | None"]  #: what must be done right after it, if anything
+Work = Callable[[], "Work | None"]  #: returns the work that must follow immediately, if any
 
 
 @dataclass(slots=True)
 class Process:
-    """The process in which a master and its drivers live, one after another."""
+    """The process of a master and its consecutive drivers."""
 
-    gone: bool = False  #: crashed, or superseded
-    stopped_until: int = 0  #: in the world's time: by a signal, to continue then
+    gone: bool = False  #: crashed or superseded
+    stopped_until: int = 0  #: world time at which a process stopped by SIGSTOP continues
 
 
 class Driver:
-    """The coordinator of one attempt, and what performs its effects."""
+    """Runs the coordinator of an attempt and performs its effects."""
 
     def __init__(self, world: World, process: Process, attempt: Attempt, settings: CoordinatorSettings) -> None:
         self.world, self.process, self.attempt = world, process, attempt
         self.coordinator = Coordinator(JOB, attempt.token, attempt.graph, settings)
         self.build_sides = BuildSides(attempt.graph)
-        self.concluded = False  #: its master is done with it
+        self.concluded = False  #: the master has abandoned this attempt
         self.skew_ms = world.rng.choice((-5_000, 5_000)) if world.faults.strikes("skewed_clock") else 0
         self.suspended = False
         self.ended = False
         self.failure: str | None = None
         self.started: set[SubtaskId] = set()
         self.wakes: list[int] = []
-        self.asked: set[str] = set()  #: operations not yet settled
-        self.to_write: deque[tuple[Work, str]] = deque()  #: in order; the first is on its way
-        self.storing = 0  #: manifests among them
-        self.stopping = False  #: what the run's state would say
+        self.asked: set[str] = set()  #: operations without a result
+        self.to_write: deque[tuple[Work, str]] = deque()  #: in order; the first is in progress
+        self.storing = 0  #: number of manifests in `to_write`
+        self.stopping = False  #: whether the run's state would be stopping
         self.tolerable = settings.tolerable_failures
-        self.failed_in_a_row = 0  #: checkpoints, as a person would count them from the reports
+        self.failed_in_a_row = 0  #: consecutive failed checkpoints, counted from the reports
         self.newest_completed = 0
         self.monitor = Monitor(attempt.graph)
         for slot in attempt.slots:
@@ -106,11 +106,11 @@ class Driver:
 
     @property
     def now(self) -> int:
-        """What the clock of its host shows; each attempt may be on another host."""
+        """Milliseconds of the host's clock, which may be skewed: each attempt may run on another host."""
         return self.world.now + self.skew_ms
 
     def next_wake(self) -> int | None:
-        """In the world's time."""
+        """The next due time of the coordinator, in world time; None if there is none."""
         return min(self.wakes) - self.skew_ms if self.wakes else None
 
     def feed(self, event: CoordinatorEvent) -> None:
@@ -127,7 +127,7 @@ class Driver:
         self.feed(CoordinatorSuspended(self.now))
 
     def tick(self) -> None:
-        """Wakes the coordinator once for all wishes that are due, then judges silence if all mail has been read."""
+        """Checks heartbeats, then wakes the coordinator once for all due timers."""
         if self.world.faults.may_happen("stop_master"):
             self._judge_silence()
         due = [at for at in self.wakes if at <= self.now]
@@ -136,7 +136,10 @@ class Driver:
             self.feed(Ticked(self.now))
 
     def _judge_silence(self) -> None:
-        """As `master.attempt`. A slot that is lost is reported as such, so a silent one is a mistake of the master."""
+        """Checks heartbeat timeouts as `master.attempt` does, once all messages are read.
+
+        A lost slot is always reported by `SlotLost`. A timeout of a slot with heartbeats is therefore a violation.
+        """
         slots = self.attempt.slots
         if self.suspended or self.ended or any(slot.up.ready for slot in slots.values()):
             return
@@ -147,7 +150,7 @@ class Driver:
         if silent is not None:
             require(not slots[silent].beats, "a-living-slot-is-not-blamed", f"slot {silent}")
 
-    # ------------------------------------------------------------ what slots say
+    # ------------------------------------------------------------ messages of slots
 
     def receive(self, said: Said) -> None:
         now = self.now
@@ -239,7 +242,7 @@ class Driver:
         self.world.note("report", report)
 
     def _write(self, work: Work, slow: str) -> None:
-        """One thing after another, as production's scribe: in the order of the decisions."""
+        """Queues work. It is done sequentially and in order, as by the metadata thread in production."""
         self.to_write.append((work, slow))
         if len(self.to_write) == 1:
             self._write_on()
@@ -257,7 +260,7 @@ class Driver:
             self.to_write[0] = (following, "slow_manifest")
         else:
             self.to_write.popleft()
-        if self.process.gone:  # what was on its way has arrived; the rest is never sent
+        if self.process.gone:  # the write in progress has arrived; the rest is never sent
             self.to_write.clear()
         elif self.to_write:
             self._write_on()
@@ -266,7 +269,7 @@ class Driver:
         if self.process.gone:
             return
         if self.world.faults.strikes("id_unavailable"):
-            self.feed(IdUnavailable(self.now, "the database is away"))
+            self.feed(IdUnavailable(self.now, "the database is unavailable"))
             return
         checkpoint = self.world.records.next_id(self.attempt.token)
         if checkpoint is None:
@@ -275,7 +278,7 @@ class Driver:
             self.feed(IdIssued(self.now, checkpoint))
 
     def _store(self, manifest: Manifest) -> Work | None:
-        """Write and record; when the outcome is not known, it is read back before anything is answered."""
+        """Writes and records a manifest. An unknown outcome is read back before the coordinator is notified."""
         faults, records = self.world.faults, self.world.records
         try:
             write_manifest(self.world.storage, manifest)
@@ -310,7 +313,7 @@ class Driver:
             self.feed(event)
 
     def _discard(self) -> Work | None:
-        """After a completion: what is too old is given up, and then its files go; time may pass in between."""
+        """Discards checkpoints beyond the retention limit; their files are deleted later, after a delay."""
         if self.process.gone:
             return None
         before = self.world.records.retained()
@@ -325,16 +328,16 @@ class Driver:
         folders = [home_of(manifest) for manifest in discarded]
         try:
             retention.discard(storage, folders, records.readable(), records.unreadable())
-            limit = max((one.checkpoint for one in records.retained() if one.checkpoint in records.damaged), default=0)
+            limit = max((m.checkpoint for m in records.retained() if m.checkpoint in records.damaged), default=0)
             readable = [manifest for manifest in discarded if manifest.checkpoint not in records.damaged]
             check_discarded(storage, readable, records.retained(), limit)
         except EnvironmentFailure as failure:
-            self.world.note(f"{self.attempt.token}:master", f"what is left is swept at the next start: {failure}")
+            self.world.note(f"{self.attempt.token}:master", f"the next start deletes the rest: {failure}")
         self.world.note(f"{self.attempt.token}:master", f"discarded {folders}")
         check_files(self.world.storage, self.world.records.retained())
 
     def _superseded(self) -> None:
-        """A newer attempt holds the job: nothing of this one counts any more."""
+        """Fails the attempt and ends the process: a newer attempt owns the job."""
         self.fail("superseded")
         if not self.concluded:
             self.process.gone = True

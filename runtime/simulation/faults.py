@@ -1,4 +1,4 @@
-"""What may go wrong in a simulated world, by name. Each seed draws its own mixture, so that faults also occur alone."""
+"""The faults of a simulated world. Each seed draws its own mixture, so that faults also occur in isolation."""
 
 from collections import Counter
 from collections.abc import Set
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-#: Chance of each fault at each opportunity (a step of the world, a write, an answer).
+#: Probability of each fault at each opportunity (a step of the world, a write, an answer).
 RATES: Final = {
     "crash_slot": 0.0005,
     "fail_operator": 0.0003,
     "crash_master": 0.0003,
-    "zombie_master": 0.0003,  #: the old master and its slots go on after the new one has begun
+    "zombie_master": 0.0003,  #: the old master and its slots continue after the new master has started
     "clock_jump": 0.001,
-    "skewed_clock": 0.2,  #: the host of a new attempt's master has another clock
+    "skewed_clock": 0.2,  #: the clock of a new attempt's master is wrong
     "fail_snapshot": 0.02,
     "lose_snapshot": 0.004,
     "slow_snapshot": 0.05,
@@ -30,15 +30,15 @@ RATES: Final = {
     "lose_message": 0.0003,  #: between a slot and the master: the connection is lost
 }
 
-#: Chance of each act of others at each step of the world. Drawn last, so that worlds without them stay as they were.
+#: Probability of each external event at each step of the world. Drawn last: other worlds stay unchanged.
 OTHERS: Final = {
     "take_output": 0.002,  #: a consumer moves all committed output away
-    "storage_outage": 0.0005,  #: nothing can be read, written or deleted for a while
-    "stop_master": 0.0005,  #: the process is stopped (SIGSTOP) and continues; its slots go on meanwhile
-    "damage_manifest": 0.002,  #: a retained checkpoint, not the newest, can no longer be read
+    "storage_outage": 0.0005,  #: reads, writes and deletions fail for a while
+    "stop_master": 0.0005,  #: the process is stopped (SIGSTOP) and later continues; its slots keep running
+    "damage_manifest": 0.002,  #: a retained checkpoint other than the newest becomes unreadable
 }
 
-#: Chance of each request at each step of the world.
+#: Probability of each user request at each step of the world.
 REQUESTS: Final = {
     "checkpoint": 0.002,
     "savepoint": 0.0015,
@@ -50,32 +50,32 @@ REQUESTS: Final = {
 
 @dataclass(slots=True)
 class Faults:
-    """Which faults happen in one world, and until when.
+    """Decides which faults happen in a world.
 
-    Each kind has a stream of random numbers of its own, so that leaving one fault out moves no other. The third crash
-    of a slot is called `crash_slot:3`, whether those before it were left out or not.
+    Each kind of fault has its own stream of random numbers, so that leaving out a fault does not move other faults.
+    Labels count all drawn faults: the third crash of a slot is `crash_slot:3`, even if earlier crashes are left out.
     """
 
     seed: str
     rates: dict[str, float] = field(default_factory=dict)
-    only: Set[str] | None = None  #: all others are left out
+    only: Set[str] | None = None  #: labels of the faults that happen; None: all
     active: bool = True
-    struck: list[str] = field(default_factory=list)  #: by name and number
+    struck: list[str] = field(default_factory=list)  #: labels of the drawn faults that happened
     seen: Counter[str] = field(default_factory=Counter)
-    ordered: list[str] = field(default_factory=list)  #: to happen at the next opportunity, for named incidents
+    ordered: list[str] = field(default_factory=list)  #: names: scripted, at the next opportunity
     _streams: dict[str, Random] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def drawn(cls, seed: str, only: Set[str] | None) -> "Faults":
-        """A random mixture: each kind is absent, normal, or three times as likely."""
+        """A random mixture: each kind is absent, has its normal rate, or three times that rate."""
         rng = Random(f"{seed} mixture")
         return cls(
             seed, {name: rate * rng.choice((0, 0, 1, 3)) for name, rate in (RATES | REQUESTS | OTHERS).items()}, only
         )
 
     def may_happen(self, name: str) -> bool:
-        """Whether this world has the fault at all."""
+        """Whether the fault can occur in this world."""
         return name in self.ordered or bool(self.rates.get(name))
 
     def strikes(self, name: str) -> bool:

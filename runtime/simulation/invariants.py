@@ -1,4 +1,4 @@
-"""The laws that hold after every step of every world. A broken one is a `Violation` that names the law."""
+"""The invariants of every simulated world. A failed check raises a `Violation` that names the invariant."""
 
 from collections import Counter
 from collections.abc import Iterable, Set
@@ -25,7 +25,7 @@ from runtime.ports import SnapshotStore
 
 
 class Violation(Exception):
-    """A law is broken: a bug of the core, or of the simulator."""
+    """An invariant does not hold: a bug of the core or of the simulator."""
 
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(f"{law}: {detail}")
@@ -38,16 +38,16 @@ def require(holds: bool, law: str, detail: object) -> None:
 
 
 class ChannelWatch:
-    """What one channel has carried, by its order: data, end of data, the barrier of a stop, end of partition."""
+    """Checks the order of messages on a channel: data, end of data, the barrier of a stop, end of partition."""
 
     def __init__(self, channel: ChannelId, window_bytes: int | None = CHANNEL_WINDOW_BYTES) -> None:
         self.channel = channel
-        self.window_bytes = window_bytes  #: None: it leads back into a loop and is not charged
+        self.window_bytes = window_bytes  #: None: a feedback channel, which costs no credit
         self.last_barrier = 0
         self.drained = self.sealed = self.ended = self.idle = False
 
     def sent(self, message: Message, in_flight_bytes: int) -> None:
-        """`in_flight_bytes` were on the channel before the step that sends `message` began."""
+        """Checks `message`. `in_flight_bytes` were queued before the sender's step began."""
         require(not self.ended, "end-of-partition-is-last", f"{message} on {self.channel}")
         match message:
             case Records():
@@ -60,10 +60,10 @@ class ChannelWatch:
                 require(not self.sealed, "no-watermark-behind-the-last-barrier", f"{message} on {self.channel}")
                 self.idle = False
             case Idle():
-                require(not self.idle, "idleness-is-said-once", f"{message} on {self.channel}")
+                require(not self.idle, "idle-is-sent-once", f"{message} on {self.channel}")
                 self.idle = True
             case Barrier(checkpoint, kind):
-                require(checkpoint > self.last_barrier, "barriers-rise", f"{message} on {self.channel}")
+                require(checkpoint > self.last_barrier, "barrier-ids-increase", f"{message} on {self.channel}")
                 self.last_barrier = checkpoint
                 self.sealed = self.sealed or kind.ends_job
             case EndOfData(drain):
@@ -75,18 +75,18 @@ class ChannelWatch:
 
 
 def check_subtask(machine: Subtask) -> None:
-    """After every event of a subtask."""
+    """Checks a subtask after each of its events."""
     waiting = machine.aligning is not None
     require(waiting or not machine.blocked, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
     if machine.idle:
         times = (machine.watermarks.time(channel) for channel in machine.spec.regular)
-        furthest = max((time for time in times if time < MAX_WATERMARK), default=MIN_WATERMARK)
-        detail = f"{machine.spec.id} is idle at {machine.watermark}, a channel at {furthest}"
-        require(furthest <= machine.watermark, "an-idle-subtask-holds-back-no-time", detail)
+        largest = max((time for time in times if time < MAX_WATERMARK), default=MIN_WATERMARK)
+        detail = f"{machine.spec.id} is idle at {machine.watermark}, a channel at {largest}"
+        require(largest <= machine.watermark, "an-idle-subtask-holds-back-no-watermark", detail)
 
 
 class Ledger:
-    """What has been triggered, recorded and committed in the whole life of a job."""
+    """The checkpoints triggered and recorded, and the operations settled, during the whole life of a job."""
 
     def __init__(self) -> None:
         self.triggered: dict[CheckpointId, tuple[Token, CheckpointKind]] = {}
@@ -101,7 +101,7 @@ class Ledger:
         self.triggered[checkpoint] = (token, kind)
 
     def was_recorded(self, manifest: Manifest, graph: JobGraph, current: Token) -> None:
-        """At the instant from which the checkpoint exists."""
+        """Checks and adds a manifest when its checkpoint is recorded."""
         checkpoint = CheckpointId(manifest.checkpoint)
         require(manifest.token == current, "one-owner", f"{checkpoint} recorded by {manifest.token}, owner {current}")
         require(checkpoint not in self.recorded, "recorded-once", checkpoint)
@@ -133,7 +133,7 @@ def committables(manifest: Manifest) -> set[str]:
 
 
 def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
-    """Complete, and its finished set closed under predecessors."""
+    """Checks that a manifest is complete and that its finished operators are closed under predecessors (FLIP-147)."""
     finished = set(manifest.finished_operators())
     heads = {edge.target for edge in graph.edges if edge.feedback}
     for operator in graph.operators:
@@ -146,7 +146,7 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         logged = any(snapshot.feedback for snapshot in entry.subtasks.values())
         require(not logged or operator.uid in heads, "only-back-edges-are-logged", operator.uid)
         drained = manifest.kind is CheckpointKind.DRAIN
-        require(not (logged and drained), "a-drain-leaves-nothing-on-its-way", operator.uid)
+        require(not (logged and drained), "a-drain-leaves-no-feedback-log", operator.uid)
         done = sum(snapshot.finished for snapshot in entry.subtasks.values())
         flagged = entry.finished is FinishedState.FINISHED
         require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)
@@ -155,7 +155,7 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
 
 
 def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
-    """After every deletion."""
+    """Checks after every deletion that the files of retained checkpoints exist."""
     there = set(store.list(""))
     for manifest in retained:
         missing = files_of(manifest) - there
@@ -165,7 +165,10 @@ def check_files(store: SnapshotStore, retained: Iterable[Manifest]) -> None:
 def check_discarded(
     store: SnapshotStore, discarded: Iterable[Manifest], retained: Iterable[Manifest], limit: int
 ) -> None:
-    """After a deletion that did not fail. Checkpoints up to `limit` cannot be read: they may name files up to there."""
+    """Checks after a successful deletion that no file of a discarded checkpoint is left.
+
+    Files of checkpoints up to `limit` are exempt: an unreadable checkpoint may need them.
+    """
     needed = {path for manifest in retained for path in files_of(manifest)}
     for manifest in discarded:
         own = [path for path in files_of(manifest) - needed if _checkpoint_of(path) > limit]
@@ -180,21 +183,21 @@ def _checkpoint_of(path: str) -> int:
 
 
 def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:
-    """After every cleaning of output: what a manifest owes is prepared or committed."""
+    """Checks after every output clean-up that all committables of retained manifests are prepared or committed."""
     for manifest in retained:
         missing = committables(manifest) - there
         require(not missing, "a-retained-checkpoint-keeps-its-output", f"{manifest.checkpoint} lacks {sorted(missing)}")
 
 
 def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tuple[str, str, int]]) -> None:
-    """Exactly once, at the end."""
+    """Checks at the end that the output is exactly once."""
     missing, surplus = expected - committed, committed - expected
     require(not surplus, "nothing-committed-twice", _some(surplus))
     require(not missing, "nothing-lost", _some(missing))
 
 
 def check_notified(graph: JobGraph, told: Set[SubtaskId]) -> None:
-    require(told <= set(graph.subtasks), "only-known-subtasks-are-told", told)
+    require(told <= set(graph.subtasks), "only-known-subtasks-are-notified", told)
 
 
 def _some(rows: Counter[tuple[str, str, int]]) -> str:

@@ -1,7 +1,7 @@
-"""Random jobs of the simulator: a topology, its input, its graph at any parallelism, and what it must commit.
+"""Random jobs of the simulator: a topology, its input, its graph at any parallelism, and its expected output.
 
-The oracle is sequential: it evaluates the same operators over the rows that the sources had given out, without
-barriers, channels or failures.
+The oracle computes the expected output sequentially from the rows that the sources have emitted, without barriers,
+channels or failures.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from runtime.simulation.model import (
 )
 
 KEYS = "abcde"
-AFTER_PAUSE_MS = 1_000_000  #: event times behind a pause begin here, far behind all others
+AFTER_PAUSE_MS = 1_000_000  #: first event time after a pause, far above all other event times
 Positions = Mapping[OperatorId, Mapping[str, int]]  #: by source and split
 Output = Counter[tuple[str, str, int]]  #: sink, key, value
 
@@ -55,20 +55,20 @@ COMMITTING = {"sink": SinkOperator, "tee": TeeOperator}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One operator of a job. Steps of one `lane` have the same parallelism: forward edges join them."""
+    """An operator of a job. All steps of a `lane` have the same parallelism, because forward edges connect them."""
 
     uid: OperatorId
     kind: str
     lane: int
     bounded: bool = False
     splits: tuple[Split, ...] = ()
-    lists_splits: bool = False  #: a source keeps its splits in list state, not by key group
-    mark: str = ""  #: in a loop: what stands before the hops in a key
+    lists_splits: bool = False  #: the splits of a source are list state instead of keyed state
+    mark: str = ""  #: in a loop: separates the key from its remaining hops
 
 
 @dataclass(slots=True)
 class Job:
-    """A topology with its input. Edges are made for any parallelism."""
+    """A topology with its input, for any parallelism."""
 
     steps: list[Step] = field(default_factory=list)
     edges: list[EdgeSpec] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Job:
         build: int | None = None,
         mark: str = "",
     ) -> OperatorId:
-        """Adds a step that reads `inputs`, in the order of their numbers; `build` is the number of its build side."""
+        """Adds a step with the given inputs; `build` is the number of its build side."""
         uid = OperatorId(f"{kind}{len(self.steps)}")
         self.steps.append(Step(uid=uid, kind=kind, lane=lane, mark=mark))
         for number, (source, partitioning) in enumerate(inputs):
@@ -98,7 +98,7 @@ class Job:
         return uid
 
     def close(self, source: OperatorId, head: OperatorId, partitioning: Partitioning) -> None:
-        """Leads `source` back into the loop that begins with `head`."""
+        """Adds a back-edge from `source` to the loop head `head`."""
         keys = ("key",) if partitioning is Partitioning.HASH else ()
         number = 1 + sum(edge.target == head and edge.feedback for edge in self.edges)
         self.edges.append(
@@ -117,7 +117,7 @@ class Job:
 
     @property
     def into_windows(self) -> frozenset[int]:
-        """Numbers of the edges that lead into a window."""
+        """Numbers of the edges whose target is a window."""
         return frozenset(n for n, edge in enumerate(self.edges) if self.step(edge.target).kind == "window")
 
     @property
@@ -129,7 +129,7 @@ class Job:
         return all(source.bounded for source in self.sources)
 
     def graph(self, parallelism: Mapping[int, int]) -> JobGraph:
-        """The graph at the given parallelism of each lane (1 where it is missing)."""
+        """The graph at the given parallelism of each lane (default 1)."""
         roles = {"source": Role.SOURCE, "sink": Role.SINK}
         operators = tuple(
             OperatorSpec(
@@ -145,7 +145,7 @@ class Job:
         return JobGraph(operators, tuple(self.edges), MAX_PARALLELISM)
 
     def operator(self, subtask: SubtaskId, parallelism: int, target: Target, prefix: str) -> ModelOperator:
-        """The code of one subtask."""
+        """A new operator instance for a subtask."""
         step = self.step(subtask.operator)
         groups = range_of(subtask.index, MAX_PARALLELISM, parallelism)
         if step.kind == "source" and step.lists_splits:
@@ -163,13 +163,13 @@ class Job:
     # ------------------------------------------------------------ the oracle
 
     def expected(self, positions: Positions) -> Output:
-        """What must have been committed when the sources had come to `positions` and then ended."""
+        """The committed output of a job whose sources read up to `positions` and then ended."""
         streams = self._streams(positions)
         ends = [step.uid for step in self.steps if step.kind in COMMITTING]
         return Counter({(uid, key, value): n for uid in ends for (key, value), n in streams[uid].items()})
 
     def _build_keys(self, join: OperatorId) -> Counter[str]:
-        """The keys of all rows of its build side, which is read to its end."""
+        """The keys of all rows of the build side, which is always read to its end."""
         if join not in self._keys_of_joins:
             whole = {step.uid: {split.name: len(split.rows) for split in step.splits} for step in self.sources}
             build = next(edge.source for edge in self.edges if edge.target == join and edge.build)
@@ -180,7 +180,7 @@ class Job:
         return self._keys_of_joins[join]
 
     def _streams(self, positions: Positions) -> dict[OperatorId, Counter[Row]]:
-        """What each step has emitted when the sources had come to `positions` and then ended."""
+        """The output of each step of a job whose sources read up to `positions` and then ended."""
         streams: dict[OperatorId, Counter[Row]] = {}
         for step in self.steps:
             read = [edge for edge in self.edges if edge.target == step.uid and not edge.feedback]
@@ -216,9 +216,9 @@ def _apply(kind: str, rows: Counter[Row]) -> Counter[Row]:
 
 
 def random_job(rng: Random, loops: Random) -> Job:
-    """One to three sources, of which one may pause, chains, unions, joins with a build side, two ends of a stream.
+    """A job of one to three sources, at most one of which pauses, with chains, unions, joins, loops and sinks.
 
-    Whether it has a loop, and which, is drawn from `loops` alone.
+    Loops are drawn only from `loops`, so that jobs without a loop do not depend on that stream.
     """
     job = Job()
     lanes = rng.randint(1, 3)
@@ -244,7 +244,7 @@ def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
     if pauses:
         splits[0] = _pausing(rng, splits[0])
     job.add_source(lane, bounded, splits)
-    # What a step holds back while its source is idle would be late: a batching one does not suit a source that pauses.
+    # Rows that a batching step flushes while its source is idle would be late, so a pausing source has none behind it.
     kinds = ("map",) if pauses else ("map", "batching")
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
         uid = job.add(rng.choice(kinds), lane, [(uid, Partitioning.FORWARD)])
@@ -252,7 +252,7 @@ def _source(job: Job, rng: Random, lane: int, pauses: bool) -> OperatorId:
 
 
 def _pausing(rng: Random, split: Split) -> Split:
-    """With more rows behind a pause, all of them later than whatever else the job reads."""
+    """The split with more rows after a pause, whose event times are above all others of the job."""
     later = tuple((key, AFTER_PAUSE_MS + time) for key, time in split.rows or ((KEYS[0], 0),))
     return Split(split.name, split.rows + later, len(split.rows), rng.choice((300, 1_500, 4_000)))
 
@@ -276,7 +276,7 @@ def _merge(job: Job, rng: Random, left: OperatorId, right: OperatorId) -> Operat
 
 
 def _loop(job: Job, rng: Random, stream: OperatorId, mark: str = "~") -> OperatorId:
-    """Every row of `stream` comes round a few times, in some a loop inside the loop."""
+    """Adds a loop that each row of `stream` passes a few times; some loops contain an inner loop."""
     lane = len(job.steps)
     head = job.add("loop", lane, [(stream, rng.choice((Partitioning.REBALANCE, Partitioning.HASH)))])
     inside = _loop(job, rng, head, "^") if mark == "~" and rng.random() < 0.2 else head
@@ -286,7 +286,7 @@ def _loop(job: Job, rng: Random, stream: OperatorId, mark: str = "~") -> Operato
 
 
 def _crossing(job: Job, rng: Random, left: OperatorId, right: OperatorId) -> OperatorId:
-    """Two loops that lead into each other."""
+    """Adds two loops whose back-edges lead to each other's head."""
     heads = [job.add("loop", len(job.steps), [(stream, Partitioning.REBALANCE)]) for stream in (left, right)]
     (again, out), (again_too, out_too) = (_body(job, rng, head, "~") for head in heads)
     job.close(again, heads[1], Partitioning.REBALANCE)
@@ -295,11 +295,11 @@ def _crossing(job: Job, rng: Random, left: OperatorId, right: OperatorId) -> Ope
 
 
 def _body(job: Job, rng: Random, head: OperatorId, mark: str) -> tuple[OperatorId, OperatorId]:
-    """What goes round once more, and what goes on."""
+    """Adds the body of a loop. Returns the step with the rows for the back-edge and the step with the output."""
     lane = len(job.steps)
     here = job.add("hop", lane, [(head, Partitioning.HASH)], mark=mark)
     if rng.random() < 0.4:
-        # What is flushed before a barrier while the channel is idle would be late: see `_source`.
+        # Rows that are flushed before a barrier while the channel is idle would be late: see `_source`.
         kinds = ("holding",) if may_idle(job, head) else ("batching", "holding")
         here = job.add(rng.choice(kinds), lane, [(here, Partitioning.FORWARD)])
     again = job.add("again", lane, [(here, Partitioning.FORWARD)], mark=mark)
@@ -307,13 +307,13 @@ def _body(job: Job, rng: Random, head: OperatorId, mark: str) -> tuple[OperatorI
 
 
 def has_loop(job: Job, uid: OperatorId) -> bool:
-    """Whether `uid` comes from a loop: event time goes on while records go round, so they may be late behind it."""
+    """Whether `uid` is behind a loop. The watermark advances while records circulate, so these may be late there."""
     before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
     return job.step(uid).kind == "loop" or any(has_loop(job, source) for source in before)
 
 
 def may_idle(job: Job, uid: OperatorId) -> bool:
-    """Whether a source that feeds `uid` may be idle: it pauses, or never ends and may have nothing at all."""
+    """Whether a source upstream of `uid` may be idle: it pauses, or it is unbounded and may have no rows."""
     step = job.step(uid)
     before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
     pauses = any(split.pauses_at is not None for split in step.splits)
@@ -321,7 +321,7 @@ def may_idle(job: Job, uid: OperatorId) -> bool:
 
 
 def is_bounded(job: Job, uid: OperatorId) -> bool:
-    """Whether only bounded sources feed `uid`."""
+    """Whether all sources upstream of `uid` are bounded."""
     before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
     return all(is_bounded(job, source) for source in before) if before else job.step(uid).bounded
 
@@ -338,7 +338,7 @@ def _end(job: Job, rng: Random, stream: OperatorId) -> None:
 
 
 def pooled(job: Job, rng: Random) -> Job:
-    """Has steps here and there hold rows in a union list; not ahead of a window, where they would be late."""
+    """Makes random steps hold rows in a union list, except upstream of a window, where these rows would be late."""
     steps = [
         replace(step, kind="pooling") if _may_pool(job, step) and rng.random() < 0.4 else step for step in job.steps
     ]
@@ -347,14 +347,14 @@ def pooled(job: Job, rng: Random) -> Job:
 
 
 def with_tees(job: Job, rng: Random) -> Job:
-    """Has steps here and there commit what they forward, as often several in a row."""
+    """Makes random map steps commit the rows that they forward; often several consecutive steps."""
     share = rng.choice((0.0, 0.3, 0.9))
     steps = [replace(step, kind="tee") if step.kind == "map" and rng.random() < share else step for step in job.steps]
     return Job(steps, job.edges)
 
 
 def _routed(edge: EdgeSpec) -> EdgeSpec:
-    """By a function of the author's, where it does not matter who gets a row."""
+    """The edge with custom partitioning instead of rebalance: the target subtask of a row does not matter there."""
     if edge.partitioning is not Partitioning.REBALANCE:
         return edge
     return replace(edge, partitioning=Partitioning.CUSTOM, keys=("key",))
@@ -370,7 +370,7 @@ def _feeds_window(job: Job, uid: OperatorId) -> bool:
 
 
 def listed(job: Job, rng: Random) -> Job:
-    """Has some sources keep their splits in list state, some of which lie far behind the others in event time."""
+    """Makes some sources keep their splits in list state; some of these splits have much later event times."""
     chosen = {step.uid for step in job.sources if rng.random() < 0.3}
     return Job([_listed(step, rng) if step.uid in chosen else step for step in job.steps], job.edges)
 
@@ -386,10 +386,10 @@ def _later(split: Split, by_ms: int) -> Split:
 
 
 def steadied(job: Job) -> Job:
-    """Has sources that pause stand still in time after it, where a window hears of them by several ways.
+    """Makes pausing sources `steady` if their rows reach a window through several subtasks of an operator.
 
-    Those of an operator's subtasks that wake first carry event time on, since the others still stand aside: what these
-    bring then may be late, as in Flink, and a window of the simulator must not see that.
+    After a pause, the subtasks that become active first advance the watermark while their siblings are still idle. Rows
+    of these siblings may then be late, as in Flink, but windows of the simulator assert that no row is late.
     """
     steps = [
         replace(step, splits=tuple(replace(split, steady=split.pauses_at is not None) for split in step.splits))
@@ -401,7 +401,7 @@ def steadied(job: Job) -> Job:
 
 
 def _reaches_window_by_parts(job: Job, uid: OperatorId, parted: bool = False) -> bool:
-    """Whether the rows of one subtask may reach a window through several subtasks of the same operator."""
+    """Whether the rows of a subtask may reach a window through several subtasks of the same operator."""
     behind = [edge for edge in job.edges if edge.source == uid and not edge.feedback]
     return any(
         parted

@@ -1,9 +1,9 @@
-"""One incarnation of a run's job master: it begins attempts, performs the coordinator's effects, and restarts.
+"""A job master in the simulator: starts attempts of a run and restarts them.
 
-It does what a production driver does, and leaves every decision about checkpoints to the coordinator. An attempt ends
-by `CoordinatorSuspended`; the next one takes a new token first and reads the records after that, so that whatever an
-older attempt still had on its way is either recorded by then or never will be. A completed stop or drain is never
-restarted: what its manifest owes is committed, and the run is over.
+The counterpart of the production driver: all decisions about checkpoints are the coordinator's. An attempt ends by
+`CoordinatorSuspended`. The next attempt first takes a new token and then reads the records. Writes of an older attempt
+are therefore either already recorded or rejected. After a completed stop or drain there is no restart: the master
+commits the pending committables of its manifest and ends the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESTART_DELAY_MS: Final = 20
 
 
 class Ending(StrEnum):
-    """How a run came to its end."""
+    """The final state of a run."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -44,7 +44,7 @@ class Ending(StrEnum):
 
 
 class Master:
-    """The attempts of one run, one after another."""
+    """Runs the attempts of a run, sequentially."""
 
     def __init__(
         self, world: World, job: Job, graph: JobGraph, base: Manifest | None, settings: CoordinatorSettings
@@ -65,14 +65,14 @@ class Master:
         return self.world.now < self.process.stopped_until
 
     def stop_for(self, ms: int) -> None:
-        """SIGSTOP, and SIGCONT later."""
+        """Stops the process for `ms` milliseconds (SIGSTOP, then SIGCONT)."""
         self.process.stopped_until = self.world.now + ms
 
     def crash(self) -> None:
         self.process.gone = True
 
     def step(self) -> bool:
-        """Begins an attempt, ends one, or takes one message of a slot."""
+        """Starts or ends an attempt, or receives a message of a slot; False if there is no such work."""
         if self.gone or self.stopped or self.ending is not None:
             return False
         if self.driver is None:
@@ -126,7 +126,7 @@ class Master:
         records = self.world.records
         retained, unreadable = records.retained(), records.unreadable()
         for uid in (operator.uid for operator in self.graph.operators if operator.commits):
-            if not unreadable:  # what a sink has prepared for an unreadable checkpoint is not known
+            if not unreadable:  # the committables of an unreadable checkpoint are unknown
                 self.world.target.clean(uid, token, retained_committables(retained, uid))
         retention.sweep(self.world.storage, token, records.readable(), unreadable)
         check_files(self.world.storage, retained)
@@ -157,7 +157,7 @@ class Master:
     def _conclude(self, driver: Driver) -> bool:
         if driver.ended:
             if driver.storing:
-                return False  # what is being recorded comes to its end first
+                return False  # a manifest is still being recorded
             require(not driver.asked, "every-operation-is-settled", driver.asked)
             saved = driver.coordinator.savepoint
             stopped = saved is not None and saved.kind is CheckpointKind.STOP
@@ -175,7 +175,7 @@ class Master:
         if self.driver is not None:
             self.driver.attempt.abandon(0)
 
-    # ------------------------------------------------------------ people
+    # ------------------------------------------------------------ requests
 
     def request(self, kind: CheckpointKind, operation: str) -> None:
         if self.driver is not None and not (self.stopped or self.driver.suspended or self.driver.ended):
@@ -184,7 +184,7 @@ class Master:
             self.driver.feed(CheckpointRequested(self.world.now, kind, operation))
 
     def cancel(self) -> None:
-        """Ends the run where it stands."""
+        """Ends the run immediately."""
         if self.driver is not None and not self.driver.ended:
             if not self.driver.suspended:
                 self.driver.suspend()

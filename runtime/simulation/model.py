@@ -1,8 +1,8 @@
-"""Operators of the simulator, in plain Python; they have the hooks of `runtime.ports.Operator`, in the same order.
+"""Operators of the simulator, in plain Python, with the hooks of `runtime.ports.Operator`.
 
-A record is a key and an event time. State is as in production: keyed by key group, a list that is dealt anew, and a
-broadcast table. What an operator must never see (records after `finish`, late records, a second `close`) is asserted
-here.
+A record is a key and an event time. State is as in production: keyed state by key group, list state that a rescale
+redistributes, union lists, and a broadcast table. The operators assert the guarantees of the runtime: no record after
+`finish`, no late record, no second `close`.
 """
 
 from collections import Counter
@@ -30,17 +30,17 @@ def group_of(name: str) -> int:
 
 
 def route(name: str, targets: int) -> int:
-    """The routing of an author who does not know of key groups."""
+    """Index of the target subtask for custom partitioning, unrelated to key groups."""
     return crc32(name.encode()) // 3 % targets
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a source's input; event times rise within it.
+    """A part of a source's input, with event times in ascending order.
 
-    It may pause: row `pauses_at` and those behind it are there from `resumes_ms` of the world on. Whoever reads it has
-    nothing to say of time meanwhile, so they are later than all other rows of the job. A `steady` one says after its
-    pause what time has come to, and no more until its end.
+    A split may pause: row `pauses_at` and all later rows become available at world time `resumes_ms`. The source is
+    idle until then, so these rows must have later event times than all other rows of the job. After its pause, the
+    watermark of a `steady` split advances to its first row and then stays there until the split ends.
     """
 
     name: str
@@ -50,18 +50,18 @@ class Split:
     steady: bool = False
 
     def ready(self, now: int) -> int:
-        """How many rows are there."""
+        """Number of available rows."""
         return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The state of one operator subtask, copied at a barrier."""
+    """The state of an operator subtask, copied at a barrier."""
 
     keyed: Mapping[int, Mapping[str, int]]
     held: tuple[Row, ...]
     table: tuple[str, ...]
-    pooled: tuple[Row, ...] | None = None  #: of an operator with a union list
+    pooled: tuple[Row, ...] | None = None  #: union list; None: the operator has none
 
 
 class Target(Protocol):
@@ -72,7 +72,7 @@ class Target(Protocol):
 
 
 class ModelOperator:
-    """Passes records on. The base of all others."""
+    """Forwards records. Base class of all operators."""
 
     def __init__(self, groups: range) -> None:
         self.groups = groups
@@ -105,7 +105,7 @@ class ModelOperator:
         return []
 
     def settle(self) -> Rows:
-        """In a loop that comes to its end: what is held back."""
+        """Emits the held rows when a loop terminates."""
         return []
 
     def end_input(self, input: int) -> Rows:
@@ -147,7 +147,7 @@ class SourceOperator(ModelOperator):
 
     @property
     def drained(self) -> bool:
-        """Every row so far has been given out."""
+        """Whether every row has been emitted."""
         return all(self.position(split) == len(split.rows) for split in self.splits)
 
     @property
@@ -155,13 +155,13 @@ class SourceOperator(ModelOperator):
         return self.bounded and self.drained
 
     def idle(self, now: int) -> bool:
-        """Nothing to read, and no word about the time of what comes next: no split at all, or a pausing one."""
+        """Whether no row is available and no bound of later event times is known: no splits, or a pausing split."""
         waiting = [split for split in self.splits if self.position(split) < len(split.rows)]
         nothing_now = all(self.position(split) == split.ready(now) for split in self.splits)
         return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
 
     def poll(self, choice: int, max_rows: int, now: int) -> Rows:
-        """Up to `max_rows` rows of one split; `choice` says of which."""
+        """Up to `max_rows` rows of the split that `choice` selects."""
         unread = [split for split in self.splits if self.position(split) < split.ready(now)]
         if not unread:
             return []
@@ -176,7 +176,7 @@ class SourceOperator(ModelOperator):
         self._add(split.name, position - self.position(split))
 
     def watermark(self) -> int | None:
-        """Just below the earliest row still to come; an unbounded split may always bring one as late as its last."""
+        """A time just below the earliest later row; an unbounded split may always add a row as late as its last."""
         times = []
         for split in self.splits:
             position = self.position(split)
@@ -192,7 +192,7 @@ class SourceOperator(ModelOperator):
 
 
 class ListSourceOperator(SourceOperator):
-    """Keeps its splits in list state, an entry of name and position each: a restore decides which subtask reads on."""
+    """Keeps its splits in list state, an entry (name, position) per split, which a restore redistributes."""
 
     def __init__(self, groups: range, splits: Sequence[Split], bounded: bool, index: int, parallelism: int) -> None:
         super().__init__(groups, (), bounded)
@@ -219,7 +219,7 @@ class ListSourceOperator(SourceOperator):
 
 
 class BatchingOperator(ModelOperator):
-    """Collects a few rows and passes them on together, at the latest before a barrier: none is ever in its state."""
+    """Collects a few rows and forwards them together. It flushes before each barrier, so its state has no rows."""
 
     def __init__(self, groups: range) -> None:
         super().__init__(groups)
@@ -247,12 +247,12 @@ class BatchingOperator(ModelOperator):
         return rows
 
     def image(self) -> Image:
-        assert not self.batch, "what precedes the barrier was not flushed"
+        assert not self.batch, "rows were not flushed before the barrier"
         return super().image()
 
 
 class HoldingOperator(ModelOperator):
-    """Work in flight, as of asynchronous look-ups: up to three rows stay in list state; `end_input` gives them out."""
+    """Keeps up to three rows in list state, like asynchronous look-ups in flight; `end_input` emits them."""
 
     def process(self, input: int, rows: Rows) -> Rows:
         self.held += rows
@@ -269,7 +269,7 @@ class HoldingOperator(ModelOperator):
 
 
 class PoolingOperator(HoldingOperator):
-    """The same in a union list: everybody is given the rows of all, and picks those of its own key groups."""
+    """Holds rows in a union list: each restored subtask gets all rows and keeps the rows of its own key groups."""
 
     def restore(
         self, images: Iterable[Image], held: Sequence[Row], table: Sequence[str], pooled: Sequence[Row]
@@ -281,9 +281,9 @@ class PoolingOperator(HoldingOperator):
 
 
 class HopOperator(ModelOperator):
-    """Sends a row round a loop: the key says how often still, behind a mark, and so changes with each hop.
+    """Counts down the remaining iterations of each row, which its key holds behind a mark.
 
-    It counts what passes, so that it has state of its own.
+    It also counts rows by key in keyed state, so that the loop body has state.
     """
 
     def __init__(self, groups: range, mark: str) -> None:
@@ -302,7 +302,7 @@ class HopOperator(ModelOperator):
 
 
 class AgainOperator(ModelOperator):
-    """Keeps the rows that have hops left."""
+    """Forwards the rows with remaining iterations."""
 
     def __init__(self, groups: range, mark: str) -> None:
         super().__init__(groups)
@@ -313,7 +313,7 @@ class AgainOperator(ModelOperator):
 
 
 class OutOperator(AgainOperator):
-    """Lets out the rows that have none, as they once came in."""
+    """Emits the rows without remaining iterations, with their original keys."""
 
     def process(self, input: int, rows: Rows) -> Rows:
         return [(key.partition(self.mark)[0], time) for key, time in rows if key.endswith(f"{self.mark}0")]
@@ -322,7 +322,7 @@ class OutOperator(AgainOperator):
 class JoinOperator(ModelOperator):
     """Keeps the rows of input 0 whose key occurs on the build side, input 1.
 
-    The table has an entry for each row of the build side, so that a row that is lost or doubled shows at its end.
+    The table has an entry per row of the build side, so that a lost or duplicate row is detected at the end of input 1.
     """
 
     def __init__(self, groups: range, build: Counter[str]) -> None:
@@ -331,14 +331,14 @@ class JoinOperator(ModelOperator):
 
     def process(self, input: int, rows: Rows) -> Rows:
         if input == 0:
-            assert self._keys() == self.build, "a row of the probe side came before the build side was whole"
+            assert self._keys() == self.build, "a row of the probe side arrived before the build side was complete"
             return [row for row in rows if row[0] in self.build]
         self.table += [f"{key}#{place}" for place, (key, _) in enumerate(rows, len(self.table))]
         return []
 
     def end_input(self, input: int) -> Rows:
         if input == 1:
-            assert self._keys() == self.build, "a row of the build side is missing, or came twice"
+            assert self._keys() == self.build, "a row of the build side is missing or duplicate"
         return super().end_input(input)
 
     def _keys(self) -> Counter[str]:
@@ -346,7 +346,7 @@ class JoinOperator(ModelOperator):
 
 
 class CountOperator(ModelOperator):
-    """Emits the new count of every key it sees: a lost or doubled record shows in every later row of its key."""
+    """Emits the running count per key: a lost or duplicate record changes every later row of its key."""
 
     def process(self, input: int, rows: Rows) -> Rows:
         return [(key, self._add(key)) for key, _ in rows]
@@ -391,7 +391,7 @@ class SinkOperator(ModelOperator):
         self.target = target
         self.prefix = prefix
         self.rows: Rows = []
-        self.prepared: dict[str, int] = {}  #: name, to the checkpoint it was prepared for
+        self.prepared: dict[str, int] = {}  #: name -> checkpoint for which it was prepared
 
     def process(self, input: int, rows: Rows) -> Rows:
         self.rows += rows
@@ -416,7 +416,7 @@ class SinkOperator(ModelOperator):
 
 
 class TeeOperator(SinkOperator):
-    """A two-phase-commit step in mid-stream: it commits the rows that it forwards."""
+    """A two-phase-commit operator within a stream: it commits the rows that it forwards."""
 
     def process(self, input: int, rows: Rows) -> Rows:
         super().process(input, rows)

@@ -1,4 +1,4 @@
-"""Many seeds, over several processes. A seed takes a fraction of a second and none knows of another."""
+"""Simulates many independent seeds in several processes."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -7,12 +7,12 @@ from typing import Final
 
 from runtime.simulation.simulation import BrokenSeed, simulate
 
-BLOCK: Final = 20  #: seeds that a process takes at a time
-Block = tuple[int, int | None]  #: how many seeds were lived through, and the one that broke a law
+BLOCK: Final = 20  #: seeds per task of the process pool
+Block = tuple[int, int | None]  #: number of simulated seeds, and the seed with a violation
 
 
 def first_broken(seeds: range, processes: int, lived: Callable[[int], object]) -> BrokenSeed | None:
-    """The first that is found to break a law; `lived` hears how many more have been lived through."""
+    """The first violation found. `lived` is called with the number of seeds that were simulated since its last call."""
     for count, broken in _lived(seeds, processes):
         lived(count)
         if broken is not None:

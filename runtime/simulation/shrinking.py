@@ -1,7 +1,7 @@
-"""The shortest world in which the same law breaks: faults, requests, rows and steps are left out while it still does.
+"""Shrinks a world with a violation: leaves out faults, requests, rows and steps while the same invariant fails.
 
-Each try is a whole world of its own, as fixed as the first; one that breaks the same law with a shorter journal takes
-its place. It is greedy and has a budget: the result is the shortest found, not the shortest there is.
+Each try simulates a whole deterministic world. A world that violates the same invariant with a shorter journal becomes
+the new best. The search is greedy and has a budget, so the result is a local minimum.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from runtime.errors import JobRejected
 from runtime.simulation.cuts import Cuts, removable
 from runtime.simulation.simulation import BrokenSeed, simulate
 
-SCHEDULES: Final = 12  #: interleavings that are tried of the same world
-FEW_SCHEDULES: Final = 4  #: and of each smaller one
+SCHEDULES: Final = 12  #: number of interleavings to try of the same world
+FEW_SCHEDULES: Final = 4  #: number of interleavings to try of each smaller world
 
 
 @dataclass(slots=True)
 class Budget:
-    """`may_go_on` is asked before each try."""
+    """The limits of a search; `may_go_on` is called before each try."""
 
     tries: int
     may_go_on: Callable[[], bool] = lambda: True
@@ -30,7 +30,7 @@ class Budget:
 
 
 def shrink(broken: BrokenSeed, budget: Budget) -> BrokenSeed:
-    """The shortest found."""
+    """The smallest world found with the same violation."""
     happened = frozenset(broken.simulation.world.faults.struck)
     best = _try(broken, replace(broken.simulation.cuts, only=happened), broken.lines) or broken
     before = None
@@ -45,7 +45,7 @@ Candidates = Callable[[BrokenSeed], Iterator[Cuts]]
 
 
 def _improved(best: BrokenSeed, candidates: Candidates, budget: Budget) -> BrokenSeed:
-    """Begins anew after each success, since what may be left out has changed."""
+    """The best world after trying `candidates`. Restarts after each success, because the possible cuts have changed."""
     found: BrokenSeed | None = best
     while found is not None:
         best, found = found, None
@@ -60,7 +60,7 @@ def _improved(best: BrokenSeed, candidates: Candidates, budget: Budget) -> Broke
 
 
 def _better(best: BrokenSeed, found: BrokenSeed | None) -> BrokenSeed | None:
-    """A fault or a row less is better too, as long as the journal does not grow; another interleaving alone is not."""
+    """`found` if it is better: a shorter journal, or fewer faults or rows with the same journal length; else None."""
     if found is None:
         return None
     same_size = replace(found.simulation.cuts, schedule=0) == replace(best.simulation.cuts, schedule=0)
@@ -68,26 +68,26 @@ def _better(best: BrokenSeed, found: BrokenSeed | None) -> BrokenSeed | None:
 
 
 def _try(broken: BrokenSeed, cuts: Cuts, lines: int) -> BrokenSeed | None:
-    """The world with these cuts, if the same law breaks in it within so many lines."""
+    """The world with these cuts, if it has the same violation within `lines` lines of journal; else None."""
     try:
         simulate(broken.simulation.seed, replace(broken.simulation.plan, cuts=cuts), lines)
     except BrokenSeed as found:
         same = (found.law, found.error) == (broken.law, broken.error)
         return found if same and found.lines <= lines else None
-    except JobRejected:  # what is left is no job
+    except JobRejected:  # the rest is not a valid job
         return None
     return None
 
 
-# ---------------------------------------------------------------- what may be left out
+# ---------------------------------------------------------------- candidates
 
 
 def _fewer_faults(broken: BrokenSeed) -> Iterator[Cuts]:
-    """Large parts first, then each alone; the last ones first, since what follows them is shortest."""
+    """Leaves out large parts of the faults first, then single faults; late faults first, which affect the least."""
     cuts = broken.simulation.cuts
     struck = broken.simulation.world.faults.struck
     if cuts.only is not None and len(struck) < len(cuts.only):
-        yield replace(cuts, only=frozenset(struck))  # what never happened need not be named
+        yield replace(cuts, only=frozenset(struck))  # faults that never happened
     size = len(struck)
     while size:
         for end in range(len(struck), 0, -size):
@@ -112,7 +112,7 @@ def _other_schedules(broken: BrokenSeed) -> Iterator[Cuts]:
 
 
 def _smaller_and_other(broken: BrokenSeed) -> Iterator[Cuts]:
-    """What is smaller is another world, in which the bug may need another interleaving."""
+    """Smaller worlds with other interleavings: the bug may need a different interleaving there."""
     for cuts in _smaller_job(broken):
         yield from _rescheduled(cuts, FEW_SCHEDULES)
     for fault in reversed(broken.simulation.world.faults.struck):

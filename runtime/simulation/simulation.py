@@ -1,7 +1,7 @@
-"""The production core under one seed: random jobs, interleavings and faults, until the job has ended exactly.
+"""Simulates the production core under a seed: a random job with random interleavings and faults, until it has ended.
 
-One thread, and random streams that come from the seed: a seed always gives the same world. The streams for the job,
-for each kind of fault and for the interleaving are apart, so that what is cut from one does not change the others.
+A single thread and random streams derived from the seed make a world deterministic. The job, each kind of fault and the
+interleaving have separate streams, so that a cut in the job does not change the faults, for example.
 """
 
 from collections import Counter
@@ -29,16 +29,16 @@ from runtime.simulation.slots import Broken
 from runtime.simulation.snapshots import read_image
 from runtime.simulation.world import World
 
-FAULTY_STEPS: Final = 3_000  #: after these the faults end
-STEP_LIMIT: Final = 40_000  #: by then every job must have ended
+FAULTY_STEPS: Final = 3_000  #: faults happen only in the first steps
+STEP_LIMIT: Final = 40_000  #: every job must end within this number of steps
 T = TypeVar("T")
-RUNS_MAX: Final = 4  #: so many stops and cancels, then the job is left to end
+RUNS_MAX: Final = 4  #: number of runs that may be stopped or canceled
 REQUEST_KINDS: Final = ("checkpoint", "savepoint", "stop", "drain")
 
 
 @dataclass(slots=True)
 class Incident:
-    """Something that a scenario does once, when the moment has come."""
+    """An action `then` of a scenario, performed once when the condition `when` holds."""
 
     when: Callable[["Simulation"], bool]
     then: Callable[["Simulation"], None]
@@ -46,7 +46,7 @@ class Incident:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """What is fixed about a world; what is None is drawn from the seed."""
+    """The given properties of a world; each None is drawn from the seed."""
 
     job: Job | None = None
     parallelism: dict[int, int] | None = None
@@ -56,11 +56,11 @@ class Plan:
     retained_checkpoints: int | None = None
     incidents: list[Incident] = field(default_factory=list)
     cuts: Cuts = field(default_factory=Cuts)
-    again: bool = True  #: whether the last manifest is restored once more at the end
+    again: bool = True  #: whether the last manifest is restored again at the end
 
 
 class Simulation:
-    """One world, from the first run of a job to the last."""
+    """A simulated world, from the first run of a job to the last."""
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         plan = plan or Plan()
@@ -88,10 +88,10 @@ class Simulation:
     # ------------------------------------------------------------ the loop
 
     def run(self, journal_max: float = inf) -> None:
-        """Lives this world to its end, or until its journal has more than `journal_max` lines.
+        """Simulates the world to its end, or until its journal has more than `journal_max` lines.
 
         Raises:
-            Violation: naming the broken law.
+            Violation: an invariant does not hold.
         """
         while not self._ended():
             self.step()
@@ -117,14 +117,14 @@ class Simulation:
         self._linger()
 
     def _stuck(self) -> None:
-        """Faults have ended long ago, and the job has not."""
+        """Raises Violation: the job has not ended, although faults stopped long ago."""
         driver = self.master.driver
         waiting = [host.subtask for host in driver.attempt.order if not host.credits.runnable] if driver else []
         require(not waiting, "no-deadlock-by-credits", f"{waiting} wait for credit after {self.world.steps} steps")
         require(False, "liveness", f"not ended after {self.world.steps} steps")
 
     def _act(self) -> bool:
-        """Lets one thing happen, chosen at random; the next kind is tried where there is nothing of the first."""
+        """Performs an action of a random kind; if there is none of this kind, tries the next kind."""
         acts: list[Callable[[], bool]] = [
             self._step_attempt,
             self._step_attempt,
@@ -148,13 +148,13 @@ class Simulation:
         return self.rng.sample(some, len(some)) if len(some) > 1 else some
 
     def _pass_time(self) -> None:
-        """Nothing can happen now: go to the next moment at which something may."""
+        """Advances the clock to the next due time, at most 5 ms: no action is possible now."""
         moments = [self.world.background.next_due(), self.master.next_wake()]
         due = min((at for at in moments if at is not None), default=self.world.now + 1)
         self.world.now = max(self.world.now + 1, min(due, self.world.now + 5))
 
     def _linger(self) -> None:
-        """Abandoned attempts go on for a while, then they are gone."""
+        """Removes abandoned attempts whose time is over, and their masters."""
         for attempt in self.attempts:
             attempt.lingers -= 1
         if any(attempt.lingers <= 0 for attempt in self.attempts):
@@ -164,7 +164,7 @@ class Simulation:
     def _acts(self, master: Master) -> bool:
         return not master.gone and master.driver is not None and master.driver.attempt in self.attempts
 
-    # ------------------------------------------------------------ what happens to it
+    # ------------------------------------------------------------ faults and requests
 
     def _happen(self) -> None:
         for incident in [i for i in self.incidents if i.when(self)]:
@@ -212,10 +212,10 @@ class Simulation:
             self.damage_manifest()
 
     def damage_manifest(self) -> None:
-        """Of a checkpoint that nothing will be restored from: an attempt or a run restores the newest."""
+        """Damages the manifest of an old checkpoint, from which no attempt or run will be restored."""
         records = self.world.records
-        old = [one for one in records.readable()[:-1] if one not in (records.recovery_point(), self.master.base)]
-        old = [one for one in old if not one.kind.ends_job]
+        kept = (records.recovery_point(), self.master.base)
+        old = [m for m in records.readable()[:-1] if m not in kept and not m.kind.ends_job]
         if old:
             damaged = self.rng.choice(old)
             records.damaged.add(damaged.checkpoint)
@@ -238,7 +238,7 @@ class Simulation:
             host.slot.alive = False
 
     def crash_master(self, zombie: bool = False) -> None:
-        """The supervisor starts another master for the run; a zombie does not know that it has been given up."""
+        """Replaces the master of the run. A zombie continues to run and does not know that it is replaced."""
         old = self.master
         if old.driver is not None and old.driver.attempt in self.attempts:
             old.driver.attempt.abandon(self.rng.choice((100, 1_000)) if zombie else self.rng.choice((0, 300)))
@@ -255,10 +255,7 @@ class Simulation:
         self.master.request(kind, f"operation-{self.operations}")
 
     def _all_read(self) -> bool:
-        """Whether all input has been given out, so that only a drain can end the job.
-
-        A source waits for one that has no more, and does not say so, for `STANDSTILL_MS` at most.
-        """
+        """Whether unbounded sources have emitted all input, so that only a drain can end the job."""
         driver = self.master.driver
         if self.job.bounded or driver is None or driver.suspended:
             return False
@@ -283,10 +280,10 @@ class Simulation:
         return self._master(base)
 
     def _next_run(self) -> None:
-        """After a stop or a cancel the job is restored, at another parallelism."""
+        """Restores the job at another parallelism after a stop or a cancel."""
         assert self.master.ending is not None, "the run goes on"
         self.endings.append(self.master.ending)
-        # Whoever cancels may meet a checkpoint that is being recorded: taking the token first settles its fate.
+        # A checkpoint may be in the middle of being recorded. Taking the token first decides whether it counts.
         self.world.records.take_token()
         self.master = self._new_run(self.world.records.newest())
 
@@ -304,13 +301,13 @@ class Simulation:
         self.endings.append(Ending.FINISHED)
 
     def _check_output(self, expected: Counter[tuple[str, str, int]]) -> None:
-        """At least once owes every row, and may bring some again."""
+        """Checks the output: at-least-once mode may add duplicates, but must not lose a row."""
         output = self.world.target.output()
         self.surplus = output - expected
         check_output(output if self.settings.mode is CheckpointMode.EXACTLY_ONCE else output & expected, expected)
 
     def _drained(self, manifest: Manifest | None) -> bool:
-        """Whether a drain stands in the past of `manifest`, so that sources may have ended where they stood."""
+        """Whether `manifest` or a manifest that it descends from is a drain, so that sources may have ended early."""
         if manifest is None:
             return False
         return manifest.kind is CheckpointKind.DRAIN or self._drained(self.world.bases[manifest.token])
@@ -322,7 +319,7 @@ class Simulation:
                 require(at == len(split.rows), "an-ended-source-was-read-to-its-end", f"{split.name}: {at}")
 
     def _positions(self, manifest: Manifest) -> Positions:
-        """Where the sources stood in `manifest`; those that its attempt skipped stand as in what it restored."""
+        """Positions of the sources in `manifest`. Sources that its attempt skipped keep their restored positions."""
         base = self.world.bases[manifest.token]
         before = {} if base is None else self._positions(base)
         found: dict[OperatorId, Mapping[str, int]] = {}
@@ -338,7 +335,7 @@ class Simulation:
         return found
 
     def _run_again(self) -> None:
-        """Restoring the last checkpoint of an ended job ends at once, with no output twice."""
+        """Checks that a restore of the last checkpoint of an ended job ends at once and commits no output again."""
         before = self.world.target.output()
         self.world.faults.active = False
         self.world.steps = max(self.world.steps, FAULTY_STEPS)
@@ -352,18 +349,18 @@ class Simulation:
 
 
 def _job(shape: Random, seed: int) -> Job:
-    """Each addition is drawn apart, so that worlds without it stay as they were: loops, unions, commits, splits."""
+    """A random job. Each extension has its own random stream, so that it does not change the worlds without it."""
     job = pooled(random_job(shape, Random(f"{seed} loops")), Random(f"{seed} unions"))
     return listed(with_tees(job, Random(f"{seed} tees")), Random(f"{seed} splits"))
 
 
 def _settings(rng: Random, seed: int) -> CoordinatorSettings:
-    """Long intervals are drawn apart: with one, what is resumed begins its first checkpoint before it has passed."""
+    """Random settings. Long intervals have their own stream; a resumed job starts its first checkpoint earlier."""
     interval_ms = rng.choice((None, 20, 50, 100, 200))
     long_ms = Random(f"{seed} intervals").choice((None, None, None, 1_000))
     return CoordinatorSettings(
         interval_ms=long_ms if interval_ms and long_ms else interval_ms,
-        timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, or it could rightly never end
+        timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, which otherwise might never end
         min_pause_ms=rng.choice((0, 10, 50)),
         max_concurrent=rng.choice((1, 1, 2, 3)),
         tolerable_failures=rng.choice((None, 0, 3)),
@@ -371,7 +368,7 @@ def _settings(rng: Random, seed: int) -> CoordinatorSettings:
 
 
 def _patient(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:
-    """A drain waits for what goes round in a loop."""
+    """The settings with a longer timeout for jobs with loops: a drain waits for the circulating records."""
     return replace(settings, timeout_ms=settings.timeout_ms + 3_000) if job.loops else settings
 
 
@@ -379,7 +376,7 @@ def _patient(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:
 
 
 class BrokenSeed(Exception):
-    """A world in which a law broke, as it was then. `error` is the type of the core's exception, if it was one."""
+    """A world with a violation, at that moment. `error` is the type name of the core's exception, if it raised one."""
 
     def __init__(self, simulation: Simulation, law: str, detail: str, error: str = "") -> None:
         super().__init__(f"seed {simulation.seed}: {law}: {detail}")
@@ -387,15 +384,15 @@ class BrokenSeed(Exception):
 
     @property
     def lines(self) -> int:
-        """How long its journal is."""
+        """Number of journal lines."""
         return self.simulation.world.noted
 
 
 def simulate(seed: int, plan: Plan | None = None, journal_max: float = inf) -> Simulation:
-    """Runs one seed, or its beginning.
+    """Simulates a seed, up to `journal_max` journal lines.
 
     Raises:
-        BrokenSeed: a law broke; an exception of the core counts as one.
+        BrokenSeed: an invariant does not hold, or the core raised an exception.
     """
     simulation = Simulation(seed, plan)
     try:
@@ -404,5 +401,5 @@ def simulate(seed: int, plan: Plan | None = None, journal_max: float = inf) -> S
         raise BrokenSeed(simulation, violation.law, violation.detail) from violation
     except Exception as error:
         kind = type(error).__name__
-        raise BrokenSeed(simulation, "the-core-keeps-its-promises", f"{kind}: {error}", kind) from error
+        raise BrokenSeed(simulation, "the-core-raises-no-exception", f"{kind}: {error}", kind) from error
     return simulation

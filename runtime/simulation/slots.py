@@ -1,7 +1,7 @@
-"""A slot and its control connection: what its subtasks say to the master, and what the master says to them.
+"""A slot and its control connection: reports of its subtasks to the master, and events of the master to its subtasks.
 
-Each direction is FIFO: a message that is late holds up all behind it. A message that is lost is a connection lost, as
-with TCP: the master hears that the slot is gone, and the slot, which hears nothing more, goes on for a while.
+Each direction is FIFO: a late message delays all messages behind it. Losing a message means losing the connection, as
+with TCP: the master receives `SlotLost`, and the slot continues for a while without receiving messages.
 """
 
 from collections import deque
@@ -19,25 +19,25 @@ HEARTBEAT_MS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The subtask is open."""
+    """Report: the subtask is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The subtask's operator raised."""
+    """Report: the subtask's operator raised an exception."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLost:
-    """The slot's control connection closed."""
+    """The slot's control connection is closed."""
 
 
 Report = Acknowledge | Decline | ReportBuildSide | ReportFinished | ReportEnded | Started | Broken
 Said = tuple[SubtaskId, Report] | SlotLost
 
-#: Whoever is not sure that an answer arrived says it again; a slot says once that it has started, or is broken.
+#: Messages that a sender without an answer repeats; `Started` and `Broken` are sent once.
 _REPEATED: Final = (
     Acknowledge,
     Decline,
@@ -51,11 +51,11 @@ _REPEATED: Final = (
 
 
 class Link(Generic[T]):
-    """One direction."""
+    """A direction of the control connection."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._queue: deque[tuple[int, T]] = deque()  #: with the time at which it arrives
+        self._queue: deque[tuple[int, T]] = deque()  #: (arrival time, message)
 
     @property
     def ready(self) -> bool:
@@ -74,7 +74,7 @@ class Link(Generic[T]):
 
 
 class Slot:
-    """One process: it holds subtask `index` of every operator."""
+    """A slot process with its heartbeats. It holds subtask `index` of every operator."""
 
     def __init__(self, world: World) -> None:
         self.alive = True
@@ -86,11 +86,11 @@ class Slot:
 
     @property
     def beats(self) -> bool:
-        """Whether it sends heartbeats that arrive."""
+        """Whether heartbeats of this slot arrive."""
         return self.alive and self._connected
 
     def take_beat(self) -> bool:
-        """Whether a heartbeat has arrived since the last question."""
+        """Whether a heartbeat has arrived since the previous call."""
         if not self.beats or self._world.now - self._beat_at < HEARTBEAT_MS:
             return False
         self._beat_at = self._world.now
@@ -105,14 +105,14 @@ class Slot:
             self.down.push((subtask, event))
 
     def crash(self) -> None:
-        """The process is gone; what it had sent may still arrive. That its connection is lost always does."""
+        """Kills the process. Messages that it has sent may still arrive; `SlotLost` always does."""
         self.alive = False
         if self._world.rng.random() < 0.5 and self._connected:
             self.up.clear()
         self._disconnect()
 
     def _copies(self, message: Report | SubtaskEvent) -> int:
-        """How many of a message arrive."""
+        """Number of copies of a message that arrive: 0, 1 or 2."""
         if self._connected and self._world.faults.strikes("lose_message"):
             self._disconnect()
         if not self._connected:

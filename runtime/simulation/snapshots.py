@@ -1,7 +1,7 @@
-"""Snapshots of the simulator's operators: production's chains, captures and state files around a plain image.
+"""Snapshots of the simulator's operators: plain images as input for production's chains, captures and state files.
 
-It decides what has changed since the last capture; which files a snapshot names, and when they are written again, is
-up to `runtime.state`. It does not know operators or the world.
+This module computes the changes since the last capture. `runtime.state` decides which files a snapshot names and when
+they are compacted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,14 +23,14 @@ POOLED: Final = "pooled"
 SCHEMA: Final = pa.schema(
     [("group", pa.int32()), ("deleted", pa.bool_()), ("name", pa.string()), ("value", pa.int64())]
 )
-KEYS: Final = 1  #: columns that make up a key
-ROW_BYTES: Final = 6_000  #: as if rows were large, so that deltas outweigh a base while there are few
-COPIED_ROWS: Final = 4  #: a larger state is merged
-Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is gone
+KEYS: Final = 1  #: number of key columns
+ROW_BYTES: Final = 6_000  #: pretended size of a row, so that deltas outweigh a base even with few rows
+COPIED_ROWS: Final = 4  #: a larger state is compacted
+Change = tuple[int, str, int | None]  #: key group, name, value; None: the name is deleted
 
 
 class Snapshots:
-    """The captures of one operator subtask in one attempt."""
+    """The captures of an operator subtask in an attempt."""
 
     def __init__(self) -> None:
         groups = range(MAX_PARALLELISM)
@@ -38,7 +38,7 @@ class Snapshots:
         self._seen: dict[str, dict[tuple[int, str], int]] = {KEYED: {}, TABLE: {}}
 
     def capture(self, image: Image, full: bool) -> StateCapture:
-        """What changed since the last capture; `full` (savepoints) takes everything and marks nothing."""
+        """The changes since the last capture. `full` (savepoints): the whole image, and no new base of deltas."""
         keyed = {(group, name): value for group, rows in image.keyed.items() for name, value in rows.items()}
         table = {(0, key): place for place, key in enumerate(image.table)}
         return StateCapture(
@@ -79,7 +79,7 @@ def _batch(rows: list[Change]) -> pa.RecordBatch:
 
 
 def batch_of(rows: Rows) -> pa.RecordBatch:
-    """Rows on their way round a loop, as they are logged."""
+    """Feedback rows in the form in which they are logged."""
     return pa.RecordBatch.from_pydict({"key": [key for key, _ in rows], "time": [time for _, time in rows]})
 
 
@@ -91,10 +91,10 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def read_image(store: SnapshotStore, snapshot: SubtaskSnapshot) -> Image:
-    """What was captured: bases with their deltas.
+    """The image of a snapshot, from its bases and deltas.
 
     Raises:
-        CorruptState: a file is not there, or not what its snapshot says.
+        CorruptState: a file is missing or does not match its snapshot.
     """
     keyed: dict[int, dict[str, int]] = {}
     for (group, name), value in _merged(store, snapshot.keyed.get(KEYED, ())).items():

@@ -1,7 +1,7 @@
-"""Everything outside the machines: clock, storage, the record of checkpoints, the target of the sinks, background work.
+"""The world outside the machines: clock, storage, checkpoint records, the target of the sinks, background work.
 
-The stores keep the promises of `runtime.ports`: an id is given once, a manifest is recorded only under the newest
-token, a commit may be repeated. Whether an answer comes, and when, is up to the faults.
+The stores have the guarantees of `runtime.ports`: ids are unique, a manifest is recorded only under the newest token,
+commits are idempotent. Faults decide whether and when a store answers.
 """
 
 from collections import Counter, deque
@@ -28,7 +28,7 @@ JOB: Final = "job"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the journal."""
+    """A line of the journal."""
 
     step: int
     now: int
@@ -42,7 +42,7 @@ class Entry:
 
 
 class Background:
-    """Work that ends some time: writes, answers. The loop picks one that is due, in any order."""
+    """Asynchronous work such as writes and answers. Due work runs in random order."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -64,15 +64,15 @@ class Background:
 
 @dataclass(slots=True)
 class CheckpointRecords:
-    """The twin of the checkpoint store: linearizable, fenced by the attempt token."""
+    """The in-memory counterpart of the checkpoint store: linearizable, fenced by the attempt token."""
 
     ledger: Ledger
     token: Token = Token(0)
     last_id: int = 0
     run: int = 0
-    runs: dict[int, int] = field(default_factory=dict)  #: checkpoint to the run that took it
+    runs: dict[int, int] = field(default_factory=dict)  #: checkpoint -> run
     discarded: set[int] = field(default_factory=set)
-    damaged: set[int] = field(default_factory=set)  #: their manifests cannot be read
+    damaged: set[int] = field(default_factory=set)  #: checkpoints with unreadable manifests
 
     def take_token(self) -> Token:
         self.token = Token(self.token + 1)
@@ -92,23 +92,23 @@ class CheckpointRecords:
         return True
 
     def of_run(self) -> list[Manifest]:
-        """What the current run has recorded, oldest first."""
+        """Retained checkpoints of the current run, oldest first."""
         return [manifest for manifest in self.retained() if self.runs[manifest.checkpoint] == self.run]
 
     def retained(self) -> list[Manifest]:
-        """What may still be restored, oldest first."""
+        """Checkpoints and savepoints that are not discarded, oldest first."""
         return [manifest for number, manifest in sorted(self.ledger.recorded.items()) if number not in self.discarded]
 
     def readable(self) -> list[Manifest]:
-        """Of what is retained, oldest first."""
+        """Retained checkpoints with a readable manifest, oldest first."""
         return [manifest for manifest in self.retained() if manifest.checkpoint not in self.damaged]
 
     def unreadable(self) -> list[str]:
-        """The folders of the rest."""
+        """Folders of the retained checkpoints with a damaged manifest."""
         return [home_of(manifest) for manifest in self.retained() if manifest.checkpoint in self.damaged]
 
     def discard_beyond(self, token: Token, keep: int) -> list[str]:
-        """Gives up all but the newest `keep` checkpoints; savepoints never. Returns their folders."""
+        """Discards all but the newest `keep` checkpoints, never savepoints. Returns the discarded folders."""
         plain = [manifest for manifest in self.retained() if manifest.kind is CheckpointKind.CHECKPOINT]
         old = plain[:-keep] if token == self.token else []
         self.discarded.update(manifest.checkpoint for manifest in old)
@@ -118,26 +118,26 @@ class CheckpointRecords:
         return self.ledger.recorded[max(self.ledger.recorded)] if self.ledger.recorded else None
 
     def ending(self) -> Manifest | None:
-        """The completed stop or drain of this run: it must not be restarted."""
+        """The completed stop or drain of this run, after which there is no restart; None if there is none."""
         return next((manifest for manifest in self.of_run() if manifest.kind.ends_job), None)
 
     def recovery_point(self) -> Manifest | None:
-        """The newest checkpoint of this run; plain savepoints do not count."""
+        """The newest checkpoint of this run; savepoints do not count."""
         usable = [manifest for manifest in self.of_run() if manifest.kind is CheckpointKind.CHECKPOINT]
         return usable[-1] if usable else None
 
 
 class Storage(MemorySnapshotStore):
-    """Checkpoint storage, as unreliable as the faults want. A write that failed may have come through all the same."""
+    """Checkpoint storage with faults. A failed write may nevertheless have stored the file."""
 
     def __init__(self, rng: Random, faults: Faults) -> None:
         super().__init__()
         self._rng, self._faults = rng, faults
-        self.archive = MemorySnapshotStore()  #: all that was ever written, for the oracle
-        self.away = False  #: in an outage; set by the world
+        self.archive = MemorySnapshotStore()  #: all files ever written, for the oracle
+        self.away = False  #: whether there is an outage; set by the simulation
 
     def damage(self, path: str) -> None:
-        """Cuts a file short."""
+        """Truncates a file to half of its length."""
         content = super().get(path)
         super().delete([path])
         super().put(path, [content[: len(content) // 2]])
@@ -168,19 +168,19 @@ class Storage(MemorySnapshotStore):
 
     def _check(self, what: str) -> None:
         if self.away:
-            raise EnvironmentFailure(f"{what}: storage is away")
+            raise EnvironmentFailure(f"{what}: storage is unavailable")
 
 
 @dataclass(slots=True)
 class TargetTwin:
-    """What a sink writes to. Prepared output is invisible; a commit may be repeated and may fail half-way."""
+    """The target that all sinks share. Prepared output is invisible; a commit is idempotent and may fail half-way."""
 
     faults: Faults
     ledger: Ledger
     pending: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     committed: dict[str, tuple[Row, ...]] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)  #: of `committed`: a consumer has moved them away
-    marks: dict[str, int] = field(default_factory=dict)  #: by writer: what it prepared for up to this checkpoint
+    taken: set[str] = field(default_factory=set)  #: names in `committed` that a consumer has moved away
+    marks: dict[str, int] = field(default_factory=dict)  #: by writer: committed up to this checkpoint
 
     def prepare(self, name: str, rows: Sequence[Row]) -> None:
         if name in self.pending or name in self.committed:
@@ -201,7 +201,7 @@ class TargetTwin:
                 raise Violation("prepared-output-stays-until-disowned", name)
 
     def shows_committed(self, name: str) -> bool:
-        """As a committer sees it, who knows the target and nothing of `committed`."""
+        """Whether a committer sees that `name` is committed: it is still visible, or a mark covers it."""
         writer, checkpoint = name.rsplit("-", 1)
         return (name in self.committed and name not in self.taken) or self.marks.get(writer, 0) >= int(checkpoint)
 
@@ -210,21 +210,21 @@ class TargetTwin:
         self.marks[writer] = max(int(checkpoint), self.marks.get(writer, 0))
 
     def take(self) -> None:
-        """A consumer moves everything away that is visible."""
+        """Makes a consumer move all visible output away."""
         self.taken.update(self.committed)
 
     def clean(self, uid: str, token: Token, keep: Sequence[str]) -> None:
-        """Forgets what older attempts prepared for one sink, except `keep`. All sinks share this target."""
+        """Removes output that older attempts prepared for the sink `uid`, except `keep`."""
         doomed = {name for name in self.pending if sink_in(name) == uid and token_in(name) < token} - set(keep)
         self.pending = {name: rows for name, rows in self.pending.items() if name not in doomed}
 
     @property
     def names(self) -> set[str]:
-        """Of everything prepared or committed."""
+        """Names of all prepared or committed output."""
         return self.pending.keys() | self.committed.keys()
 
     def output(self) -> Counter[tuple[str, str, int]]:
-        """Committed rows by sink."""
+        """Committed rows as (sink, key, value), including output that a consumer has taken."""
         return Counter((sink_in(name), key, value) for name, rows in self.committed.items() for key, value in rows)
 
 
@@ -237,7 +237,7 @@ def sink_in(name: str) -> str:
 
 
 class World:
-    """What all attempts of a job share."""
+    """The state that all attempts of a job share."""
 
     def __init__(self, rng: Random, faults: Faults) -> None:
         self.rng = rng
@@ -245,12 +245,12 @@ class World:
         self.now = 1_000
         self.steps = 0
         self.pace_ms = 0  #: longest pause of a source between two batches
-        self.noted = 0  #: lines of the journal so far, also those that it has forgotten
+        self.noted = 0  #: number of journal lines so far, including dropped lines
         self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
         self.ledger = Ledger()
         self.records = CheckpointRecords(self.ledger)
         self.target = TargetTwin(faults, self.ledger)
-        self.bases: dict[int, Manifest | None] = {}  #: what each attempt, by token, was restored from
+        self.bases: dict[int, Manifest | None] = {}  #: by token, the manifest that the attempt restored
         self.storage = Storage(rng, faults)
         self.retained_checkpoints = 2
         self.background = Background(rng)
@@ -260,10 +260,10 @@ class World:
         self.journal.append(Entry(self.steps, self.now, str(who), what))
 
     def later(self, work: Callable[[], None], slow: str = "") -> None:
-        """Runs `work` after a few milliseconds, or after many when the fault `slow` strikes."""
+        """Schedules `work` in up to 6 ms, or in 50 to 400 ms if the fault `slow` strikes."""
         delay = self.rng.randint(50, 400) if slow and self.faults.strikes(slow) else self.rng.randint(0, 6)
         self.background.add(self.now + delay, work)
 
     def lines(self) -> Iterable[str]:
-        """The journal, or its end if it is long."""
+        """The last `JOURNAL_LENGTH` lines of the journal."""
         return map(str, self.journal)

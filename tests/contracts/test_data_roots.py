@@ -61,7 +61,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 def test_no_root_at_all_refuses_everything_and_says_so(tmp_path: Path) -> None:
-    with pytest.raises(JobRejected, match=r"output_dir: .* Allowed is what lies below: none") as refused:
+    with pytest.raises(JobRejected, match=r"output_dir: .* Allowed are folders below: none") as refused:
         roots(tmp_path).check("output_dir", str(tmp_path))
     assert refused.value.code == "path-not-allowed"
 

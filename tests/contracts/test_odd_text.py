@@ -136,8 +136,8 @@ def test_rows_that_are_all_malformed_come_in_small_chunks(kind: Any, line: bytes
     [
         (pa.schema([("a", pa.list_(pa.int8()))]), ",", "schema: 'a': no list<item: int8> from CSV"),
         (pa.schema([("a", pa.int8()), ("a", pa.int8())]), ",", "schema: there is more than one column 'a'"),
-        (TEXTS.schema, "é", "delimiter: must be one ASCII character, not 'é'"),
-        (TEXTS.schema, "\0", "delimiter: must be one ASCII character"),
+        (TEXTS.schema, "é", "delimiter: must be a single ASCII character, not 'é'"),
+        (TEXTS.schema, "\0", "delimiter: must be a single ASCII character"),
     ],
 )
 def test_a_format_that_cannot_be_is_refused(schema: pa.Schema, delimiter: str, message: str) -> None:

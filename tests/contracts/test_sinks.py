@@ -380,7 +380,7 @@ def test_a_pending_file_that_is_a_link_is_refused(tmp_path: Path, into: str, tar
     pending.unlink()
     pending.symlink_to(private)
     crafted = {**committable, "bytes": pending.stat().st_size}
-    with pytest.raises(JobRejected, match=f"{pending}: the file to commit is no regular file"):
+    with pytest.raises(JobRejected, match=f"{pending}: the file to commit is not a regular file"):
         commit(tmp_path / into, [crafted])
     assert visible(tmp_path / "out") == []
     assert names(tmp_path / "out") == [pending.name], "nothing was shown, and no mark made"
@@ -394,7 +394,7 @@ def test_a_link_to_the_pending_file_is_in_the_way(tmp_path: Path) -> None:
     sink.write(batch(1))
     (committable,) = sink.prepare(1)
     (tmp_path / committable["final"]).symlink_to(tmp_path / committable["pending"])
-    with pytest.raises(EnvironmentFailure, match="not ours is in the way"):
+    with pytest.raises(EnvironmentFailure, match="a foreign file has the name of the file to commit"):
         commit(tmp_path, [committable])
     assert (tmp_path / committable["pending"]).exists()
 
@@ -409,7 +409,7 @@ def test_a_foreign_file_in_the_way_is_never_overwritten(
     sink.write(batch(1))
     (committable,) = sink.prepare(1)
     pq.write_table(pa.table({"n": [42]}), tmp_path / committable["final"])
-    with pytest.raises(EnvironmentFailure, match="not ours is in the way"):
+    with pytest.raises(EnvironmentFailure, match="a foreign file has the name of the file to commit"):
         commit(tmp_path, [committable])
     assert visible(tmp_path) == [42]
     assert (tmp_path / committable["pending"]).exists()

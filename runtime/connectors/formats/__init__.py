@@ -1,4 +1,4 @@
-"""How files become batches, one format per file; read in pieces, from any row on."""
+"""File formats, one per module: a file is read as a sequence of batches, starting at any row."""
 
 from runtime.connectors.formats.base import Chunk, Format, Malformed, MalformedFile
 from runtime.connectors.formats.csv import CsvFormat

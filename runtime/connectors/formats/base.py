@@ -1,8 +1,8 @@
-"""What a format is: files in, chunks out. It knows no format.
+"""The protocol of a format: a file becomes chunks.
 
-A chunk is a batch, the number of the row after it, and the rows that could not be read, each with its number, column
-and reason. What to do about those is the source's policy. Rows are counted from 0 in code and from 1 in messages,
-without header and blank lines (lines of text: with blank ones).
+A chunk is a batch, the number of the row after it, and the malformed rows, each with its number, column and reason. The
+source decides how to treat malformed rows. Rows are counted from 0 in code and from 1 in messages, without header and
+blank lines. `LineFormat` also counts blank lines.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,17 +20,17 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class MalformedFile(WeirError):
-    """A file that cannot be read as a whole: a wrong header, not Parquet. The message says why, without the name."""
+    """A whole file cannot be read: its header is wrong, or it is not Parquet. The message omits the file name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Malformed:
-    """A row that could not be read. `row` counts from 0; None: the whole file."""
+    """A row that cannot be read. `row` counts from 0; None: the whole file."""
 
     row: int | None
     column: str
     reason: str
-    text: str  #: what is there
+    text: str  #: content of the row
 
     def __str__(self) -> str:
         where = "" if self.row is None else f"row {self.row + 1}, " if self.column else f"row {self.row + 1}: "
@@ -40,7 +40,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of a file. `rows` are the numbers of the batch's rows."""
+    """A piece of a file. `rows` holds the row number of each row of `batch`."""
 
     batch: pa.RecordBatch
     rows: RowNumbers
@@ -49,7 +49,7 @@ class Chunk:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuses one without columns, and one with a column twice. Raises JobRejected."""
+    """Raises JobRejected for a schema without columns or with a duplicate column."""
     if not len(schema):
         raise JobRejected("bad-format", "schema", "there must be at least one column")
     for name in schema.names:
@@ -58,7 +58,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def require_columns(wanted: pa.Schema, names: Sequence[str], who: str) -> None:
-    """Each column wanted must be among `names` once. Raises MalformedFile."""
+    """Raises MalformedFile unless each wanted column occurs exactly once in `names`; `who` begins the message."""
     for name in wanted.names:
         if names.count(name) != 1:
             times = "no" if name not in names else "more than one"
@@ -66,18 +66,18 @@ def require_columns(wanted: pa.Schema, names: Sequence[str], who: str) -> None:
 
 
 class Format(Protocol):
-    """Describes how files are read. Must survive cloudpickle."""
+    """Describes how files are read. Must be picklable by cloudpickle."""
 
     def check(self) -> None:
-        """Refuses bad settings. Raises JobRejected."""
+        """Raises JobRejected if a setting is invalid."""
 
     def columns(self) -> pa.Schema | None:
-        """The columns of every batch; None when the files say."""
+        """The columns of every batch; None if they are taken from the first file."""
 
     def read(self, path: Path, first_row: int) -> Iterator[Chunk]:
-        """The rows of `path` from `first_row` on, piece by piece. Closing the iterator closes the file.
+        """The rows of `path` from `first_row` on, in chunks. Closing the iterator closes the file.
 
         Raises:
-            MalformedFile: it cannot be read at all, now or later.
-            OSError: it cannot be read now; nothing is said about the file.
+            MalformedFile: the file can never be read.
+            OSError: the file cannot be read now; a later try may succeed.
         """

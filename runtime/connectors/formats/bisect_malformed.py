@@ -1,4 +1,4 @@
-"""Reads what can be read of a block of text in which some rows are malformed: those to blame are found by halving."""
+"""Reads the valid rows of a text block with malformed rows, which it finds by bisection."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import pyarrow as pa
 from runtime.connectors.blocks import Block, RowTooLong, blocks
 from runtime.connectors.formats.base import Chunk, Malformed, MalformedFile, RowNumbers
 
-MOST_MALFORMED: Final = 200  #: in one chunk; each is parsed alone, and the reader's loop must not wait for thousands
+MOST_MALFORMED: Final = 200  #: per chunk: each is parsed alone, and thousands would block the subtask's loop
 Parse = Callable[[bytes, int], pa.RecordBatch]
 Blame = Callable[[int, str, str], Malformed]
 
@@ -29,9 +29,9 @@ def text_chunks(
     """The rows of `file` from `first_row` on.
 
     Args:
-        parse: data and its number of rows -> a batch, or an exception.
-        blame: row number, its text, the exception's message -> the verdict.
-        hopeless: the rows of a block that need not be parsed: they are bad for the `reason`.
+        parse: (data, number of rows) -> batch. Raises ArrowInvalid or UnicodeDecodeError if a row is malformed.
+        blame: (row number, its text, message of the exception) -> the malformed row with column and reason.
+        hopeless: offsets of rows in a block that are malformed for `reason` and are not parsed.
         blank_rows: whether blank lines are rows.
     """
     for whole_block in _readable(blocks(file, blank_rows=blank_rows)):
@@ -53,7 +53,7 @@ def _readable(found: Iterator[Block]) -> Iterator[Block]:
 
 @dataclass
 class _Salvage:
-    """Reads as much of a block as can be read, until too many rows of it were malformed."""
+    """Reads the valid rows of a block, up to `MOST_MALFORMED` malformed rows."""
 
     block: Block
     parse: Parse
@@ -64,7 +64,7 @@ class _Salvage:
     malformed: list[Malformed] = field(default_factory=list)
 
     def search(self, hopeless: Iterable[int], reason: str) -> None:
-        """Reads everything but the rows `hopeless` (offsets within the block), which are bad for that reason."""
+        """Reads all rows except `hopeless` (offsets within the block), which are malformed for `reason`."""
         for row in hopeless:
             if self._full:
                 return
@@ -113,5 +113,5 @@ class _Salvage:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """In one piece."""
+    """The column as a single array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,4 +1,4 @@
-"""Comma-separated values. A line break ends a row, also inside quotes: one quote too many spoils one row only."""
+"""Comma-separated values. A line break ends a row even inside quotes, so a stray quote makes only its own row bad."""
 
 import codecs
 import csv
@@ -30,10 +30,10 @@ class CsvFormat:
     """Comma-separated values.
 
     Args:
-        schema: the columns wanted, with their types; a field that is not nullable must have a value. No text between
-            the delimiters, `NA`, `N/A`, `NULL`, `NaN` and their like are null, except in columns of text.
-        has_header: the first row names the columns, which may stand in any order, with others between them.
-        delimiter: one character.
+        schema: the wanted columns with their types; a field that is not nullable must have a value. Except in text
+            columns, an empty value, `NA`, `N/A`, `NULL`, `NaN` and similar spellings are null.
+        has_header: the first row names the columns, in any order; other columns are ignored.
+        delimiter: a single ASCII character.
     """
 
     schema: pa.Schema
@@ -43,7 +43,7 @@ class CsvFormat:
     def check(self) -> None:
         check_schema(self.schema)
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
-            raise JobRejected("bad-format", "delimiter", f"must be one ASCII character, not {self.delimiter!r}")
+            raise JobRejected("bad-format", "delimiter", f"must be a single ASCII character, not {self.delimiter!r}")
         for item in self.schema:
             try:
                 _CsvParser(pa.schema([item]), [item.name], self.delimiter).try_types()
@@ -65,7 +65,7 @@ class CsvFormat:
             )
 
     def _header(self, file: BinaryIO) -> list[str] | None:
-        """The names in the first line that is not blank; None for an empty file."""
+        """The names in the first non-blank line; None for an empty file."""
         line = next((line for line in iter(partial(file.readline, BLOCK_BYTES), b"") if line.strip()), None)
         if line is None:
             return None
@@ -85,7 +85,7 @@ class CsvFormat:
 
 
 class _CsvParser:
-    """Parses rows, and says of one that cannot be parsed why."""
+    """Parses rows and explains why a row cannot be parsed."""
 
     def __init__(self, schema: pa.Schema, names: Sequence[str], delimiter: str) -> None:
         self._schema = schema
@@ -93,20 +93,20 @@ class _CsvParser:
         self._required = [item.name for item in schema if not item.nullable]
         widths = {item.name: item.type.byte_width for item in schema if pa.types.is_fixed_size_binary(item.type)}
         probe = delimiter.join(f'"{"0" * widths.get(name, 0)}"' for name in names)
-        self._probe = probe.encode() + b"\n"  #: a row that is good whatever the types
+        self._probe = probe.encode() + b"\n"  #: a row that is valid for all types
         self._parse_options = pa_csv.ParseOptions(delimiter=delimiter)
         self._convert_options = pa_csv.ConvertOptions(
             include_columns=schema.names, column_types={item.name: item.type for item in schema}
         )
 
     def try_types(self) -> None:
-        """Raises ArrowNotImplementedError if there is one that cannot be read from text."""
+        """Raises ArrowNotImplementedError if a type of the schema cannot be read from text."""
         self._read(self._probe)
 
     def parsed(self, data: bytes, count: int) -> pa.RecordBatch:
-        """All of `data`, which must be `count` good rows."""
+        """The rows of `data`. Raises ArrowInvalid unless these are `count` valid rows."""
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
-            raise pa.ArrowInvalid(_BROKEN)  # one broken row could make up for one that has swallowed the next
+            raise pa.ArrowInvalid(_BROKEN)  # a split row could offset a merged one in the count
         table = self._read(data) if b'"' not in data else self._read_quoted(data)
         if table.num_rows != count:
             raise pa.ArrowInvalid(_BROKEN if table.num_rows > count else _NOT_CLOSED)
@@ -116,18 +116,18 @@ class _CsvParser:
         return pa.RecordBatch.from_arrays([whole(column) for column in table.columns], schema=self._schema)
 
     def _read(self, data: bytes) -> pa.Table:
-        if data.startswith(codecs.BOM_UTF8):  # the parser takes one away, and this is not the beginning of the file
+        if data.startswith(codecs.BOM_UTF8):  # the parser strips a mark, but this is not the file's beginning
             data = codecs.BOM_UTF8 + data
         options = pa_csv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(data) + 1)
         return pa_csv.read_csv(pa.BufferReader(data), options, self._parse_options, self._convert_options)
 
     def _read_quoted(self, data: bytes) -> pa.Table:
-        """With a row behind it, taken away again: an open quote swallows it, and the parser would not mind."""
+        """Parses `data` with a probe row appended, and drops the probe: an open quote would silently swallow it."""
         table = self._read(data + (b"" if data.endswith(b"\n") else b"\n") + self._probe)
         return table.slice(0, table.num_rows - 1)
 
     def blame(self, row: int, text: str, error: str) -> Malformed:
-        """Names the column that a parser's message is about."""
+        """A `Malformed` that names the column of the parser's message."""
         column, reason = "", error
         if found := _CONVERSION.search(error):
             column, reason = self._names[int(found[1])], f"{found[3]}, {found[2]} expected"

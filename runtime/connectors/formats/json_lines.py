@@ -1,10 +1,12 @@
-"""JSON lines: one object per line, parsed by Arrow block by block.
+"""JSON lines: an object per line, parsed by Arrow block by block.
 
-Arrow's parser does not mind line breaks, so this module sees to it that a row is a line: every line must begin with `{`
-and end with `}`, and there must be as many objects as lines. A break within an object would leave one of its lines
-without the one or the other, since no object follows another inside an object; so each line holds at least one object,
-and if the numbers agree, exactly one. (The first condition is also what keeps a line `null` from the parser, which
-crashes on it.)
+Arrow's parser ignores line breaks, so this module checks that each line is exactly one object:
+
+1. Every line begins with `{` and ends with `}`. An object that spans lines violates this, because an object cannot
+   directly follow another inside an object. Each line therefore holds at least one object.
+2. The number of objects equals the number of lines. With 1, each line holds exactly one object.
+
+Condition 1 also keeps a line `null` from the parser, which crashes on it.
 """
 
 import re
@@ -34,8 +36,8 @@ class JsonLinesFormat:
     """A JSON object per line, in UTF-8.
 
     Args:
-        schema: the fields wanted, with their types; others are passed over. A field that is missing is null; one that
-            is not nullable must have a value. Timestamps are text in ISO 8601, of any offset: without one, in UTC.
+        schema: the wanted fields with their types; further fields are ignored. A missing field is null; a field that
+            is not nullable must have a value. Timestamps are ISO 8601 text with any offset, by default UTC.
     """
 
     schema: pa.Schema
@@ -57,7 +59,7 @@ class JsonLinesFormat:
             yield from text_chunks(file, first_row, self.schema, self._parsed, self._blame, _no_objects, _NO_OBJECT)
 
     def _parsed(self, data: bytes, count: int) -> pa.RecordBatch:
-        """All of `data`, which must be `count` good rows."""
+        """The rows of `data`. Raises ArrowInvalid unless these are `count` valid rows."""
         _check_text(data)
         table = _read(data, self.schema)
         if table.num_rows != count:
@@ -65,7 +67,7 @@ class JsonLinesFormat:
         return pa.RecordBatch.from_arrays([whole(column) for column in table.columns], schema=self.schema)
 
     def _blame(self, row: int, text: str, error: str) -> Malformed:
-        """Names the field that cannot be read, unless the line is no JSON."""
+        """A `Malformed` that names the field that cannot be read, if the line is JSON at all."""
         if error.startswith((_NO_OBJECT, _NOT_TEXT)):
             return Malformed(row=row, column="", reason=error, text=text)
         column = ""
@@ -84,7 +86,7 @@ def _no_objects(block: Block) -> Iterable[int]:
 
 
 def _check_text(data: bytes) -> None:
-    """The parser would take any bytes."""
+    """Raises ArrowInvalid unless `data` is UTF-8: the parser accepts any bytes."""
     if data.isascii():
         return
     try:
@@ -100,7 +102,7 @@ def _read(data: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _plain(error: str) -> str:
-    """What a message of the parser means for one line."""
+    """The parser's message, reworded for a single line."""
     if found := _KIND.search(error):
         return f"a {found[2]}, {found[1]} expected"
     if found := _CONVERSION.search(error):

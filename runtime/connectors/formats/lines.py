@@ -14,10 +14,10 @@ from runtime.connectors.formats.bisect_malformed import text_chunks
 
 @dataclass(frozen=True)
 class LineFormat:
-    """Lines of UTF-8 text, in a column `line`, without their line ends."""
+    """Lines of UTF-8 text in a column `line`, without line ends."""
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accepts always: there are no settings."""
 
     def columns(self) -> pa.Schema:
         return _LINES

@@ -19,8 +19,8 @@ class ParquetFormat:
     """Parquet files.
 
     Args:
-        schema: the columns wanted, with their types; a field that is not nullable must have a value. None: all, as the
-            first file has them.
+        schema: the wanted columns with their types; a field that is not nullable must have a value. None: all columns
+            of the first file.
     """
 
     schema: pa.Schema | None = None
@@ -64,7 +64,7 @@ class ParquetFormat:
         return list(self.schema.names)
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without the metadata of whoever wrote the file, so that all files look alike."""
+        """The batch in the wanted schema. The writer's metadata is dropped, so that batches of all files are equal."""
         if self.schema is None:
             return pa.RecordBatch.from_arrays(batch.columns, schema=plain_schema(batch.schema))
         columns = [_cast(batch.column(item.name), item) for item in self.schema]
@@ -81,12 +81,12 @@ def _cast(column: pa.Array, wanted: pa.Field) -> pa.Array:
 
 
 def _blames_the_file(error: Exception) -> bool:
-    """Whether reading it again would fail again. What the system refuses (a full table of open files, a disk that does
-    not answer, memory that is short) carries its number or a type of its own; Arrow's verdicts on a file have none.
+    """Whether every further read would fail as well. Errors of the system (too many open files, a disk that does not
+    answer, too little memory) carry an errno or have their own type. Arrow's errors about file content have neither.
     """
     return getattr(error, "errno", None) is None and not isinstance(error, MemoryError | pa.ArrowCancelled)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Without metadata."""
+    """The schema without metadata."""
     return pa.schema([item.remove_metadata() for item in schema])

@@ -1,1 +1,1 @@
-"""Where records go. Each sink says which guarantee it gives in `guarantee`."""
+"""Sinks. The attribute `guarantee` of a sink is its delivery guarantee."""

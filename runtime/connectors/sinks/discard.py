@@ -1,7 +1,7 @@
-"""Throws rows away and keeps count of them: for measuring, and for showing that every row came exactly once.
+"""Discards rows and counts them, for benchmarks and for tests of exactly-once processing.
 
-The count and the sums are list state, so they are as exactly-once as the rows: each checkpoint's manifest holds them
-under the name `discarded`, one entry per subtask. (A restore deals no list entries of subtasks that had finished.)
+The count and the sums are list state, so they are exactly-once as well. The manifest of each checkpoint holds them
+under the name `discarded`, an entry per subtask. (A restore does not redistribute list entries of finished subtasks.)
 """
 
 from collections import Counter
@@ -16,15 +16,15 @@ from runtime.core.snapshot.manifest import CommitPermit
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
 STATE: Final = "discarded"
-_EXACT: Final = "exact"  #: sums as decimal text: numbers of JSON end at 64 bits
-_BEFORE: Final = "sums"  #: as they were kept formerly, modulo 2**64
+_EXACT: Final = "exact"  #: sums as decimal text, because JSON numbers are limited to 64 bits
+_BEFORE: Final = "sums"  #: field of older versions: sums modulo 2**64
 _LIMIT: Final = 2**63
 _LOW_HALF: Final = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class DiscardSink:
-    """Counts rows and adds up every integer column, however large the sum."""
+    """Counts rows and adds up every integer column. Sums have no size limit."""
 
     guarantee: ClassVar[str] = "exactly-once"
 
@@ -35,7 +35,7 @@ class DiscardSink:
         return NoCommitter()
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accepts always: there are no settings."""
 
 
 class DiscardWriter(SinkWriter):
@@ -56,7 +56,7 @@ class DiscardWriter(SinkWriter):
                 self._sums[name] += _sum(column)
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        """Nothing has to be committed; the totals go into the snapshot that follows."""
+        """Writes the totals to list state, for the snapshot that follows. There is nothing to commit."""
         self._state.replace([{"rows": self._rows, _EXACT: {name: str(value) for name, value in self._sums.items()}}])
         return ()
 
@@ -67,7 +67,7 @@ class NoCommitter(SinkCommitter):
 
 
 def totals(entries: Iterable[Any]) -> tuple[int, Counter[str]]:
-    """Adds up entries of the state: the rows, and the sum of each integer column by its name."""
+    """Totals of the state entries: the number of rows, and the sum of each integer column by name."""
     rows, sums = 0, Counter[str]()
     for entry in entries:
         rows += entry["rows"]
@@ -81,7 +81,7 @@ def _signed(value: int) -> int:
 
 
 def _sum(column: pa.Array) -> int:
-    """Arrow's own wraps round: where that could happen, halves are added up, which have room."""
+    """The exact sum. Arrow's sum wraps at 64 bits; where that is possible, the 32-bit halves are summed separately."""
     bounds = pc.min_max(column)
     low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
     if max(high, -low) * len(column) < _LIMIT:

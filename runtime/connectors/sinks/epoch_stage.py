@@ -1,8 +1,8 @@
 """A sink whose rows a PySpark function delivers, epoch by epoch.
 
-Slots write Parquet files into a folder of the run, and the job master commits them there as epochs, as `ParquetSink`
-does. A PySpark stage that stands beside the run calls the function with each epoch (`spark_jobs.sinks.delivery`), then
-releases it. This module knows no Spark.
+Slots write Parquet files into a folder of the run, and the job master commits them there as epochs, as for
+`ParquetSink`. A standing PySpark stage of the run calls the function with each epoch (`spark_jobs.sinks.delivery`) and
+then releases the epoch. This module does not import Spark.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MAX_BACKLOG: Final = 100
 
 @dataclass(frozen=True)
 class EpochStage:
-    """Calls `function(spark, frame, epoch)` with the rows of each committed epoch, in order, one at a time.
+    """Calls `function(spark, frame, epoch)` with the rows of each committed epoch, sequentially and in order.
 
-    An epoch is what this sink has committed with one checkpoint; a checkpoint without rows has none. After a crash the
-    function may be called again with an epoch that it has handled: the targets in `spark_jobs.sinks` record the epoch
-    in their own commit, which makes them exact.
+    An epoch is the set of rows that this sink committed with a checkpoint; a checkpoint without rows has no epoch.
+    After a crash the function may be called again with an epoch that it has already handled. The targets in
+    `spark_jobs.sinks` record the epoch in their own commit, which makes them exactly-once.
 
     Args:
-        function: or a target; what it raises ends the stage's process. It must not keep the frame: the files of an
-            epoch are deleted once it has returned. Of an object, `check()` is called where the job is compiled, and
-            `prepare()` when the stage starts.
-        max_backlog: while more epochs than this wait for the function, the sources of the job are not read.
-        guarantee: of a function; "exactly-once" if it writes through targets only. A target has its own.
+        function: the function or a target; an exception ends the stage's process. The frame must not be used after the
+            return, because the files of the epoch are then deleted. If a target has `check()`, the compilation of the
+            job calls it; if it has `prepare()`, the stage calls it at its start.
+        max_backlog: number of undelivered epochs above which the sources of the job are not polled.
+        guarantee: of a function; "exactly-once" if it only writes to targets. A target has its own guarantee.
     """
 
     stage: ClassVar[str] = VERB
@@ -44,7 +44,7 @@ class EpochStage:
     function: Callable[..., None] | None = field(repr=False)
     max_backlog: int = MAX_BACKLOG
     guarantee: str = "at-least-once"
-    folder: str = ""  #: "": not known yet, as when a version is compiled
+    folder: str = ""  #: "" while unknown, for example when a version is compiled
     is_bound: bool = False
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class EpochStage:
         return replace(self, folder=folder, is_bound=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Slots only write: the author's function, and what it closes over, such as a password, stays behind."""
+        """Without the author's function, which may close over a password: slots only write files."""
         return {**self.__dict__, "function": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -68,21 +68,21 @@ class EpochStage:
         return ParquetCommitter(self._place(), self._roots())
 
     def log(self) -> CommitLog:
-        """The epochs, with how far they have been delivered."""
+        """The commit log of the epochs and their delivery."""
         return CommitLog(self._place(), self._roots())
 
     def backlog(self) -> int:
-        """Epochs that are committed and not delivered."""
+        """Number of committed epochs that are not yet delivered."""
         log = self.log()
         return sum(len(log.backlog(job, sink)) for job, sink in log.sinks())
 
     def folders(self) -> Mapping[str, str]:
-        """Those of the target."""
+        """The folders of the target."""
         return self.function.folders() if isinstance(self.function, UsesFolders) else {}
 
     def check(self) -> None:
         if not callable(self.function):
-            problem = f"a function of session, DataFrame and epoch, or a target, is needed, not {self.function!r}"
+            problem = f"must be a function of session, DataFrame and epoch, or a target, not {self.function!r}"
             raise JobRejected("bad-function", "function", problem)
         if self.max_backlog < 1:
             raise JobRejected("bad-backlog", "max_backlog", "must be at least 1")
@@ -98,7 +98,7 @@ class EpochStage:
         return Path(self.folder)
 
     def _roots(self) -> DataRoots:
-        """The folder is Weir's own: no data root allows it. A savepoint may name that of another lineage of the job."""
+        """The job's own folder, which no data root allows: a savepoint may name the folder of another lineage."""
         return DataRoots(allowed=(Path(self.folder).parent.parent.resolve(),))
 
 

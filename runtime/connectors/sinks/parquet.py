@@ -1,25 +1,25 @@
 """Parquet files, exactly once, by rename.
 
-A file is written hidden (`.weir-….inprogress`); at the barrier it is closed, made durable and renamed (`….pending`,
-still hidden); when its checkpoint has completed it gets its visible name. Readers that ignore hidden names (Spark,
-Arrow, Hive) therefore see committed rows only, each once.
+A file is written under a hidden name (`.weir-….inprogress`). At the barrier it is closed, made durable and renamed to
+another hidden name (`….pending`). When its checkpoint has completed, the file gets its visible name. Readers that
+ignore hidden names (Spark, Arrow, Hive) therefore see only committed rows, each exactly once.
 
     .weir-<job>-<token>-<uid>-<subtask>-<n>.inprogress
     .weir-<job>-<token>-<uid>-<subtask>-<n>.pending
     part-<job>-<token>-<uid>-<subtask>-<checkpoint>-<n>.parquet
     .committed-<job>-<token>-<uid>-<subtask>-<n>
 
-The last one is an empty file, the commit mark: files 1 to n of that writer have been committed, or are pending here. It
-is durable before a file gets its visible name. A commit is repeated at every restore, and a consumer may have moved,
-compacted or deleted the visible file by then; the mark, not that file, shows that nothing is owed (decision 0015). Its
-name begins with a dot: `mv out/* archive/` and clean-ups of `_*` leave it.
+The last file is empty: the commit mark. It records that files 1 to n of that writer are committed or pending here, and
+it is durable before a file gets its visible name. Every restore repeats the commit, and by then a consumer may have
+moved, compacted or deleted the visible file. The mark proves that the file was committed (decision 0015). Its name
+begins with a dot, so `mv out/* archive/` and clean-ups of `_*` leave it alone.
 
-The job master also keeps a commit log in the folder (`connectors/commit_log`), with one entry for each checkpoint that
-has committed rows. Visible names appear one after another; a reader of the log, such as Spark's data source
+The job master also keeps a commit log in the folder (`connectors/commit_log`), with an entry for each checkpoint that
+has committed rows. Visible names appear one after another, but a reader of the log, such as Spark's data source
 `weir-output`, sees all files of a checkpoint or none.
 
-The attempt's token is in every name, so no attempt ever touches a file of another one, except the job master, which
-removes what older attempts of the same sink left behind. Files of others are never touched or overwritten.
+The attempt's token is in every name, so an attempt never touches files of another attempt. The exception is the job
+master, which removes leftovers of older attempts of the same sink. Foreign files are never touched or overwritten.
 """
 
 import contextlib
@@ -43,13 +43,13 @@ from runtime.durable import copy_file, make_folder, rename_without_replacing, sy
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.ports import OperatorContext, SinkCommitter, SinkWriter
 
-_PART: Final = r"[A-Za-z0-9_.~]+"  #: what `safe` makes
+_PART: Final = r"[A-Za-z0-9_.~]+"  #: output of `safe`
 _OWNER: Final = rf"(?P<job>{_PART})-(?P<token>\d+)-(?P<uid>{_PART})-\d+"
 _HIDDEN: Final = re.compile(rf"\.weir-{_OWNER}-\d+\.(?:inprogress|pending)")
 _PENDING: Final = re.compile(rf"\.weir-(?P<owner>{_OWNER})-(?P<number>\d+)\.pending")
 _FINAL: Final = re.compile(rf"part-(?P<owner>{_OWNER})-\d+-(?P<number>\d+)\.parquet")
 _MARK: Final = re.compile(rf"\.committed-(?P<owner>{_OWNER})-(?P<number>\d+)")
-_GROUP_BYTES: Final = 32 << 20  #: rows are gathered to row groups of about this size
+_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ParquetSink:
     """Writes Parquet files into a folder.
 
     Args:
-        path: the folder; made when it is not there.
+        path: the folder; created if it does not exist.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -72,17 +72,17 @@ class ParquetSink:
 
     def check(self) -> None:
         if not self.path:
-            raise JobRejected("bad-path", "path", "the output folder must be named")
+            raise JobRejected("bad-path", "path", "must name the output folder")
 
     def folders(self) -> Mapping[str, str]:
         return {"path": self.path}
 
 
 class ParquetWriter(SinkWriter):
-    """Writes one file per checkpoint in which there were rows."""
+    """Writes a file per checkpoint, unless the checkpoint has no rows."""
 
     def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
-        """`roots` None: those of this process."""
+        """`roots` None: the data roots of this process."""
         self._folder = folder
         self._checked = CheckedFolder.of("path", folder, roots)
         self._number = 0
@@ -132,10 +132,10 @@ class ParquetWriter(SinkWriter):
         return (committable,)
 
     def close(self) -> None:
-        """What is in progress belongs to no checkpoint and goes; what is pending stays."""
+        """Deletes the file in progress, which belongs to no checkpoint. Pending files stay."""
         for part in (self._parquet, self._file):
             if part is not None:
-                with contextlib.suppress(OSError):  # it goes in any case
+                with contextlib.suppress(OSError):  # the file is deleted below in any case
                     part.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
@@ -158,9 +158,9 @@ class ParquetWriter(SinkWriter):
 
 
 def _dictionaries(schema: pa.Schema) -> bool | list[str]:
-    """The columns worth a dictionary: text. Numbers take half as long again with one, and no less room after zstd."""
+    """The columns to dictionary-encode: text. For numbers, writing would take 1.5 times as long and save no space."""
     if any(pa.types.is_nested(item.type) for item in schema):
-        return True  # what lies inside has names of its own
+        return True  # nested fields would have to be listed by their own paths
     return [item.name for item in schema if not pa.types.is_primitive(item.type)]
 
 
@@ -168,34 +168,34 @@ class ParquetCommitter(SinkCommitter):
     """Gives pending files their visible names."""
 
     def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
-        """`roots` None: those of this process."""
+        """`roots` None: the data roots of this process."""
         self._folder = folder
         self._roots = roots
         self._checked = CheckedFolder.of("path", folder, roots)
-        self._marks: dict[str, Path] = {}  #: the newest by writer that this committer has made
+        self._marks: dict[str, Path] = {}  #: by writer, the newest mark of this committer
         self._log = CommitLog(folder, roots)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
-        """Looks at all files first: nothing is shown, and no mark is made, when one of them is missing."""
+        """Makes the files visible. Checks all files first: if a file is missing, none becomes visible or is marked."""
         self._checked.check()
         files = [_checked(committable, permit.job) for committable in committables]
         due = [file for file in files if self._is_due(file)]
         if due:
             self._mark(due)
         shown = sum(self._show(self._folder / file["pending"], self._folder / file["final"]) for file in due)
-        if files and self._folder.is_dir():  # also after a commit that was cut off before it was durable
+        if files and self._folder.is_dir():  # also if a commit before was interrupted before it was durable
             sync_folder(self._folder)
         return shown
 
     def commit_epoch(self, permit: CommitPermit, committables: Sequence[Any]) -> None:
-        """Commits, then adds to the log what it does not name yet, as one epoch.
+        """Commits the files, then adds the files that the log does not name yet as a new epoch.
 
         Raises:
-            EnvironmentFailure: as `commit`, or the entry cannot be written.
+            EnvironmentFailure: as for `commit`, or the entry cannot be written.
         """
         self.commit(permit, committables)
         files = [_checked(committable, permit.job) for committable in committables]
-        here = [file for file in files if self._has_committed(file)]  # others were committed in a former folder
+        here = [file for file in files if self._has_committed(file)]  # the rest was committed in a former folder
         if here:
             job, sink = _sink_of(here)
             token = max(int(found["token"]) for file in here if (found := _FINAL.fullmatch(file["final"])))
@@ -223,16 +223,17 @@ class ParquetCommitter(SinkCommitter):
         return removed
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
-        pairs = [(self._folder / one["pending"], self._folder / one["final"]) for one in committables]
+        pairs = [(self._folder / file["pending"], self._folder / file["final"]) for file in committables]
         return [str(pending) for pending, final in pairs if not pending.exists() and not final.exists()]
 
-    # ------------------------------------------------------------ what is due
+    # ------------------------------------------------------------ pending files
 
     def _is_due(self, file: Mapping[str, Any]) -> bool:
-        """Whether the file is pending. False: it has been committed, here or where it was written.
+        """True if the file is pending; False if it was committed, in this folder or where it was written.
 
         Raises:
-            JobRejected: a link or a folder stands in its place. A link would show any file of the service account.
+            JobRejected: the file is a link or a folder. A link could publish any file of the service account.
+            EnvironmentFailure: the file is missing or has another size.
         """
         pending, final = self._folder / file["pending"], self._folder / file["final"]
         try:
@@ -240,35 +241,38 @@ class ParquetCommitter(SinkCommitter):
         except FileNotFoundError:
             return not self._has_committed(file) and self._fetch(file)
         if not stat.S_ISREG(found.st_mode):
-            raise JobRejected("bad-committable", "sink", f"{pending}: the file to commit is no regular file")
+            raise JobRejected("bad-committable", "sink", f"{pending}: the file to commit is not a regular file")
         if found.st_size != file["bytes"]:
             raise EnvironmentFailure(f"{pending}: the file to commit has {found.st_size} bytes, not {file['bytes']}")
         self._check_ours(pending, final)
         return True
 
     def _check_ours(self, pending: Path, final: Path) -> None:
-        """A commit of older software, cut off between link and unlink, is completed; a foreign file is left alone."""
+        """Raises EnvironmentFailure if a foreign file has the visible name.
+
+        A hard link to the pending file is accepted: older versions committed by link and unlink and may be interrupted.
+        """
         with contextlib.suppress(FileNotFoundError):
             if not os.path.samestat(final.lstat(), pending.lstat()):
-                raise EnvironmentFailure(f"{final}: a file of this name that is not ours is in the way")
+                raise EnvironmentFailure(f"{final}: a foreign file has the name of the file to commit: move it away")
 
     def _has_committed(self, file: Mapping[str, Any]) -> bool:
         return (self._folder / file["final"]).exists() or self._is_marked(file)
 
     def _is_marked(self, file: Mapping[str, Any]) -> bool:
-        """Lists the folder: only a file that is neither pending nor visible is asked for."""
+        """Whether a commit mark covers the file. Lists the folder, so it is called only for missing files."""
         pending = _PENDING.fullmatch(file["pending"])
         assert pending is not None, "its name has been checked"
         newest = max((number for _, number in self._marks_of(pending["owner"])), default=0)
         return int(pending["number"]) <= newest
 
     def _fetch(self, file: Mapping[str, Any]) -> bool:
-        """A savepoint that is restored into another folder: what is pending in the former one is copied from there.
+        """Copies a pending file from the former folder, if a savepoint is restored into another output folder.
 
-        It is copied, not moved: the same savepoint may be restored into a third folder, or into the former one again.
+        The file is copied, not moved: the same savepoint may be restored again, into any folder.
 
         Returns:
-            False if it was committed in the former folder: then nothing is owed here.
+            False if the file was committed in the former folder, so that the commit is complete.
         """
         pending, former = self._folder / file["pending"], file.get("folder")
         if former is None or Path(former) == self._folder.absolute():
@@ -279,7 +283,7 @@ class ParquetCommitter(SinkCommitter):
             before._is_due(file)
             make_folder(self._folder)
             copy_file(before._folder / file["pending"], pending)
-            return self._is_due(file)  # the former folder may have changed since the look
+            return self._is_due(file)  # the former folder may have changed since the check
         if before._has_committed(file):
             return False
         raise EnvironmentFailure(
@@ -290,9 +294,9 @@ class ParquetCommitter(SinkCommitter):
     # ------------------------------------------------------------ commit marks
 
     def _mark(self, due: Sequence[Mapping[str, Any]]) -> None:
-        """From now on a file that is not pending any more counts as committed. Marks are added before old ones go.
+        """Adds commit marks: a marked file that is no longer pending counts as committed. Then removes the older marks.
 
-        A committer of an older attempt may be at it too. Since it adds a file, it lowers no mark.
+        A committer of an older attempt may run at the same time. It only adds a mark, so it cannot lower the newest.
         """
         newest: dict[str, int] = {}
         for file in due:
@@ -314,7 +318,7 @@ class ParquetCommitter(SinkCommitter):
         return [(path, int(name["number"])) for path, name in found if name and name["owner"] == owner]
 
     def _clean_marks(self, sink: tuple[str, str], token: Token, kept: Set[str]) -> None:
-        """A retained manifest may ask for files of a writer that are long gone: of these the newest mark stays."""
+        """Removes marks of older attempts. The newest of each writer in `kept` stays: a manifest needs it."""
         owners = set()
         for path in self._folder.glob(".committed-*"):
             found = _MARK.fullmatch(path.name)
@@ -325,12 +329,12 @@ class ParquetCommitter(SinkCommitter):
             for path, _ in marks[:-1] if owner in kept else marks:
                 path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------ what readers see
+    # ------------------------------------------------------------ visible names
 
     def _show(self, pending: Path, final: Path) -> bool:
-        """Whether the file was not visible before.
+        """Renames the file to its visible name. False if it was already visible.
 
-        One step, so that a consumer who takes the visible file away at once never meets a second one of the same rows.
+        A single rename: a consumer that removes the visible file at once never meets a second file of the same rows.
         """
         try:
             rename_without_replacing(pending, final)
@@ -341,15 +345,15 @@ class ParquetCommitter(SinkCommitter):
         except FileNotFoundError:  # another holder of a permit was faster
             return False
         except OSError as error:
-            raise EnvironmentFailure(f"{pending}: it cannot be committed: {error}") from error
+            raise EnvironmentFailure(f"{pending}: the file cannot be committed: {error}") from error
         return True
 
 
 def _checked(committable: Any, job: str) -> Mapping[str, Any]:
-    """The committable, if its names are ours and of this job. It comes from a manifest, which others may have written.
+    """The committable, if its file names are valid and of this job: a manifest is not trusted.
 
     Raises:
-        JobRejected: naming what it holds.
+        JobRejected: the committable is invalid; the message quotes it.
     """
     try:
         pending, final = _PENDING.fullmatch(committable["pending"]), _FINAL.fullmatch(committable["final"])
@@ -369,7 +373,7 @@ def _checked(committable: Any, job: str) -> Mapping[str, Any]:
 
 
 def _sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Job and sink, as in file names. Raises JobRejected: the files are of several."""
+    """Job and sink of the files, spelled as in file names. Raises JobRejected if there is more than one sink."""
     found = {name.group("job", "uid") for file in files if (name := _FINAL.fullmatch(file["final"]))}
     if len(found) != 1:
         raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(found)}")

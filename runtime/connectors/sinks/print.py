@@ -1,4 +1,4 @@
-"""Rows on standard output, as lines of JSON, for looking at a job. Rows may come again after a restart."""
+"""Prints rows on standard output as JSON lines, for debugging. A restart may print rows again."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class PrintSink:
     """Prints rows at once.
 
     Args:
-        prefix: put before each line.
+        prefix: text before each line.
     """
 
     guarantee: ClassVar[str] = "at-least-once"
@@ -31,7 +31,7 @@ class PrintSink:
         return NothingToCommit()
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Accepts always: every prefix is valid."""
 
 
 class PrintWriter(SinkWriter):
@@ -39,7 +39,7 @@ class PrintWriter(SinkWriter):
         self._prefix = prefix
 
     def open(self, context: OperatorContext) -> None:
-        """Standard output is open."""
+        """Opens nothing: standard output is already open."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():

@@ -1,1 +1,1 @@
-"""Where records come from. A source names its files or topics; its readers keep positions as keyed state."""
+"""Sources. A source names its input; its readers keep their positions in state, most of them in keyed state."""

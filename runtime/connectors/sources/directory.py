@@ -1,11 +1,11 @@
-"""A folder of files as a source, bounded or watched for ever.
+"""A folder of files as a source, bounded or watched continuously.
 
-A split is a file. Files are dealt to subtasks by the key group of their name, so positions (file, next row) are keyed
-state and move with their key groups at a rescale. Each subtask reads its own files in the order of their names.
+A split is a file. Files are assigned to subtasks by the key group of their name. Positions (file, next row) are
+therefore keyed state and move with their key groups at a rescale. Each subtask reads its own files in name order.
 
-Whoever writes into the folder must rename finished files into place, since a file is read as soon as it is seen. Names
-that begin with "." or "_" are ignored, so unfinished files can be written beside the finished ones. A file that has
-been read is never looked at again.
+A file is read as soon as it is seen, so writers must rename finished files into the folder. Names that begin with "."
+or "_" are ignored: unfinished files can be written there under such names. A file that was read to its end is never
+opened again.
 """
 
 import os
@@ -27,7 +27,7 @@ from runtime.state.index.hashing import groups_of, hash_columns
 from runtime.state.keyed_table import KeyedTable
 
 MALFORMED_RECORDS: Final = "malformed_records"
-_CHUNKS_PER_POLL: Final = 16  #: after so many without a good row the loop gets its turn
+_CHUNKS_PER_POLL: Final = 16  #: chunks without a valid row per poll, so that a bad file cannot block the subtask's loop
 
 OnMalformed = Literal["fail", "skip", "dead_letter"]
 
@@ -37,16 +37,17 @@ class DirectorySource:
     """Reads the files of a folder.
 
     Args:
-        path: the folder. A watched one may appear later.
-        format: how files are read.
-        event_time: column of event times; None: the source gives no watermark.
-        max_disorder_ms: how far a row's event time may lie behind the largest one before it in the same subtask.
-        bounded: read what is there at the start, then end. After a restart that is what is there then.
-        on_malformed: a row that cannot be read fails the job, is skipped and counted, or is kept as a dead letter.
+        path: the folder. A watched folder may be created later.
+        format: of the files.
+        event_time: column of event times; None: the source emits no watermarks.
+        max_disorder_ms: bound of out-of-orderness: how far a row's event time may lie behind the largest event time
+            that the same subtask has read.
+        bounded: read the files that exist at the start, then end. After a restart the folder is listed again.
+        on_malformed: a row that cannot be read fails the job, is skipped and counted, or is stored as a dead letter.
         dead_letter_path: folder for dead letters.
-        discovery_interval_ms: how often a watched folder is looked at.
-        idle_after_ms: event time goes on without a subtask that has had nothing to read for so long; rows that it
-            reads later may then be late. None: it waits for them. It never waits for a subtask that has had no file.
+        discovery_interval_ms: how often a watched folder is listed.
+        idle_after_ms: a subtask without input becomes idle after this time and no longer holds back the watermark; rows
+            that it reads later may be late. None: never. A subtask that has had no file at all is always idle.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -69,7 +70,7 @@ class DirectorySource:
 
     def check(self) -> None:
         if not self.path:
-            raise JobRejected("bad-path", "path", "the folder to read must be named")
+            raise JobRejected("bad-path", "path", "must name the folder to read")
         if self.max_disorder_ms < 0:
             raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if self.discovery_interval_ms < 1:
@@ -120,7 +121,7 @@ class Position:
 
 
 class DirectoryReader(SourceReader):
-    """One subtask's share of the files."""
+    """Reads the files of a subtask's key groups."""
 
     def __init__(self, source: DirectorySource) -> None:
         self._source = source
@@ -128,10 +129,10 @@ class DirectoryReader(SourceReader):
         self._checked = CheckedFolder.of("path", source.path)
         self._positions: dict[str, Position] = {}
         self._changed: set[str] = set()  #: files whose position is not in the table yet
-        self._pending: list[str] = []  #: names known and not begun, last one first
+        self._pending: list[str] = []  #: known files that are not begun, in descending order
         self._known: set[str] = set()
         self._listed_at: int | None = None
-        self._idle_since: int | None = None  #: when a poll first found nothing to read
+        self._idle_since: int | None = None  #: time of the first poll without rows to read
         self._current: OpenFile | None = None
         self._schema: pa.Schema | None = source.format.columns()
         self._largest_time: int | None = None
@@ -168,7 +169,7 @@ class DirectoryReader(SourceReader):
 
     @property
     def idle(self) -> bool:
-        """It has had no file at all, or none for as long as it was told to wait."""
+        """True if the subtask has had no file at all, or no rows to read for `idle_after_ms`."""
         if self._idle_since is None:
             return False
         if not self._positions:
@@ -177,7 +178,7 @@ class DirectoryReader(SourceReader):
         return after_ms is not None and self._context.now_ms() - self._idle_since >= after_ms
 
     def watermark(self) -> int | None:
-        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        """Milliseconds: largest event time - `max_disorder_ms` - 1 (Flink: BoundedOutOfOrdernessWatermarks)."""
         if self._largest_time is None:
             return None
         return self._largest_time - self._source.max_disorder_ms - 1
@@ -205,7 +206,7 @@ class DirectoryReader(SourceReader):
     # ------------------------------------------------------------ files
 
     def _discover(self) -> None:
-        """Looks for new files, when it is time."""
+        """Lists the folder for new files if `discovery_interval_ms` has passed."""
         now = self._context.now_ms()
         if self._listed_at is not None:
             waited = now - self._listed_at
@@ -234,13 +235,13 @@ class DirectoryReader(SourceReader):
             raise JobRejected("bad-path", "path", f"{self._folder} is a file: name the folder that holds it") from None
 
     def _text(self, name: str) -> str:
-        """Positions are kept by name, as text."""
+        """The name, if it can be a key of the positions. Raises DataRejected unless it is UTF-8."""
         if not name.isascii() and name.encode(errors="replace").decode() != name:
             raise DataRejected(f"{self._folder}: the name of the file {name!r} is not UTF-8: rename it")
         return name
 
     def _check_restored(self, names: list[str]) -> None:
-        """A file that was read in part must still be there: the rest of it would be missing without a word."""
+        """Raises EnvironmentFailure if a partly read file is missing: its remaining rows would be lost silently."""
         begun = {name for name, position in self._positions.items() if not position.done}
         for name in sorted(begun.difference(names)):
             raise _gone(self._folder / name)
@@ -278,7 +279,7 @@ class DirectoryReader(SourceReader):
     # ------------------------------------------------------------ rows
 
     def _advance(self, max_rows: int) -> pa.RecordBatch | None:
-        """Rows of the current file; None when its end is reached or no row of the next piece can be read."""
+        """Rows of the current file; None at its end or if the next piece has no valid row."""
         assert self._current is not None, "a file has been begun"
         file = self._current
         try:
@@ -308,13 +309,13 @@ class DirectoryReader(SourceReader):
         self._context.count(MALFORMED_RECORDS, len(rows))
 
     def _alike(self, batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-        """A stream has one schema: that of the first file, where the format does not say."""
+        """The batch, if its schema is that of the stream: by default that of the first file. Else DataRejected."""
         if self._schema is None:
             self._schema = batch.schema
         if batch.schema.equals(self._schema):
             return batch
         raise DataRejected(
-            f"{path}: its columns differ from those of the files before: {batch.schema} / {self._schema}"
+            f"{path}: its columns differ from the columns of earlier files: {batch.schema} / {self._schema}"
         )
 
     def _note_times(self, batch: pa.RecordBatch) -> None:
@@ -324,7 +325,7 @@ class DirectoryReader(SourceReader):
 
 
 def _short(message: str) -> str:
-    """A message may quote a value of any size; it goes as far as the console."""
+    """The message, shortened for the console: a parser may quote a value of any size."""
     return message if len(message) <= 1_000 else f"{message[:700]} … {message[-300:]}"
 
 

@@ -1,10 +1,11 @@
-"""Epochs of a standing PySpark stage as an unbounded source: what `spark.readStream` reads, replayable.
+"""Epochs of a standing PySpark stage as an unbounded, replayable source: the rows of `spark.readStream`.
 
-An epoch is cut into `LANES` shares of rows, one behind the other. A lane reads its share of each epoch, so its position
-is (epoch, row). The lanes of a subtask lie side by side. They are entries of list state, so a rescale deals them in
-contiguous chunks, and they lie in the manifest: the master knows which epochs a retained checkpoint needs.
+The rows of an epoch are divided into `LANES` contiguous shares. Each lane reads its share of every epoch, so its
+position is (epoch, row). The lanes of a subtask are adjacent. They are entries of list state, which a rescale
+redistributes in contiguous chunks. List state lies in the manifest, so the job master knows which epochs the retained
+checkpoints need.
 
-The stage is found by its verb (`spark_jobs.stages.epochs`); this module knows no Spark.
+The run starts the stage by its verb (`spark_jobs.stages.epochs`); this module does not import Spark.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.operators.event_time import event_times_ms
 from runtime.ports import OperatorContext, SourceReader, StageFolders
 
-LANES: Final = 64  #: at most so many subtasks read an epoch together
+LANES: Final = 64  #: maximum number of subtasks that read
 POSITIONS: Final = "positions"  #: list state; an entry is [lineage, lane, epoch, row]
 SCHEMA_SUFFIX: Final = ".schema"
 STAGE: Final = "stream"  #: verb of the stage
@@ -33,13 +34,13 @@ MAX_BACKLOG_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class EpochSource:
-    """Made by `spark_jobs.sources.from_spark_stream`, which explains the arguments.
+    """Created by `spark_jobs.sources.from_spark_stream`, which documents the other arguments.
 
     Args:
-        make: gives the streaming DataFrame; only the stage calls it.
-        folder: of the stage; "": not known yet, as when a version is compiled.
-        lineage: names what the epochs belong to, so that a checkpoint of other epochs is refused.
-        columns: of the DataFrame; None: not known yet.
+        make: returns the streaming DataFrame; only the stage calls it.
+        folder: of the stage; "" while unknown, for example when a version is compiled.
+        lineage: id of the runs that share the epochs; a checkpoint of another lineage is refused.
+        columns: of the DataFrame; None while unknown.
     """
 
     bounded: ClassVar[bool] = False
@@ -68,7 +69,7 @@ class EpochSource:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Slots read epochs: the author's function, and what it closes over, such as a password, stays behind."""
+        """Without the author's function, which may close over a password: slots only read epochs."""
         return {**self.__dict__, "make": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -89,7 +90,7 @@ class EpochSource:
             problem = "its PySpark stage is started with a run: offer the job as a Pipeline and start it in the console"
             raise JobRejected("no-stage", "from_spark_stream", problem)
         if not callable(self.make):
-            raise JobRejected("bad-function", "make", f"a function of a SparkSession is needed, not {self.make!r}")
+            raise JobRejected("bad-function", "make", f"must be a function of a SparkSession, not {self.make!r}")
         if self.max_disorder_ms < 0:
             raise JobRejected("bad-disorder", "max_disorder_ms", "must not be negative")
         if self.idle_after_ms is not None and self.idle_after_ms < 1:
@@ -113,12 +114,12 @@ class EpochSource:
 
 
 def schema_file(columns: str, uid: str) -> Path:
-    """Where the columns of a DataFrame are kept, for a version: the job master does not ask Spark for them."""
+    """The file with the columns of a DataFrame for a version: the job master reads them without Spark."""
     return Path(columns) / f"{safe(uid)}{SCHEMA_SUFFIX}"
 
 
 def read_columns(columns: str, uid: str) -> pa.Schema | None:
-    """What the compile stage has noted; None: nothing yet."""
+    """The columns that the compile stage has stored; None if there are none yet."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(schema_file(columns, uid).read_bytes()))
     except FileNotFoundError:
@@ -127,15 +128,15 @@ def read_columns(columns: str, uid: str) -> pa.Schema | None:
 
 @dataclass(slots=True)
 class _Lane:
-    """The position of a share: the next row, counted in the whole epoch."""
+    """The position of a lane: its epoch and the next row, counted within the whole epoch."""
 
     number: int
     epoch: int
-    row: int = 0  #: 0: the beginning of the share, wherever that lies
+    row: int = 0  #: 0: the beginning of the lane's share
 
 
 class EpochReader(SourceReader):
-    """The lanes of one subtask, read epoch by epoch."""
+    """Reads the lanes of a subtask, epoch by epoch."""
 
     def __init__(self, source: EpochSource) -> None:
         self._source = source
@@ -179,7 +180,7 @@ class EpochReader(SourceReader):
 
     @property
     def idle(self) -> bool:
-        """It has no lanes, or has had nothing to read for as long as it was told to wait."""
+        """True if the subtask has no lanes, or no rows to read for `idle_after_ms`."""
         if not self._lanes:
             return True
         after_ms = self._source.idle_after_ms
@@ -188,7 +189,7 @@ class EpochReader(SourceReader):
         return self._context.now_ms() - self._idle_since >= after_ms
 
     def watermark(self) -> int | None:
-        """A row as late as allowed may still have the largest time less the disorder; everything before it is over."""
+        """Milliseconds: largest event time - `max_disorder_ms` - 1 (Flink: BoundedOutOfOrdernessWatermarks)."""
         return None if self._largest_time is None else self._largest_time - self._source.max_disorder_ms - 1
 
     def snapshot(self, checkpoint: int) -> None:
@@ -204,27 +205,28 @@ class EpochReader(SourceReader):
     def _restored(self, lineage: str, lane: int, epoch: int, row: int) -> _Lane:
         if lineage != self._source.lineage:
             detail = (
-                f"the checkpoint reads the epochs of runs that began with run {lineage}, and this run those of run "
-                f"{self._source.lineage}: restore it from the checkpoint's record instead of a copy of its folder"
+                f"the checkpoint reads the epochs of lineage {lineage} (run {lineage} and the runs that continue it), "
+                f"but this run belongs to lineage {self._source.lineage}: restore the checkpoint from its record in "
+                "the console instead of from a copy of its folder"
             )
             raise JobRejected("other-epochs", self._context.uid, detail)
         return _Lane(int(lane), int(epoch), int(row))
 
     def _check_kept(self) -> None:
-        """What a checkpoint has not read yet must still be there, or rows would be missing without a word."""
+        """Raises JobRejected if an epoch that is still to be read is released: its rows would be lost silently."""
         below = self._folder.released_below()
         first = min((lane.epoch for lane in self._lanes), default=below)
         if first < below:
             detail = (
-                f"epoch {first} of {self._folder.path} is needed and was released: epochs below {below} are gone, as "
-                "every checkpoint that was retained had passed them. Start the job anew, or restore a newer checkpoint"
+                f"epoch {first} of {self._folder.path} is needed, but epochs below {below} are deleted: no retained "
+                "checkpoint needed them. Start the job without a checkpoint, or restore a newer checkpoint"
             )
             raise JobRejected("epochs-released", self._context.uid, detail)
 
     # ------------------------------------------------------------ rows
 
     def _next(self, max_rows: int) -> pa.RecordBatch | None:
-        """Up to `max_rows` rows of the lanes that lag most; None: their next epoch is not there yet."""
+        """Up to `max_rows` rows of the lanes that lag most; None if their next epoch does not exist yet."""
         while True:
             if self._batches is None and not self._begin():
                 return None
@@ -242,7 +244,7 @@ class EpochReader(SourceReader):
             return batch
 
     def _begin(self) -> bool:
-        """Opens the epoch that the lanes need first, for the lanes that lie side by side there."""
+        """Opens the oldest epoch that a lane needs, for the first contiguous lanes that need it."""
         number = min(lane.epoch for lane in self._lanes)
         if self._epoch is None or self._epoch.number != number:
             self._epoch = self._folder.find(number) or self._look_again(number)
@@ -255,18 +257,21 @@ class EpochReader(SourceReader):
         return True
 
     def _look_again(self, number: int) -> Epoch | None:
-        """Once in each pause: an epoch that is missing while newer ones are there has been taken away."""
+        """Looks for a missing epoch again if newer epochs exist. Raises EnvironmentFailure if it was removed.
+
+        The folder is listed once per idle phase. The second look excludes an epoch that appeared during the listing.
+        """
         if self._idle_since is not None or self._folder.next_number() <= number:
             return None
         if (found := self._folder.find(number)) is None:
-            raise EnvironmentFailure(f"epoch {number} of {self._folder.path} is gone, and newer ones are there")
+            raise EnvironmentFailure(f"epoch {number} of {self._folder.path} is missing, but newer epochs exist")
         return found
 
     def _note_position(self) -> None:
-        """Where this subtask is: the stage holds its query back while too much is unread."""
+        """Records the position of this subtask for back-pressure: the stage delays its query by the unread epochs."""
         below = min((lane.epoch for lane in self._lanes), default=None)
         if below is not None and below != self._noted:
-            with contextlib.suppress(OSError):  # the query is held back too early then, and no row is lost
+            with contextlib.suppress(OSError):  # then back-pressure starts too early, but no row is lost
                 self._folder.note_read(self._context.token, self._context.index, below)
                 self._noted = below
 
@@ -276,13 +281,13 @@ class EpochReader(SourceReader):
         try:
             return next(self._batches, None)
         except FileNotFoundError as error:
-            raise EnvironmentFailure(f"{self._epoch.folder}: a file of the epoch is gone: {error}") from error
+            raise EnvironmentFailure(f"{self._epoch.folder}: a file of the epoch is missing: {error}") from error
         except MalformedFile as error:
             raise DataRejected(f"{self._epoch.folder}: {error}") from error
 
     def _rows_of(self, epoch: Epoch, start: int, end: int) -> Generator[tuple[pa.RecordBatch, int]]:
         """Batches of the rows from `start` to `end`, each with the number of the row after it."""
-        first = 0  # row of the epoch with which the file begins
+        first = 0  # epoch row at which the file begins
         for name, rows in epoch.files:
             if first < end and first + rows > start:
                 for chunk in self._format.read(epoch.folder / name, max(start - first, 0)):
@@ -297,11 +302,11 @@ class EpochReader(SourceReader):
 
     def _check_columns(self, batch: pa.RecordBatch, epoch: Epoch, name: str) -> None:
         if self._source.columns is not None and not batch.schema.equals(self._source.columns):
-            detail = f"{epoch.folder / name}: its columns differ from those of the version: {batch.schema}"
+            detail = f"{epoch.folder / name}: its columns differ from the columns of the version: {batch.schema}"
             raise DataRejected(detail)
 
     def _advance(self, stop: int) -> None:
-        """All rows below `stop` of the lanes being read have been given out."""
+        """Moves the lanes being read to row `stop`: all rows below it are emitted."""
         assert self._epoch is not None, "a share has been begun"
         for lane in self._reading:
             if lane.epoch != self._epoch.number:
@@ -312,7 +317,7 @@ class EpochReader(SourceReader):
                 lane.row = stop
 
     def _end_share(self) -> None:
-        """Lanes without a row in the epoch have passed it, too."""
+        """Moves the lanes being read to the next epoch, including lanes without a row in this epoch."""
         assert self._epoch is not None, "a share has been begun"
         for lane in self._reading:
             if lane.epoch == self._epoch.number:
@@ -339,7 +344,7 @@ class EpochReader(SourceReader):
 
 
 def _side_by_side(lanes: Sequence[_Lane]) -> list[_Lane]:
-    """The first of `lanes` and those whose shares follow without a gap: they are read in one go."""
+    """The longest prefix of `lanes` whose shares are contiguous, so that they are read together."""
     found = [lanes[0]]
     for lane in lanes[1:]:
         if lane.number != found[-1].number + 1 or lane.row:

@@ -1,6 +1,6 @@
-"""A file that is being read: pieces of the size that is asked for, in which every row has its event time.
+"""A file being read in pieces of a requested size, in which every row has an event time.
 
-It knows neither positions nor what becomes of malformed rows.
+The source keeps the positions and decides how to treat malformed rows.
 """
 
 import os
@@ -16,12 +16,12 @@ from runtime.operators.event_time import in_range
 
 
 class OpenFile:
-    """A file being read, and what is left of the chunk that was parsed last.
+    """An open file and the rest of the chunk that was parsed last.
 
     Args:
-        path: its name, for messages.
-        descriptor: the open file, through which `chunks` reads it; it is closed with this object.
-        chunks: its rows.
+        path: of the file, for messages.
+        descriptor: of the open file, from which `chunks` reads; `close` closes it.
+        chunks: rows of the file.
     """
 
     def __init__(self, path: Path, descriptor: int, chunks: Iterator[Chunk]) -> None:
@@ -31,7 +31,7 @@ class OpenFile:
         self._rest: Chunk | None = None
 
     def next_piece(self, max_rows: int, event_time: str | None) -> Chunk | None:
-        """The next rows, `max_rows` at most, and the bad ones among and right behind them. None at the end."""
+        """The next rows, at most `max_rows`, with the malformed rows among and directly after them. None at the end."""
         chunk = self._rest
         if chunk is None:
             chunk = next(self._chunks, None)
@@ -46,7 +46,7 @@ class OpenFile:
         return _part(chunk, 0, max_rows, 0, next_row)
 
     def close(self) -> None:
-        close = getattr(self._chunks, "close", None)  # generators have it; that closes the file
+        close = getattr(self._chunks, "close", None)  # closing a generator closes the file
         if close is not None:
             close()
         if self._descriptor is not None:
@@ -61,7 +61,7 @@ def _part(chunk: Chunk, start: int, stop: int, from_row: int, to_row: int) -> Ch
 
 
 def _without_timeless(chunk: Chunk, event_time: str | None) -> Chunk:
-    """A row without its event time has no place in the stream: it counts as malformed."""
+    """Moves rows whose event time is missing or out of range to the malformed rows."""
     if event_time is None or event_time not in chunk.batch.schema.names:
         return chunk
     missing = chunk.batch.column(event_time).is_null().to_numpy(zero_copy_only=False)

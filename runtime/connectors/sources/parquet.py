@@ -1,4 +1,4 @@
-"""A folder of Parquet files as a bounded source, such as what a PySpark stage has materialised."""
+"""A folder of Parquet files as a bounded source, for example the materialised output of a PySpark stage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from runtime.connectors.sources.directory import DirectoryReader, DirectorySourc
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """Reads every file that is there at the start, then ends.
+    """Reads every file that exists at the start, then ends.
 
     Args:
         path: the folder.
-        schema: the columns wanted; None: all of them.
+        schema: the wanted columns; None: all columns.
     """
 
     guarantee: ClassVar[str] = "exactly-once"

@@ -1,8 +1,8 @@
-"""A sequence made inside the job: numbers, keys and event times, for measuring and trying without any input.
+"""A generated sequence of ids, keys and event times, for benchmarks and experiments without input.
 
-Row `id` is the same in every run: its key and its time follow from it. The sequence is dealt in blocks to as many
-splits as there are key groups; a subtask reads its splits in step, always the one that lags most, so its event time
-never falls behind itself. Positions are keyed state and move with their key groups.
+The key and the time of a row are functions of its `id`, so a row is the same in every run. The sequence is distributed
+in blocks over as many splits as there are key groups. A subtask always reads the split that lags most, so its event
+time never decreases. Positions are keyed state and move with their key groups.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from runtime.ports import OperatorContext, SourceReader
 from runtime.state.index.hashing import groups_of, hash_columns
 from runtime.state.keyed_table import KeyedTable
 
-MULTIPLIER: Final = 2_654_435_761  #: Knuth's: neighbours get keys that lie far apart
+MULTIPLIER: Final = 2_654_435_761  #: Knuth's multiplicative hash: neighbouring ids get distant keys
 SCHEMA: Final = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
@@ -35,14 +35,14 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceSource:
-    """Gives out `id`, `key` and `time`.
+    """Emits rows of `id`, `key` and `time`.
 
     Args:
-        rows: how many in all subtasks together; None: no end.
-        duration_ms: wall time after the job's first start at which each subtask ends; None: no end.
-        keys: number of different keys. Even spread: key = id * 2654435761 mod keys.
-        zipf: exponent of the spread of keys, above 1; key 0 is the most frequent. None: even.
-        microseconds_per_row: event time between a row and the next; row 0 has time 0.
+        rows: total number of rows of all subtasks; None: unbounded.
+        duration_ms: wall time after the job's first start at which each subtask ends; None: unbounded.
+        keys: number of different keys. Even distribution: key = id * 2654435761 mod keys.
+        zipf: exponent of a Zipf distribution of the keys, above 1; key 0 is the most frequent. None: even.
+        microseconds_per_row: event time between consecutive rows; row 0 has time 0.
     """
 
     guarantee: ClassVar[str] = "exactly-once"
@@ -78,7 +78,7 @@ class SequenceSource:
 
 
 class SequenceReader(SourceReader):
-    """One subtask's share: the splits of its key groups, in order."""
+    """Reads the splits of a subtask's key groups, in order of their ids."""
 
     def __init__(self, source: SequenceSource) -> None:
         self._source = source
@@ -91,7 +91,7 @@ class SequenceReader(SourceReader):
         groups = context.max_parallelism
         self._cycle_rows = groups * _BLOCK_ROWS
         owned = np.asarray(context.key_groups)
-        self._next: Numbers = owned * _BLOCK_ROWS  #: by split, the next id to give out
+        self._next: Numbers = owned * _BLOCK_ROWS  #: by split, the next id to emit
         self._since_ms = context.now_ms()
         self._table: KeyedTable = context.state.keyed_table("positions", _KEYS, _VALUES)
         self._slots = self._table.find([_splits(groups, context.key_groups)])
@@ -116,7 +116,7 @@ class SequenceReader(SourceReader):
         return int(self._next.min()) >= self._end
 
     def watermark(self) -> int | None:
-        """The row of the split that lags most comes next, or one after it."""
+        """Milliseconds: all later rows have at least the time of the next row of the split that lags most."""
         return int(self._next.min()) * self._source.microseconds_per_row // _US_PER_MS - 1
 
     def snapshot(self, checkpoint: int) -> None:
@@ -125,7 +125,7 @@ class SequenceReader(SourceReader):
         self._table.touch(self._slots)
 
     def _advance(self, split: int, first: int, max_rows: int) -> int:
-        """Takes the numbers from `first` on, as far as they go without a gap. Returns where they end."""
+        """Takes the contiguous ids from `first` on, at most `max_rows`. Returns their end (exclusive)."""
         at, limit = first, min(self._end, first + max_rows)
         while at < limit and split < len(self._next) and self._next[split] == at:
             block_end = at - at % _BLOCK_ROWS + _BLOCK_ROWS
@@ -144,14 +144,14 @@ class SequenceReader(SourceReader):
         return pa.RecordBatch.from_arrays([pa.array(ids), pa.array(keys), times], schema=SCHEMA)
 
     def _even_keys(self, first: int, count: int) -> Numbers:
-        """Those of a run of ids: one division in all, not one per row."""
+        """Keys of `count` consecutive ids, with a single division per batch instead of one per row."""
         keys = self._steps[:count] + first * MULTIPLIER % self._source.keys
         keys -= (keys >= self._source.keys) * np.int64(self._source.keys)
         return keys
 
 
 def _skewed(ids: Numbers, source: SequenceSource) -> Numbers:
-    """Ranks of a bounded power law: the inverse of its distribution at a number in (0, 1) that follows from the id."""
+    """Keys by inverse transform sampling of a bounded power law, at a number in (0, 1) that is hashed from the id."""
     assert source.zipf is not None, "an even spread has another formula"
     power = 1.0 - source.zipf
     spread = ((ids.view(np.uint64) * np.uint64(MULTIPLIER)) & np.uint64(_SPACE - 1)).astype(np.float64)
@@ -161,7 +161,7 @@ def _skewed(ids: Numbers, source: SequenceSource) -> Numbers:
 
 
 def _splits(max_parallelism: int, owned: range) -> pa.Array:
-    """For each key group in `owned` the smallest number that hashes into it: the names of the splits in state."""
+    """Keys of the splits in state: for each key group in `owned`, the smallest number that hashes into it."""
     count = max_parallelism
     while True:
         count *= 4

@@ -59,7 +59,7 @@ def check_spark_settings(settings: Mapping[str, str]) -> None:
     """Raises ValueError, which names the setting and why a version may not choose it."""
     for name in settings:
         if not name.startswith("spark."):
-            raise ValueError(f"`{name}` is not a Spark setting: the name must begin with 'spark.'")
+            raise ValueError(f"`{name}` is not a Spark setting: their names begin with 'spark.'")
         reason = _refusal(name)
         if reason is not None:
             raise ValueError(f"`{name}` cannot be chosen here: {reason}")

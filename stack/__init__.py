@@ -1,13 +1,14 @@
-"""The stack on one machine: what `make up`, `make demo` and the tests start, supervise and end.
+"""The single-machine stack: starts, supervises and stops the processes of `make up`, `make demo` and the tests.
 
-    launch/         makes `.venv` and finds Java; standard library only, any Python 3.8 or newer
-    settings.py     one `Settings` value: folders, addresses, delays
-    processes.py    identity, signals and the sweep; no policy
-    folders.py      where data and sockets may lie when the checkout is out of a service's reach
+    launch/         creates `.venv` and finds Java; standard library only, Python 3.8 or newer
+    settings.py     the `Settings` value: folders, addresses, delays
+    processes.py    identity, signals and the search for leftover processes; no policy
+    folders.py      folders for data and sockets that the service account can reach
     services.py     Postgres and Redis: the real servers, in the foreground
-    supervisor.py   starts, restarts with back-off, ends in order
-    stack.py        which processes make up Weir, in which order
-    __main__.py     up, down, status, logs, demo
+    plan.py         the processes that make up Weir
+    supervisor.py   starts, restarts with back-off, stops in order
+    stack.py        the life of a stack
+    __main__.py     up, down, clean, status, logs, demo
 
-It meets console, runtime and spark_jobs as processes only and imports none of them.
+The stack starts console, runtime and spark_jobs as processes and does not import them.
 """

@@ -23,7 +23,7 @@ from stack.stack import AlreadyUp, Stack, greeting, say, sweep
 
 _UP_S: Final = 240.0
 _DOWN_S: Final = 60.0
-#: What a stack makes in `var`.
+#: Folders that a stack creates in `var`.
 _DATA: Final = ("storage", "inputs", "demo", "spark", "spark-events", "weir-spark", "log", "run")
 
 
@@ -43,19 +43,19 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
-    parser.add_argument("--var", type=Path, help="where all data lives (default: $WEIR_VAR, else var/ of the checkout)")
+    parser.add_argument("--var", type=Path, help="folder of all data (default: $WEIR_VAR, else var/ of the checkout)")
     commands = parser.add_subparsers(required=True)
     up = commands.add_parser("up", help="start everything and return when it is ready")
-    up.add_argument("--foreground", action="store_true", help="stay, show what happens, end with Ctrl-C")
+    up.add_argument("--foreground", action="store_true", help="stay in the foreground and show changes until Ctrl-C")
     up.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     up.set_defaults(command=_up)
-    demo = commands.add_parser("demo", help="start everything in the foreground and play the flights job")
-    demo.add_argument("--exit", action="store_true", help="end after the proof, with its exit code")
+    demo = commands.add_parser("demo", help="start everything in the foreground and run the flights job")
+    demo.add_argument("--exit", action="store_true", help="end after the result is checked, with its exit code")
     demo.set_defaults(command=_demo)
     for name, command, text in (
-        ("down", _down, "end everything of this checkout"),
-        ("clean", _clean, "end everything of this checkout and remove all its data"),
-        ("status", _status, "show what runs"),
+        ("down", _down, "stop all processes of this checkout"),
+        ("clean", _clean, "stop all processes of this checkout and remove all its data"),
+        ("status", _status, "show the running processes"),
         ("logs", _logs, "follow the logs"),
     ):
         commands.add_parser(name, help=text).set_defaults(command=command)
@@ -78,7 +78,7 @@ def _up(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _wait_until_up(settings: Settings, child: subprocess.Popen[bytes] | None) -> int:
-    """Shows each process once, when it is ready."""
+    """Waits until the stack is ready and prints each process when it becomes ready. Returns the exit code."""
     shown: set[str] = set()
     deadline = time.monotonic() + _UP_S
     while time.monotonic() < deadline:
@@ -103,13 +103,13 @@ def _supervise(settings: Settings, *, demo: bool = False, ends: bool = False, sh
     try:
         stack = Stack(settings, say, shows_password=shows_password)
     except AlreadyUp:
-        sys.stderr.write("this checkout is up already; `make down` ends it\n")
+        sys.stderr.write("this checkout is already up; `make down` stops it\n")
         return 1
     return stack.run(demo=demo, ends=ends)
 
 
 def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Plays the story on the stack that is up, or on one of its own that ends with it."""
+    """Runs the demo on the running stack, or else on a new stack that ends with the demo."""
     if not _is_up(settings):
         os.environ.setdefault("WEIR_SPARK_EVENT_LOG", str(settings.var / "spark-events"))
         return _supervise(settings, demo=True, ends=arguments.exit)
@@ -121,7 +121,7 @@ def _demo(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _down(settings: Settings, _: argparse.Namespace) -> int:
-    """Asks the supervisor; if it is gone, or does not end in time, ends everything itself."""
+    """Asks the supervisor to stop everything. Kills it if it does not end in time, then stops leftover processes."""
     supervisor = load(settings.run / "supervisor.pid")
     if supervisor:
         say("ending")
@@ -134,7 +134,7 @@ def _down(settings: Settings, _: argparse.Namespace) -> int:
 
 
 def _clean(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Only what a stack makes: `var` may have been set to a folder that holds more, which then stays."""
+    """Removes only the folders that a stack creates: `var` may be a folder with other files, which stay."""
     _down(settings, arguments)
     folders.remove_service_folders(settings.var)
     for name in _DATA:

@@ -1,7 +1,6 @@
-"""The REST API as the demo uses it: log in, ask, wait for operations.
+"""The demo's client of the REST API: log in, read rows, run operations to their end.
 
-It knows addresses and shapes of answers, and nothing of the story. Rows stay dictionaries: they are read by name, and a
-field that is missing is an error that names it.
+Rows stay dictionaries: a missing field raises a KeyError that names it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _DONE: Final = {"succeeded", "failed"}
 
 
 class ApiRefused(Exception):
-    """The console said no; the text is its own."""
+    """The console refused a request; the text is the console's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Api:
 
     @classmethod
     def login(cls, url: str, username: str, password: str) -> Api:
-        """Raises ApiRefused."""
+        """A client with a token of the user. Raises ApiRefused."""
         client = httpx.Client(base_url=f"{url}/api/v1/", timeout=60.0)
         api = cls(client)
         token = api.post("auth/token/", {"username": username, "password": password})["token"]
@@ -40,10 +39,10 @@ class Api:
         return api
 
     def get(self, path: str, **query: Any) -> Row:
-        """Reading is harmless, so it is tried again when the connection fails."""
+        """Reads a row. Tries again when the connection fails, since reading has no side effects."""
         for last_try in (*[False] * _RETRIES, True):
             try:
-                return _answer(self.client.get(path, params=query or None))  # {} would take that of `path` away
+                return _answer(self.client.get(path, params=query or None))  # {} would remove the query of `path`
             except httpx.TransportError:
                 if last_try:
                     raise
@@ -51,7 +50,7 @@ class Api:
         raise AssertionError("unreachable")
 
     def all(self, path: str) -> list[Row]:
-        """Every row of a list, page by page."""
+        """All rows of a list, from all pages."""
         rows: list[Row] = []
         page: Any = self.get(path)
         while True:
@@ -64,7 +63,7 @@ class Api:
     def post(self, path: str, body: Row) -> Row:
         return _answer(self.client.post(path, json=body))
 
-    # ------------------------------------------------------------ the things of the console
+    # ------------------------------------------------------------ resources of the console
 
     def run(self, run_id: int) -> Row:
         return self.get(f"runs/{run_id}/")
@@ -73,7 +72,7 @@ class Api:
         return max(self.all(f"jobs/{job_id}/runs/"), key=lambda run: int(run["id"]))
 
     def checkpoints(self, job_id: int) -> list[Row]:
-        """Completed ones, oldest first."""
+        """Completed checkpoints and savepoints, oldest first."""
         rows = self.all(f"jobs/{job_id}/checkpoints/")
         return sorted((row for row in rows if row["status"] == "completed"), key=lambda row: int(row["number"]))
 
@@ -81,7 +80,7 @@ class Api:
         """Adds a version and waits until it is compiled.
 
         Raises:
-            ApiRefused: it was rejected, or took too long.
+            ApiRefused: the version was rejected, or compiling took too long.
         """
         version = self.post(f"jobs/{job_id}/versions/", body)
         deadline = time.monotonic() + timeout_s
@@ -93,10 +92,10 @@ class Api:
         return version
 
     def operate(self, job_id: int, kind: str, params: Row, timeout_s: float) -> Row:
-        """Asks for an operation and waits for its end.
+        """Requests an operation and waits for its end.
 
         Raises:
-            ApiRefused: it was refused, failed, or did not end in time.
+            ApiRefused: the operation was refused, failed, or did not end in time.
         """
         operation = self.post(f"jobs/{job_id}/operations/", {"kind": kind, "params": params})
         deadline = time.monotonic() + timeout_s

@@ -1,6 +1,6 @@
-"""The processes that the demo starts beside the stack: the feeder, and the oracle that knows the right answer.
+"""The processes that the demo starts beside the stack: the feeder, and the oracle that computes the expected result.
 
-They carry the stack's mark, so `make down` ends them too, and the kernel ends them with the demo.
+They carry the stack's mark, so `make down` ends them, too. The kernel ends them when the demo dies.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from stack.settings import ROOT, env_file
 
 
 class NoStack(Exception):
-    """No stack runs here; the text says what to do."""
+    """No stack has been started; the text explains how to start it."""
 
 
 class OracleFailed(Exception):
-    """The comparison itself did not work; the text names its log."""
+    """The oracle did not produce a result; the text names its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a running stack has written down about itself."""
+    """The data folder of a stack, and the variables that the stack has written to `run/env`."""
 
     var: Path
     variables: dict[str, str] = field(repr=False)
 
     @classmethod
     def read(cls, var: Path | None) -> Environment:
-        """Raises NoStack."""
+        """The environment of the stack in `var`. Raises NoStack."""
         folder = (var or Path(os.environ.get("WEIR_VAR") or ROOT / "var")).resolve()
         try:
             return cls(folder, env_file(folder))
@@ -54,7 +54,7 @@ class Environment:
 
     @property
     def event_log(self) -> Path | None:
-        """Where Spark logs what it does; None: nowhere."""
+        """Folder of Spark's event logs; None if there is none."""
         folder = self.variables.get("WEIR_SPARK_EVENT_LOG")
         return Path(folder) if folder else None
 
@@ -73,7 +73,7 @@ class Environment:
 
 @dataclass
 class Children:
-    """Starts them, and ends what is left at the end of the block."""
+    """Starts the feeder and the oracle; the end of the block stops the feeder."""
 
     environment: Environment
     _feeder: subprocess.Popen[bytes] | None = None
@@ -90,7 +90,7 @@ class Children:
         return self.environment.var / "log" / f"{name}.log"
 
     def feeder(self, folder: Path, seconds: float) -> subprocess.Popen[bytes]:
-        """Feeds what is not there yet. One at a time."""
+        """Starts a feeder that writes the missing files into `folder`. Only a single feeder may run."""
         assert self._feeder is None or self._feeder.poll() is not None, "two feeders in one folder"
         argv = ["spark_jobs.feeder", "--to", str(folder), "--seconds", str(seconds)]
         with self.log_of("feeder").open("ab") as log:
@@ -102,7 +102,7 @@ class Children:
         return self._feeder
 
     def stop_feeder(self) -> None:
-        """Files appear whole, so it can be ended at any moment."""
+        """Stops the feeder. This is safe at any moment, because files appear atomically."""
         if self._feeder is None or self._feeder.poll() is not None:
             return
         self._feeder.terminate()
@@ -112,10 +112,10 @@ class Children:
         self._feeder.wait()
 
     def oracle(self, output: Path, *, partial: bool = False) -> dict[str, Any]:
-        """The comparison of the output with plain Spark.
+        """Compares the output with the result of plain Spark.
 
         Raises:
-            OracleFailed: there is no answer.
+            OracleFailed: the oracle ended without a result.
         """
         argv = ["spark_jobs.oracle", "--output", str(output), *(["--partial"] if partial else [])]
         with self.log_of("oracle").open("ab") as log:

@@ -1,6 +1,6 @@
-"""What the live numbers of a run tell: do records flow, has everything been read, were any late.
+"""Conclusions from the live numbers of a run: do records flow, is all input read, are records late.
 
-Pure functions and small accumulators over rows of the API; nothing here waits or asks.
+Pure functions and small accumulators over rows of the API, without I/O.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stack.demo_api import Row
 SOURCE: Final = "flights"
 DAY_MS: Final = 86_400_000
 END_OF_YEAR_MS: Final = int(datetime(2014, 1, 1, tzinfo=UTC).timestamp() * 1000)
-#: how far the slowest subtask's watermark may lie behind: the largest disorder and the age of its last own file
+#: maximum lag of the slowest subtask's watermark: the largest disorder plus the age of the last file that it reads
 LAST_FILES_MS: Final = 30 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One report of the job master."""
+    """The numbers of a report of the job master."""
 
     at: str
     records: int
@@ -30,7 +30,7 @@ class Reading:
 
 
 def reading(run: Row) -> Reading | None:
-    """The newest report; None when there is none yet."""
+    """The newest report; None if there is none yet."""
     live: Mapping[str, Any] | None = run["live"]
     if not live or SOURCE not in live.get("operators", {}):
         return None
@@ -40,9 +40,9 @@ def reading(run: Row) -> Reading | None:
 
 
 class Flow:
-    """Tells when records flow under a new attempt: two reports of that attempt, the second with more records.
+    """Detects that records flow in a new attempt: its second report has more records than its first.
 
-    A report that was there before says nothing: the row keeps the last words of the dead.
+    Reports from before are ignored, because the row keeps the last report of the failed attempt.
     """
 
     def __init__(self, before: Row) -> None:
@@ -63,10 +63,10 @@ class Flow:
 
 
 class AllRead:
-    """Tells when a source that could go on for ever has read everything that will come.
+    """Detects that an unbounded source has read all input, once the feeder has ended.
 
-    The feeder has ended; since then no record has come out while two whole checkpoints were triggered and completed
-    (so every source subtask was at work), and the watermark stands near the end of the year.
+    Two conditions must hold: the watermark is near the end of the year, and no record was emitted while two whole
+    checkpoints were triggered and completed, which proves that every source subtask was running.
     """
 
     def __init__(self) -> None:
@@ -81,4 +81,4 @@ class AllRead:
             self._records, self._since = found.records, newest_checkpoint
             return False
         near = found.watermark is not None and found.watermark >= END_OF_YEAR_MS - LAST_FILES_MS
-        return near and newest_checkpoint >= self._since + 3  # one may have been under way
+        return near and newest_checkpoint >= self._since + 3  # the first may have been in progress

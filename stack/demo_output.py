@@ -1,6 +1,6 @@
-"""The output folder as the demo looks at it: what readers see, what is hidden, and files that are none of the job's.
+"""The demo's view of the output folder: visible files, hidden files, and foreign files.
 
-Spark, pyarrow and Hive leave out names that start with `.` or `_`; so does this module.
+Spark, pyarrow and Hive ignore names that start with `.` or `_`; so does this module.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 @dataclass
 class Output:
-    """The folder of one job, with files of others that must survive.
+    """The output folder of a job, with foreign files that must stay unchanged.
 
     Args:
-        job: as it stands in the job's file names.
+        job: the job's part of its file names.
     """
 
     folder: Path
@@ -26,39 +26,39 @@ class Output:
     _strangers: dict[str, str] = field(default_factory=dict)
 
     def committed(self) -> list[Path]:
-        """What a reader takes for output, without the strangers."""
+        """The files that a reader takes for output, without the foreign files."""
         found = self.folder.glob("*") if self.folder.is_dir() else ()
         return sorted(path for path in found if path.name[0] not in "._" and path.name not in self._strangers)
 
     def hidden(self) -> list[Path]:
-        """The job's own files that are not committed (yet)."""
+        """The job's files that are not yet committed."""
         return sorted(self.folder.glob(f".weir-{self.job}-*"))
 
     def leftovers(self, storage: Path) -> list[str]:
-        """Hidden files that no retained checkpoint or savepoint names: nothing will ever commit them.
+        """Hidden files that no retained checkpoint or savepoint names, so that they can never be committed.
 
-        A savepoint commits nothing by itself, so what was pending when it was taken stays for its own restore.
+        Files that were pending at a savepoint are not leftovers: a restore of the savepoint commits them.
         """
         manifests = "".join(path.read_text() for path in storage.glob("*/manifest.json"))
         return [path.name for path in self.hidden() if path.name not in manifests]
 
     def rows(self) -> int:
-        """Committed rows, from the files' footers; a file that is not whole fails here."""
+        """Number of committed rows, from the file footers; an incomplete file raises an error."""
         return sum(pq.read_metadata(path).num_rows for path in self.committed())
 
     def rows_by_value(self) -> Counter[str]:
-        """Each committed row with the number of times that it is there."""
+        """Number of occurrences of each committed row."""
         return Counter(repr(row) for path in self.committed() for row in pq.read_table(path).to_pylist())
 
     def foreign_names(self) -> list[str]:
-        """Committed files whose name does not say that this job wrote them."""
+        """Committed files whose name does not identify this job as the writer."""
         return [path.name for path in self.committed() if not path.name.startswith(f"part-{self.job}-")]
 
     def add_strangers(self) -> None:
-        """A person's note, and a second job's files: committed, pending and in progress.
+        """Adds foreign files: a note, and a committed, a pending and an in-progress file of a second job.
 
-        The second job's name begins with ours, which is what a careless clean-up would trip over; its committed file
-        holds no rows, so that the folder as a whole still equals the answer.
+        The second job's name begins with this job's name, to catch a clean-up by prefix. Its committed file has no
+        rows, so that the whole folder still equals the expected result.
         """
         other = f"{self.job}1"
         schema = pq.read_schema(self.committed()[0])
@@ -71,7 +71,7 @@ class Output:
         self._strangers = {name: _digest(self.folder / name) for name in names}
 
     def harmed_strangers(self) -> list[str]:
-        """Those that are gone or changed."""
+        """Foreign files that were changed or removed."""
         return [name for name, digest in self._strangers.items() if _digest(self.folder / name) != digest]
 
 

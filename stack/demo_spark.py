@@ -1,4 +1,4 @@
-"""What Spark's own event log says that an application has read and written. No number in it comes from Weir."""
+"""Record counts of an application from Spark's event log, which is independent of Weir's own counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Of the tasks that have ended, by Spark's metrics."""
+    """Records that the finished tasks have read and written, by Spark's task metrics."""
 
     read: int = 0
     written: int = 0
@@ -21,9 +21,9 @@ class Records:
 
 
 def records_by_job(folder: Path, application: str) -> dict[str, Records]:
-    """By the description of Spark's jobs: what the application of this name has read from and written to files.
+    """By description of the Spark job: the records that the application has read from and written to files.
 
-    Jobs of the same description, such as those of an application that was restarted, are added up.
+    Jobs with the same description are added up, for example after a restart of the application.
     """
     found: dict[str, Records] = {}
     for log in _logs(folder):
@@ -45,14 +45,14 @@ def records_by_job(folder: Path, application: str) -> dict[str, Records]:
 
 
 def _logs(folder: Path) -> list[list[Path]]:
-    """The files of each application, in their order: one file, or a folder with parts."""
+    """The log files of each application, in order. An application has a single file, or a folder with parts."""
     if not folder.is_dir():
         return []
-    return [sorted(one.glob("events_*")) if one.is_dir() else [one] for one in sorted(folder.iterdir())]
+    return [sorted(path.glob("events_*")) if path.is_dir() else [path] for path in sorted(folder.iterdir())]
 
 
 def _events(log: list[Path]) -> Iterator[dict[str, Any]]:
-    """A line that is still being written ends what can be read now."""
+    """The events of a log, up to a line that is still being written."""
     for part in log:
         for line in part.read_text(encoding="utf-8").splitlines():
             try:

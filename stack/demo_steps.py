@@ -1,7 +1,4 @@
-"""The steps of the demo's story, each of which checks what it has just done.
-
-A step knows what a user may expect and says what it saw instead. It does not know the order of the story.
-"""
+"""The steps of the demo. Each step performs an action, checks its result, and raises StoryFailed if it is wrong."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ T = TypeVar("T")
 
 RECORDS: Final = 336_776
 WEATHER_READ: Final = 26_115  #: rows of the package's file
-WEATHER_WRITTEN: Final = 26_112  #: hours: when the clocks go back, two rows at each of three airports are one
-CLAIM_LIMIT_S: Final = 10.0  #: a run whose worker was killed is claimed by another
-FLOW_LIMIT_S: Final = 30.0  #: and its records flow again
-PATIENCE_S: Final = 300.0  #: for everything that has no limit of its own
+WEATHER_WRITTEN: Final = 26_112  #: hours: at the end of summer time, two rows merge at each of three airports
+CLAIM_LIMIT_S: Final = 10.0  #: until another worker claims the run of a killed worker
+FLOW_LIMIT_S: Final = 30.0  #: until the records of this run flow again
+PATIENCE_S: Final = 300.0  #: for all steps without a limit of their own
 POLL_S: Final = 0.25
-REST_FEED_S: Final = 12.0  #: the pace for what is left after the restore
+REST_FEED_S: Final = 12.0  #: feeding time of the remaining files after the restore
 
 
 class StoryFailed(Exception):
-    """The story did not go as it must; the text says what was seen."""
+    """A check of the demo failed; the text describes the observed result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One line of the table."""
+    """A line of the table that the demo prints."""
 
     at_s: float
     took_s: float
@@ -50,7 +47,7 @@ class Happening:
 
 @dataclass
 class Story:
-    """What is going on: one job, its newest run, and what has happened so far."""
+    """The state of the demo: a job, its newest run, and the steps so far."""
 
     api: Api
     children: Children
@@ -66,7 +63,7 @@ class Story:
 
     @contextmanager
     def phase(self, title: str) -> Iterator[list[str]]:
-        """A step of the story; the caller appends what is worth telling."""
+        """Times a step and adds it to the table. The block appends details to the yielded list."""
         self.bar.set_description(title)
         started, told = time.monotonic(), list[str]()
         yield told
@@ -77,7 +74,7 @@ class Story:
             print(f"{time.monotonic() - self.began:7.1f} s  {self.happened[-1].what}", flush=True)
 
     def until(self, what: str, check: Callable[[Row], T | None], timeout_s: float = PATIENCE_S) -> T:
-        """Polls the run until `check` gives something.
+        """Polls the run until `check` returns a result other than None and False, and returns it.
 
         Raises:
             StoryFailed: the time is up, or the run has failed.
@@ -95,7 +92,7 @@ class Story:
             time.sleep(POLL_S)
 
     def look(self) -> Row:
-        """The run as it is now; remembers late records, which a new attempt counts from nothing."""
+        """The current run. Remembers the number of late records, which each attempt counts from 0."""
         run = self.api.run(self.run_id)
         now = reading(run)
         if now is not None:
@@ -104,7 +101,7 @@ class Story:
         return run
 
     def check_time(self, what: str, took_s: float, limit_s: float) -> None:
-        """A miss fails the demo at its end: the result is still worth knowing."""
+        """Records a missed time limit. It fails the demo only at its end, so that the result is checked first."""
         if took_s > limit_s:
             self.too_slow.append(f"{what} after {took_s:.1f} s, the limit is {limit_s:.0f} s")
 
@@ -139,21 +136,21 @@ def look_inside(story: Story) -> None:
         if found["unexpected"]:
             raise StoryFailed(f"the running job has committed {found['unexpected']} wrong rows")
         _only_committed(story, [str(name) for name in found["files"]])
-        told.append(f"{found['committed']} rows in {len(found['files'])} committed files, every one right")
+        told.append(f"{found['committed']} rows in {len(found['files'])} committed files, all correct")
 
 
 def spark_carried(story: Story) -> None:
-    """The tables that the job joins came through PySpark: by Spark's own count, not by ours."""
-    with story.phase("look into Spark's event log") as told:
+    """Checks by Spark's own counts that PySpark read and wrote the tables that the job joins."""
+    with story.phase("check the tables in Spark's event log") as told:
         folder = story.children.environment.event_log
         if folder is None:
-            told.append("there is none: this stack was started without WEIR_SPARK_EVENT_LOG")
+            told.append("skipped: this stack was started without WEIR_SPARK_EVENT_LOG")
             return
         name = f"weir: run {story.run_id}, tables"
         found = story.until("the end of the inputs", lambda _: _carried(records_by_job(folder, name)))
         weather, history = found["input weather"], found["input history"]
         if weather != Records(WEATHER_READ, WEATHER_WRITTEN) or history != Records(RECORDS, RECORDS):
-            raise StoryFailed(f"Spark counts other records than the files hold: {found}")
+            raise StoryFailed(f"Spark's record counts differ from the files: {found}")
         told.append(f"weather: {weather.read:,} records read, {weather.written:,} written")
         told.append(f"history: {history.read:,} records read, {history.written:,} written")
 
@@ -187,7 +184,7 @@ def kill_worker(story: Story) -> None:
         claimed_s = time.monotonic() - killed
         story.until("records to flow again", flow.flows)
         flowing_s = time.monotonic() - killed
-        told.append(f"pid {worker[0].pid}, claimed by another after {claimed_s:.1f} s")
+        told.append(f"pid {worker[0].pid}, claimed by another worker after {claimed_s:.1f} s")
         told.append(f"records flow again after {flowing_s:.1f} s")
     story.check_time("the run was claimed", claimed_s, CLAIM_LIMIT_S)
     story.check_time("records flowed again", flowing_s, FLOW_LIMIT_S)
@@ -239,22 +236,22 @@ def compare(story: Story) -> int:
         if leftovers:
             raise StoryFailed(f"left behind: {', '.join(leftovers)}")
         if story.late:
-            raise StoryFailed(f"{story.late} records came late")
+            raise StoryFailed(f"{story.late} records were late")
         found = story.children.oracle(story.output.folder)
         _only_committed(story, [str(name) for name in found["files"]])
         if found["missing"] or found["unexpected"]:
             rows = "\n".join(str(row) for row in found["differences"])
             raise StoryFailed(
-                f"{found['missing']} rows are missing, {found['unexpected']} are not in the answer:\n{rows}"
+                f"{found['missing']} rows are missing, {found['unexpected']} rows are unexpected:\n{rows}"
             )
         if found["records"] != RECORDS:
-            raise StoryFailed(f"the answer stands for {found['records']} records, not {RECORDS}")
+            raise StoryFailed(f"the expected result covers {found['records']} records, not {RECORDS}")
         told.append(f"{found['committed']} rows are equal")
         return int(found["committed"])
 
 
 def batch(story: Story) -> None:
-    """The same pipeline over the same files as one Spark plan."""
+    """Runs the same pipeline over the same files in BATCH mode, as a Spark plan."""
     with story.phase("run the pipeline in BATCH and compare, row for row") as told:
         output = Path(f"{story.output.folder}-batch")
         output.mkdir()
@@ -273,11 +270,11 @@ def batch(story: Story) -> None:
         told.append(f"{planned.total()} rows are equal")
 
 
-# ---------------------------------------------------------------- what they look at
+# ---------------------------------------------------------------- observations
 
 
 def _carried(found: dict[str, Records]) -> dict[str, Records] | None:
-    """None until Spark's log has all that must be written: it lags behind a little."""
+    """`found` once it has all written rows, else None: Spark's log lags behind."""
     wanted = {"input weather": WEATHER_WRITTEN, "input history": RECORDS}
     return found if all(found.get(name, Records()).written >= rows for name, rows in wanted.items()) else None
 
@@ -292,24 +289,24 @@ def _slots(run: Row) -> list[Row]:
 
 
 def _is_claimed_again(run: Row, before: Row) -> bool:
-    """Taking a run away and claiming it each move its token on; in between it is queued."""
+    """Whether another worker has claimed the run. Its loss raises the token as well, but leaves the run queued."""
     return int(run["token"]) > int(before["token"]) and run["state"] != "queued"
 
 
 def _worker_above(pid: int) -> list[ProcessId]:
-    """The whole Celery worker that a slot's process descends from: its main process, then its pool.
+    """The Celery worker that a slot descends from: its main process, then its pool processes.
 
-    The job master is not among them: it must notice by itself that its supervisor is gone.
+    The job master is not included: it must detect by itself that its supervisor is gone.
     """
     above = [process for process in _ancestors(pid) if _is_worker(process.pid)]
     if not above:
-        raise StoryFailed(f"no Celery worker stands above pid {pid}: is the run on another machine?")
+        raise StoryFailed(f"pid {pid} has no Celery worker among its ancestors: is the run on another machine?")
     main = above[-1]
-    return [main, *(one for one in children_of([main]) if one != main and _is_worker(one.pid))]
+    return [main, *(child for child in children_of([main]) if child != main and _is_worker(child.pid))]
 
 
 def _ancestors(pid: int) -> Iterator[ProcessId]:
-    """From the parent upwards."""
+    """Ancestors of a process, beginning with its parent."""
     while (pid := _parent(pid)) > 1:
         process = ProcessId.of(pid)
         if process is not None:
@@ -327,20 +324,20 @@ def _is_worker(pid: int) -> bool:
 
 
 def _only_committed(story: Story, names: list[str]) -> None:
-    """Readers saw files of this job, committed ones, and the stranger that is Parquet."""
+    """Checks that readers see only committed files of this job, and the foreign Parquet file."""
     hidden = [name for name in names if name[0] in "._"]
     foreign = story.output.foreign_names()
     if hidden or foreign:
-        raise StoryFailed(f"readers see what they must not: {', '.join([*hidden, *foreign])}")
+        raise StoryFailed(f"readers see uncommitted or foreign files: {', '.join([*hidden, *foreign])}")
 
 
 def _strangers_unharmed(story: Story) -> None:
     harmed = story.output.harmed_strangers()
     if harmed:
-        raise StoryFailed(f"files of others were changed or removed: {', '.join(harmed)}")
+        raise StoryFailed(f"foreign files were changed or removed: {', '.join(harmed)}")
 
 
 def restarts(story: Story) -> int:
-    """Attempts beyond the first of each run."""
+    """Number of restarts: the attempts of all runs, without the first attempt of each."""
     runs = story.api.all(f"jobs/{story.job['id']}/runs/")
     return sum(len(story.api.run(int(run["id"]))["attempts"]) - 1 for run in runs)

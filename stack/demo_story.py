@@ -1,9 +1,9 @@
-"""The demo: a year of flights through a real job, and the proof that nothing is lost or repeated whatever is killed.
+"""The demo: a job processes a year of flights exactly once, although its processes are killed.
 
-    python -m stack.demo_story           start the job and feed it; a person plays
-    python -m stack.demo_story --exit    the whole story without a person; exit 0 only if the result is exact
+    python -m stack.demo_story           start the job and feed it, for a user to explore
+    python -m stack.demo_story --exit    all steps without a user; exits with 0 only if the result is exact
 
-It needs a stack that runs (`make up`) and meets it through REST, signals and files only.
+The demo needs a running stack (`make up`), which it controls only by REST, signals and files.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from stack.demo_output import Output
 from stack.demo_steps import PATIENCE_S, RECORDS, Story, StoryFailed
 
 PHASES: Final = 14
-SLOW_FEED_S: Final = 1200.0  #: the pace while things are being killed: a busy machine kills before the year is over
+SLOW_FEED_S: Final = 1200.0  #: feeding time of the year; long enough for all kills on a slow machine
 ENDED: Final = {"finished", "stopped", "canceled", "failed"}
 BAR: Final = "{desc} |{bar:20}| {n}/{total} [{elapsed}] {postfix}"
 
 
 def prove(story: Story) -> str:
-    """The whole story. Returns its last line.
+    """Runs all steps. Returns the final line of output.
 
     Raises:
-        StoryFailed, ApiRefused, OracleFailed: it went wrong.
+        StoryFailed, ApiRefused, OracleFailed: a step failed.
     """
     story.children.feeder(story.flights, SLOW_FEED_S)
     steps.start(story, 2)
@@ -56,7 +56,7 @@ def prove(story: Story) -> str:
 
 
 def play(story: Story, environment: Environment, seconds: float) -> None:
-    """Feeds the job until somebody interrupts."""
+    """Starts and feeds the job until Ctrl-C."""
     story.children.feeder(story.flights, seconds)
     steps.start(story, 2)
     steps.spark_carried(story)
@@ -74,16 +74,16 @@ def play(story: Story, environment: Environment, seconds: float) -> None:
 
 
 def table(story: Story) -> str:
-    """What happened, when, and how long it took."""
-    head = f"{'at':>9} {'took':>8}  what happened"
-    return "\n".join([head, *(f"{one.at_s:7.1f} s {one.took_s:6.1f} s  {one.what}" for one in story.happened)])
+    """The steps so far with start time and duration."""
+    head = f"{'at':>9} {'took':>8}  step"
+    return "\n".join([head, *(f"{step.at_s:7.1f} s {step.took_s:6.1f} s  {step.what}" for step in story.happened)])
 
 
 def define(api: Api, environment: Environment, children: Children, bar: tqdm[NoReturn]) -> Story:
-    """A new job with one version, and its folders."""
+    """Creates a job with its folders and a compiled version."""
     name = f"flights {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
-    words = "The demo: a year of flights, joined, windowed, exactly once."
-    job = api.post("jobs/", {"name": name, "pipeline": "flights", "description": words})
+    description = "The demo: a year of flights, joined, windowed, exactly once."
+    job = api.post("jobs/", {"name": name, "pipeline": "flights", "description": description})
     root = environment.var / "demo" / f"job-{job['id']}"
     flights, output = root / "in", root / "out"
     for folder in (flights, output):
@@ -98,7 +98,7 @@ def define(api: Api, environment: Environment, children: Children, bar: tqdm[NoR
 
 
 def tell(story: Story, environment: Environment, arguments: argparse.Namespace) -> int:
-    """Returns the exit code."""
+    """Runs the demo and prints its result. Returns the exit code."""
     try:
         if not arguments.exit:
             play(story, environment, arguments.seconds)
@@ -121,7 +121,7 @@ def tell(story: Story, environment: Environment, arguments: argparse.Namespace) 
 
 
 def _give_up(story: Story) -> None:
-    """A run that nobody watches any more need not go on."""
+    """Cancels the run after a failure, so that it does not continue unattended."""
     try:
         runs = story.api.all(f"jobs/{story.job['id']}/runs/")
         if any(run["state"] not in ENDED for run in runs):
@@ -146,9 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stack.demo_story", description=__doc__.splitlines()[0])
-    parser.add_argument("--exit", action="store_true", help="prove exactness without a person, then exit")
+    parser.add_argument("--exit", action="store_true", help="run and check all steps without a user, then exit")
     parser.add_argument("--var", type=Path, help="the stack's data folder (default: $WEIR_VAR, else var)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="without --exit: how long the year takes")
+    parser.add_argument("--seconds", type=float, default=600.0, help="without --exit: time to feed the year")
     return parser
 
 

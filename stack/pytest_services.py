@@ -1,9 +1,9 @@
-"""A pytest plugin: the real Postgres and Redis for a test session, started when a test first asks for one.
+"""A pytest plugin: real Postgres and Redis servers for a test session, started when a test first needs them.
 
 Loaded by `-p stack.pytest_services`, because pytest-django reads the settings (and so DATABASE_URL) before any
-conftest. Addresses and folders are fixed here; the servers start later, so that `pytest tests/core` starts none.
-`stack.reaper` ends what a session leaves behind that was killed.
-With WEIR_TEST_EXTERNAL=1 the addresses in the environment are used and nothing is started.
+conftest. Addresses and folders are fixed at import, but servers start with their fixtures, so `pytest tests/core`
+starts no server. `stack.reaper` ends the leftovers of a killed session.
+With WEIR_TEST_EXTERNAL=1 the plugin uses the addresses in the environment and starts no server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXTERNAL: Final = os.environ.get("WEIR_TEST_EXTERNAL") == "1"
 
 
 def _make_home() -> Path:
-    """A folder that the service account can pass through, in place of `var/`."""
+    """Creates the session's replacement for `var/`, a folder that the service account can traverse."""
     home = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
     home.chmod(0o711)
     this = ProcessId.of(os.getpid())
@@ -40,10 +40,10 @@ def _make_home() -> Path:
 
 
 def _set_environment(home: Path) -> tuple[int, int]:
-    """Gives Django's settings what they read at import. Returns the ports of Postgres and Redis."""
+    """Sets the variables that Django's settings read at import. Returns the ports of Postgres and Redis."""
     folder = {"WEIR_VAR": "", "WEIR_STORAGE": "storage", "WEIR_INPUTS": "inputs", "WEIR_LOGS": "log"}
     os.environ.update({name: str(home / part) for name, part in folder.items()})
-    os.environ["WEIR_DATA_ROOTS"] = tempfile.gettempdir()  # where `tmp_path` lies
+    os.environ["WEIR_DATA_ROOTS"] = tempfile.gettempdir()  # the parent of `tmp_path`
     os.environ.setdefault("DJANGO_SECRET_KEY", secrets.token_hex(32))
     os.environ.setdefault("JAVA_HOME", find_java(os.environ) or "")
     os.environ.update({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
@@ -52,7 +52,7 @@ def _set_environment(home: Path) -> tuple[int, int]:
 
 
 def _remove_dead_homes() -> None:
-    """After a crash of the machine no reaper was left to do it."""
+    """Removes folders of dead sessions, which are left if the machine crashed together with the reaper."""
     for home in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if (home / reaper.OWNER_FILE).exists() and load(home / reaper.OWNER_FILE) is None:
             reaper.remove_home(home)
@@ -74,13 +74,13 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def weir_var() -> Path:
-    """What WEIR_VAR names in this session; removed at its end."""
+    """The folder that WEIR_VAR names in this session; removed at its end."""
     return _HOME
 
 
 @pytest.fixture(scope="session")
 def postgres_server(weir_var: Path) -> Iterator[Running | None]:
-    """The Postgres that DATABASE_URL names; None when it is somebody else's."""
+    """The Postgres that DATABASE_URL names; None if it is external."""
     if _EXTERNAL:
         yield None
         return
@@ -90,7 +90,7 @@ def postgres_server(weir_var: Path) -> Iterator[Running | None]:
 
 @pytest.fixture(scope="session")
 def redis_server(weir_var: Path) -> Iterator[Running | None]:
-    """The Redis that CELERY_BROKER_URL names; None when it is somebody else's."""
+    """The Redis that CELERY_BROKER_URL names; None if it is external."""
     if _EXTERNAL:
         yield None
         return
@@ -100,19 +100,19 @@ def redis_server(weir_var: Path) -> Iterator[Running | None]:
 
 @pytest.fixture(scope="session")
 def database_url(postgres_server: Running | None) -> str:
-    """A Postgres that answers. Django's tests use the database `test_weir` in it, not `weir`."""
+    """URL of a running Postgres. Django's tests use its database `test_weir` instead of `weir`."""
     return os.environ["DATABASE_URL"]
 
 
 @pytest.fixture(scope="session")
 def broker_url(redis_server: Running | None) -> str:
-    """A Redis that answers."""
+    """URL of a running Redis."""
     return os.environ["CELERY_BROKER_URL"]
 
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of a system Chromium that runs; skips with what to do where there is none."""
+    """Path of a system Chromium; skips the test with advice if there is none."""
     found = find_chromium()
     if found is None:
         pytest.skip(ADVICE)

@@ -1,8 +1,8 @@
-"""`python -m stack.reaper HOME`: ends what a test session has started, once the session's process is gone.
+"""`python -m stack.reaper HOME`: ends the processes of a test session once the session's process is gone.
 
-After SIGTERM or SIGKILL no fixture clears up. Every process below a session carries `WEIR_TEST_HOME=HOME` in its
-environment, also after its parent has ended. The reaper waits for the session's process, which `HOME/owner.json` names,
-ends the rest and removes the session's folder. After a session that ended by itself it finds nothing to do.
+After SIGTERM or SIGKILL no fixture cleans up. Every descendant of a session has `WEIR_TEST_HOME=HOME` in its
+environment, even as an orphan. The reaper waits for the session's process, which `HOME/owner.json` names, ends the
+descendants and removes the session's folder. After a regular end there are no leftovers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def start(home: Path) -> None:
-    """Starts the reaper of `home` in a session of its own, out of reach of signals to the pytest process group."""
+    """Starts the reaper of `home` in a new session, so that signals to pytest's process group do not reach it."""
     environment = {name: value for name, value in os.environ.items() if name != TEST_MARK}
     nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     os.posix_spawn(
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _wait(process: ProcessId) -> None:
-    """Until the process has ended. A descriptor of it, unlike its number, never comes to mean another process."""
+    """Waits until the process has ended. Unlike a pid, a pid descriptor never refers to another process."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:

@@ -1,7 +1,6 @@
-"""Postgres and Redis as foreground processes: prepared folders, a command line, and how to see that they answer.
+"""Postgres and Redis as foreground processes: prepared folders, a command line, and a readiness check.
 
-The supervisor runs them for `make up`; `start_postgres` and `start_redis` run one for the length of a `with` block.
-It starts nothing else and knows neither Django nor Celery.
+The supervisor runs them for `make up`. `start_postgres` and `start_redis` run a server for a `with` block.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from stack.folders import Account, identity, private_folder, service_account, so
 from stack.processes import ProcessId, die_with_parent, end, serving
 from stack.programs import postgres_programs, reachable_redis
 
-_FIRST_PORT: Final = 20_000  #: below the range that outgoing connections take theirs from,
+_FIRST_PORT: Final = 20_000  #: below the ephemeral ports of outgoing connections,
 _LAST_PORT: Final = 32_000  #: so that a port stays free while its server restarts
 _READY_S: Final = 60.0
 
 
 class ServiceFailed(Exception):
-    """A server did not come up; the text ends with its last log lines."""
+    """A server did not start; the text ends with its last log lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One server, ready to be started in the foreground."""
+    """A server that is prepared to start in the foreground."""
 
     name: str
     argv: tuple[str, ...]
@@ -52,7 +51,7 @@ class Service:
 
 
 def free_port(preferred: int = 0) -> int:
-    """`preferred` if nobody listens there, else a random free one on the loopback interface."""
+    """`preferred` if it is free, else a random free port of the loopback interface."""
     candidates = [preferred] if preferred else []
     candidates += random.SystemRandom().sample(range(_FIRST_PORT, _LAST_PORT), 200)
     for port in candidates:
@@ -69,12 +68,12 @@ def free_port(preferred: int = 0) -> int:
 def postgres(
     home: Path, port: int, *, durable: bool = True, password: str = "", may_create_databases: bool = False
 ) -> Service:
-    """Prepares a cluster with an empty database `weir` under `home/pg`; keeps one that is there.
+    """Prepares a cluster with an empty database `weir` under `home/pg`; keeps an existing cluster.
 
     Args:
-        durable: False skips fsync. The cluster survives a killed process, not a crash of the machine.
+        durable: False skips fsync. The cluster survives a killed process, but not a crash of the machine.
         password: of the role `weir` in a new cluster; random by default.
-        may_create_databases: whether that role may, in a new cluster, as tests need.
+        may_create_databases: whether the role `weir` of a new cluster may create databases, as tests need.
     """
     account = service_account()
     programs = postgres_programs(home, account)
@@ -101,7 +100,7 @@ def postgres(
 
 
 def _check_version(data: Path, program: Path) -> None:
-    """A major version opens no other's files. Raises ServiceFailed before anything in `data` has been touched."""
+    """Raises ServiceFailed, without touching `data`, if another major version of Postgres wrote it."""
     try:
         written_by = (data / "PG_VERSION").read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -113,15 +112,15 @@ def _check_version(data: Path, program: Path) -> None:
     if ours.group(1) != written_by:
         raise ServiceFailed(
             f"{data} was written by Postgres {written_by}, and Postgres {ours.group(1)} cannot open it: remove it with "
-            f"all other data of this checkout (`make clean`), or serve it with a Postgres {written_by} of your own and "
-            "name that one in DATABASE_URL"
+            f"all other data of this checkout (`make clean`), or serve it with your own Postgres {written_by} and "
+            "name that server in DATABASE_URL"
         )
 
 
 def _make_cluster(folder: Path, programs: Path, account: Account | None, password: str, right: str) -> None:
-    """Into a temporary name first: a half-made cluster must not be taken for one.
+    """Creates a cluster under a temporary name and renames it, so that an incomplete cluster is never used.
 
-    The console's role owns its database and is no superuser: one of those reads and writes files and runs programs.
+    The console's role owns its database but is not a superuser, which could read and write files and run programs.
     """
     unfinished = folder / "data.new"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -149,7 +148,7 @@ def _run_as(account: Account | None, argv: list[str], text: str = "") -> None:
 
 
 def _drop_foreign_lock(lock: Path) -> None:
-    """After a SIGKILL the lock stays; its pid may by now be a process that is no Postgres at all."""
+    """Removes a lock that a SIGKILL has left if its pid now belongs to another program than Postgres."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(lock.read_text(encoding="ascii", errors="replace").split("\n", 1)[0])
         if Path(f"/proc/{pid}/comm").exists() and Path(f"/proc/{pid}/comm").read_text().strip() != "postgres":
@@ -168,7 +167,7 @@ def _answers_sql(url: str) -> bool:
 
 
 def redis_server(home: Path, port: int, *, password: str = "") -> Service:
-    """A broker that keeps nothing on disk: every message is only a wake-up for rows in Postgres."""
+    """A broker without persistence: every message is only a wake-up for rows in Postgres."""
     account = service_account()
     program = reachable_redis(home, account)
     folder = private_folder(home / "redis", account)
@@ -201,12 +200,12 @@ def _write_private(path: Path, text: str, account: Account | None) -> None:
         os.chown(path, account.uid, account.gid)
 
 
-# ---------------------------------------------------------------- running one
+# ---------------------------------------------------------------- running a server
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers."""
+    """A server that is ready."""
 
     url: str
     process: ProcessId
@@ -217,7 +216,7 @@ class Running:
 def start_postgres(
     folder: Path, *, port: int = 0, durable: bool = False, password: str = "", may_create_databases: bool = False
 ) -> Iterator[Running]:
-    """A real Postgres with an empty database `weir`; data, socket and log under `folder`. Ended with the block.
+    """Runs a Postgres with an empty database `weir` for the block; data, socket and log are under `folder`.
 
     If this process is killed, the kernel ends the server.
     """
@@ -231,7 +230,7 @@ def start_postgres(
 
 @contextlib.contextmanager
 def start_redis(folder: Path, *, port: int = 0, password: str = "") -> Iterator[Running]:
-    """A real Redis; data and log under `folder`. Ended with the block, or with this process."""
+    """Runs a Redis for the block; data and log are under `folder`. If this process dies, the kernel ends the server."""
     with _running(lambda chosen: redis_server(folder, chosen, password=password), folder, port) as running:
         yield running
 
@@ -255,7 +254,7 @@ def _running(make: Callable[[int], Service], folder: Path, port: int) -> Iterato
 def _start_somewhere(
     make: Callable[[int], Service], folder: Path, port: int
 ) -> tuple[Service, subprocess.Popen[bytes]]:
-    """Somebody may take a free port before our server does, so a failed start is tried again elsewhere."""
+    """Starts a server, on another free port if another process takes the port first."""
     for last_try in (False, False, True):
         service = make(port or free_port())
         child = launch(service, _log_of(service, folder))
@@ -269,7 +268,7 @@ def _start_somewhere(
 
 
 def launch(service: Service, log: Path) -> subprocess.Popen[bytes]:
-    """Starts it in a session of its own: Ctrl-C in a terminal reaches only whoever decides the order."""
+    """Starts the server in a new session, so that Ctrl-C in a terminal reaches only the supervisor."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         return subprocess.Popen(

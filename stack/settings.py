@@ -1,4 +1,4 @@
-"""What a stack is told: folders, delays, the operator's name. One value, made from the environment in one place."""
+"""Settings of a stack from the environment, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 class BadSetting(Exception):
-    """A variable that cannot be understood; the text names it."""
+    """The value of a variable is invalid; the text names the variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Addresses in `given_*` replace a service of ours; empty means that we start it."""
+    """Folders, addresses and delays. If a `given_*` address is empty, the stack starts the service itself."""
 
     var: Path
     restart_delay_s: float
     admin_user: str
     given_database: str
     given_broker: str
-    http_port: int  #: 0: the one used last, else the first free from 8000 on
+    http_port: int  #: 0: the last used port, else the first free port from 8000 on
 
     @property
     def run(self) -> Path:
@@ -41,8 +41,8 @@ class Settings:
 
     @classmethod
     def read(cls, var: Path | None, environment: Mapping[str, str]) -> Settings:
-        """Raises BadSetting."""
-        outside = environment if MARK not in environment else {}  # never take a stack's own addresses for given ones
+        """The settings of the environment. Raises BadSetting."""
+        outside = environment if MARK not in environment else {}  # a stack's own addresses are not given by the user
         return cls(
             var=(var or Path(environment.get("WEIR_VAR") or ROOT / "var")).resolve(),
             restart_delay_s=_number(environment, "WEIR_RESTART_DELAY_S", 1.0),
@@ -65,9 +65,9 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 
 def make_folders(settings: Settings) -> None:
-    """State, inputs and logs hold what jobs read and write: no other account may look, whatever the umask is.
+    """Creates the folders. State, inputs and logs contain job data, so other accounts have no access for any umask.
 
-    The account of the servers, which is another one under root, passes through `var`.
+    The service account, which differs from the user under root, may only traverse `var`.
     """
     settings.var.mkdir(mode=0o711, parents=True, exist_ok=True)
     for name in ("run", "log", "storage", "inputs", "spark", "weir-spark"):
@@ -78,7 +78,7 @@ def make_folders(settings: Settings) -> None:
 
 
 def kept_secret(path: Path, given: str = "") -> str:
-    """The secret in `path`, made on first use; `given` replaces it. Readable by its owner only."""
+    """The secret in `path`, created on first use; `given` replaces it. Only its owner may read the file."""
     if path.exists() and not given:
         return path.read_text(encoding="utf-8").strip()
     secret = given or secrets.token_urlsafe(18)
@@ -93,7 +93,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def contract(settings: Settings, database: str, broker: str, http_port: int) -> dict[str, str]:
-    """The variables that every process of the stack is given. `var/run/env` holds the same lines."""
+    """The variables of every process of the stack, which are also written to `var/run/env`."""
     environment = os.environ
     return {
         "DATABASE_URL": database,
@@ -117,21 +117,21 @@ def contract(settings: Settings, database: str, broker: str, http_port: int) -> 
 
 
 def _event_log(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Spark's history server reads what runs and stages have logged; without it nothing is logged unless asked."""
+    """Variables of Spark's event log. It is on if WEIR_SPARK_EVENT_LOG or the history server's port is set."""
     port = environment.get("WEIR_SPARK_HISTORY_PORT", "")
     folder = environment.get("WEIR_SPARK_EVENT_LOG") or (str(settings.var / "spark-events") if port else "")
     return {"WEIR_SPARK_EVENT_LOG": folder, "WEIR_SPARK_HISTORY_PORT": port} if folder else {}
 
 
 def _spark_address(environment: Mapping[str, str]) -> dict[str, str]:
-    """Local Spark needs no host name that resolves; on a cluster, executors must reach the driver from elsewhere."""
+    """Loopback for local Spark, so that no host name must resolve. On a cluster, executors must reach the driver."""
     is_local = (environment.get("SPARK_MASTER") or "local").startswith("local")
     address = environment.get("SPARK_LOCAL_IP") or ("127.0.0.1" if is_local else "")
     return {"SPARK_LOCAL_IP": address} if address else {}
 
 
 def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
-    """A whole environment for a child: ours, the contract, the mark, and this checkout first among the imports."""
+    """The environment of a child: this process's, `variables`, the mark, and this checkout first in PYTHONPATH."""
     password = kept_secret(settings.run / "password", os.environ.get("WEIR_ADMIN_PASSWORD", ""))
     imports = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     ours = {"WEIR_ADMIN_PASSWORD": password, MARK: str(settings.var), "PYTHONPATH": imports, "PYTHONUNBUFFERED": "1"}
@@ -139,7 +139,7 @@ def child_environment(settings: Settings, variables: Mapping[str, str]) -> dict[
 
 
 def env_file(var: Path) -> dict[str, str]:
-    """What the stack of `var` that was started last has written down about itself. Raises FileNotFoundError."""
+    """The variables of the last stack of `var`, as its `write_env_file` wrote them. Raises FileNotFoundError."""
     lines = (var / "run/env").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line)
 

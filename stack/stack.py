@@ -1,4 +1,4 @@
-"""One running stack: takes the lock of its `var`, starts everything in order, keeps it up, leaves nothing behind."""
+"""The life of a stack: takes the lock of its `var`, starts all processes in order, restarts them, stops them all."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class AlreadyUp(Exception):
 
 
 class Stack:
-    """Not reusable: start, then run, then stop."""
+    """A stack that runs once."""
 
     def __init__(self, settings: Settings, say: Callable[[str], None], *, shows_password: bool = True) -> None:
         make_folders(settings)
         self._settings = settings
         self._say = say
         self._says_changes = True
-        self._shows_password = shows_password  #: never in a log
+        self._shows_password = shows_password  #: False if the output goes to a log
         self._lock = _take_lock(settings)
         self._phase = "starting"
         self._message = ""
@@ -47,10 +47,10 @@ class Stack:
     # ------------------------------------------------------------ life
 
     def run(self, *, demo: bool = False, ends: bool = False) -> int:
-        """Starts everything, stays until asked to end (or, with `ends`, until the demo has ended), and ends it.
+        """Starts all processes, waits for a signal (or, with `ends`, for the end of the demo), and stops them.
 
         Returns:
-            An exit code: that of the demo with `ends`, else 0, or 1 if something did not start.
+            The exit code: of the demo with `ends`, else 0, or 1 if a process did not start.
         """
         self._supervisor.listen()
         try:
@@ -101,7 +101,7 @@ class Stack:
             rotate_logs(self._settings.log)
             if guest and guest.exit_code is not None:
                 if ends:
-                    self._says_changes = False  # the story has had the last word
+                    self._says_changes = False  # the demo's result is the last line
                     return guest.exit_code if guest.exit_code >= 0 else 128 - guest.exit_code
                 self._say(f"the demo ended with {guest.exit_code}; the console stays up until Ctrl-C")
                 self._say(self._greeting())
@@ -109,13 +109,13 @@ class Stack:
         return 130 if ends else 0
 
     def _stop(self) -> None:
-        """Who makes work, then who does it, then who keeps it. A sweep finds what outlived its parent."""
+        """Stops beat and workers first, then web and servers; finally ends processes that outlived their parent."""
         if self._phase != "failed":
             self._tell("stopping")
         supervisor = self._supervisor
         supervisor.is_ending = True
         if self._says_changes and supervisor.children:
-            self._say("ending in order; a second Ctrl-C ends at once")
+            self._say("stopping in order; a second Ctrl-C stops at once")
         servers = {"postgres", "redis", "web"}
         supervisor.stop([child for child in reversed(supervisor.children) if child.spec.name not in servers])
         end(self._strays, grace_s=5)
@@ -129,7 +129,10 @@ class Stack:
     # ------------------------------------------------------------ parts
 
     def _serve(self, make: Callable[[int], Service], name: str) -> str:
-        """Tries another port when somebody was quicker. The last one used is preferred, so that addresses stay."""
+        """Starts a server and returns its URL. Prefers the last used port, so that addresses stay the same.
+
+        If another process has taken the port, another port is tried.
+        """
         for last_try in (False, False, True):
             port = free_port(_remembered_port(self._settings, name))
             service = make(port)
@@ -147,7 +150,7 @@ class Stack:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _clear_up_after_the_dead(self) -> None:
-        """A supervisor that was killed may have left processes; ours would fight with them."""
+        """Ends the leftovers of a killed supervisor, which would conflict with the new processes."""
         sweep(self._settings)
         shutil.rmtree(self._settings.var / "spark", ignore_errors=True)
         make_folders(self._settings)
@@ -157,7 +160,7 @@ class Stack:
         ours = {member for session in sessions for member in session_members(session)}
         return [process for process in marked(self._settings.var) if process not in ours]
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ status
 
     def _changed(self, line: str) -> None:
         if self._says_changes:
@@ -186,7 +189,10 @@ def greeting(settings: Settings, url: str) -> str:
 
 
 def sweep(settings: Settings, grace_s: float = 5.0) -> int:
-    """Ends every process of this `var`: by mark, by recorded identity, by where servers work. Returns how many."""
+    """Ends every process of this `var` and returns their number.
+
+    Processes are found by mark, by recorded identity, and servers by their working folder. Servers end last.
+    """
     records = [path for path in settings.run.glob("*.pid") if path.name != "supervisor.pid"]
 
     def left() -> list[ProcessId]:
@@ -203,7 +209,7 @@ def sweep(settings: Settings, grace_s: float = 5.0) -> int:
 
 
 def _is_server(process: ProcessId) -> bool:
-    """Servers go last, so that those who end in order can still write down how."""
+    """Whether the process is Postgres or Redis. They end last, so that other processes can record their end."""
     try:
         name = Path(f"/proc/{process.pid}/exe").readlink().name
     except OSError:
@@ -212,7 +218,7 @@ def _is_server(process: ProcessId) -> bool:
 
 
 def _take_lock(settings: Settings) -> IO[str]:
-    """The kernel frees it with the process, however that ends. Raises AlreadyUp."""
+    """Takes the lock of `var`, which the kernel releases when this process dies. Raises AlreadyUp."""
     lock = (settings.run / "supervisor.lock").open("w", encoding="ascii")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -226,7 +232,7 @@ def _take_lock(settings: Settings) -> IO[str]:
 
 
 def _listener(settings: Settings) -> socket.socket:
-    """The wanted port or nothing; without a wish the one used last, else the first free one from 8000 on."""
+    """A listening socket at the set port; if none is set, at the last used port or the first free port from 8000 on."""
     wanted = [settings.http_port] if settings.http_port else [
         *filter(None, [_remembered_port(settings, "http")]), *range(_FIRST_HTTP_PORT, _FIRST_HTTP_PORT + 100),
     ]  # fmt: skip
@@ -240,7 +246,7 @@ def _listener(settings: Settings) -> socket.socket:
             listener.close()
             continue
         return listener
-    raise StartFailed(f"port {wanted[0]} is taken; set WEIR_HTTP_PORT to another one")
+    raise StartFailed(f"port {wanted[0]} is taken: set WEIR_HTTP_PORT to another port")
 
 
 def _remembered_port(settings: Settings, name: str) -> int:

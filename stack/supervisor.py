@@ -1,7 +1,6 @@
-"""Keeps a list of processes running: starts, watches, restarts with back-off, ends in reverse order.
+"""A process supervisor: starts, watches, restarts with back-off, and stops processes in reverse order.
 
-It decides when a process is started again and how long the end may take. It does not know what the processes are for.
-One thread; every wait also listens for SIGCHLD, SIGTERM and SIGINT.
+Single-threaded; every wait also reacts to SIGCHLD, SIGTERM and SIGINT.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from stack.folders import Account, identity
 from stack.processes import ProcessId, adopt_orphans, die_with_parent, end, reap_orphans, save, session_members
 
 _LONGEST_DELAY_S: Final = 30.0
-_SETTLED_S: Final = 30.0  #: after this long without a death, back-off begins anew
+_SETTLED_S: Final = 30.0  #: uptime after which the back-off is reset
 _LONGEST_LOG_BYTES: Final = 20_000_000
 
 
 class State(StrEnum):
     STARTING = "starting"
     READY = "ready"
-    WAITING = "waiting"  #: died; to be started again
+    WAITING = "waiting"  #: dead, waits for its restart
     ENDED = "ended"
 
 
 class Ended(Exception):
-    """Somebody asked the stack to end while it was waiting for something."""
+    """A signal requested the end of the stack during a wait."""
 
 
 class StartFailed(Exception):
-    """A process did not come up; the text ends with its last log lines."""
+    """A process did not start; the text ends with its last log lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One process."""
+    """The description of a process."""
 
     name: str
     argv: Sequence[str]
@@ -55,15 +54,15 @@ class Spec:
     is_ready: Callable[[], bool] | None = field(default=None, repr=False)
     stop_signal: signal.Signals = signal.SIGTERM
     grace_s: float = 10.0
-    orphan_signal: signal.Signals = signal.SIGTERM  #: what the kernel sends when the supervisor is gone
+    orphan_signal: signal.Signals = signal.SIGTERM  #: the kernel sends it when the supervisor dies
     pass_fds: tuple[int, ...] = ()
-    shows_output: bool = False  #: on our own terminal instead of a log
-    runs_once: bool = False  #: its end is no death
+    shows_output: bool = False  #: on the supervisor's terminal instead of a log
+    runs_once: bool = False  #: not restarted after its end
 
 
 @dataclass(slots=True)
 class Child:
-    """A spec at work."""
+    """A process of the supervisor and its state."""
 
     spec: Spec
     state: State = State.STARTING
@@ -77,32 +76,32 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Looks without reaping: as long as it is a zombie, nobody else is given its pid."""
+        """Whether the process runs. Checks without reaping: the pid of a zombie is not reused."""
         if self.popen is None or self.is_buried:
             return False
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     @property
     def is_buried(self) -> bool:
-        """Ended, its session cleared, and reaped: its pid may be somebody else's from now on."""
+        """Whether the process has ended, its session is killed, and it is reaped, so that its pid may be reused."""
         return self.popen is not None and self.popen.returncode is not None
 
     @property
     def exit_code(self) -> int | None:
-        """None until it is buried. Negative: ended by that signal."""
+        """The exit code, negative for a signal; None until the process is reaped."""
         return self.popen.returncode if self.popen else None
 
 
 def delay_s(deaths_in_a_row: int, first_s: float) -> float:
-    """How long to wait before the next start: doubled with every death in a row."""
+    """Delay before the next start, doubled with every consecutive death."""
     return min(first_s * 2.0 ** max(deaths_in_a_row - 1, 0), max(_LONGEST_DELAY_S, first_s))
 
 
 class Supervisor:
-    """Owns its children.
+    """Runs child processes.
 
     Args:
-        on_change: called with a line for people whenever a process changes its state.
+        on_change: called with a line for the operator whenever a process changes its state.
     """
 
     def __init__(self, run: Path, log: Path, restart_delay_s: float, on_change: Callable[[str], None]) -> None:
@@ -117,7 +116,7 @@ class Supervisor:
         adopt_orphans()
 
     def listen(self) -> None:
-        """Takes over SIGINT, SIGTERM and SIGHUP: the first ends in order, the second at once."""
+        """Installs handlers of SIGINT, SIGTERM and SIGHUP: the first signal stops in order, the second at once."""
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -136,12 +135,12 @@ class Supervisor:
         return child
 
     def forget(self, child: Child) -> None:
-        """Ends a child without grace and leaves it out from now on."""
+        """Stops a child without a grace period and removes it."""
         self._stop(child, time.monotonic())
         self.children.remove(child)
 
     def wait_ready(self, child: Child, timeout_s: float, *, may_restart: bool = True) -> None:
-        """Raises StartFailed, or Ended."""
+        """Waits until a child is ready. Raises StartFailed, or Ended after a signal."""
         deadline = time.monotonic() + timeout_s
         while not self._sees_ready(child):
             if time.monotonic() > deadline or not (may_restart or child.is_alive):
@@ -152,7 +151,7 @@ class Supervisor:
                 self.tend()
 
     def run_once(self, spec: Spec) -> None:
-        """Runs a process to its end. Raises StartFailed when it fails, or Ended."""
+        """Runs a process to its end. Raises StartFailed if it fails, or Ended after a signal."""
         child = self.start(replace(spec, runs_once=True))
         while child.is_alive:
             self.wait(0.2)
@@ -184,13 +183,13 @@ class Supervisor:
     # ------------------------------------------------------------ watching
 
     def wait(self, longest_s: float) -> None:
-        """Until a child ends, a signal comes, or the time is up."""
+        """Waits until a child ends, a signal arrives, or the time is up."""
         if select.select([self._wake], [], [], longest_s)[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
 
     def tend(self) -> None:
-        """One look at everybody: notes deaths and readiness, starts what is due."""
+        """Checks all children once: records deaths and readiness, and performs due restarts."""
         now = time.monotonic()
         for child in list(self.children):
             if child.is_alive:
@@ -229,13 +228,13 @@ class Supervisor:
     # ------------------------------------------------------------ ending
 
     def stop_all(self) -> None:
-        """Ends the children, last started first; a second signal from outside ends the waiting."""
+        """Stops the children in reverse order of their start. A second signal cuts the grace periods short."""
         self.is_ending = True
         for child in reversed(list(self.children)):
             self.stop([child])
 
     def stop(self, children: Iterable[Child]) -> None:
-        """Asks all of these at once, so that their graces run side by side, and waits for each."""
+        """Stops the children concurrently, so that their grace periods overlap, and waits for each."""
         leaving = list(children)
         asked_at_s = time.monotonic()
         for child in leaving:
@@ -245,7 +244,7 @@ class Supervisor:
             self.children.remove(child)
 
     def _ask(self, child: Child) -> None:
-        """Once only: a second signal means something else to many programs."""
+        """Sends the stop signal, but only once: many programs treat a second signal differently."""
         if child.identity and not child.is_asked_to_end:
             child.identity.send(child.spec.stop_signal)
         child.is_asked_to_end = True
@@ -260,9 +259,9 @@ class Supervisor:
             self._move(child, State.ENDED)
 
     def _bury(self, child: Child) -> None:
-        """Kills what there is of its session (pool workers, say, that a dead process left), then reaps it.
+        """Kills the rest of the child's session (for example pool workers of a dead process), then reaps the child.
 
-        In this order and once only: afterwards its pid, and a session of that number, may be somebody else's.
+        The order matters: after reaping, its pid and the session of this number may belong to other processes.
         """
         popen = child.popen
         if popen is None or child.is_buried:
@@ -270,7 +269,7 @@ class Supervisor:
         end(lambda: session_members(popen.pid), grace_s=0, first=signal.SIGKILL)
         popen.wait()
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ status
 
     def tail(self, name: str, lines: int = 25) -> str:
         try:
@@ -291,7 +290,7 @@ class Supervisor:
 
 
 def rotate_logs(log: Path, longest_bytes: int = _LONGEST_LOG_BYTES) -> None:
-    """Keeps one older part of each log. The file itself stays, for whoever has it open: children append to it."""
+    """Copies each long log to `.log.1` and truncates it. The file itself stays, because children have it open."""
     for path in log.glob("*.log"):
         if path.stat().st_size > longest_bytes:
             shutil.copyfile(path, path.with_suffix(".log.1"))
@@ -299,7 +298,7 @@ def rotate_logs(log: Path, longest_bytes: int = _LONGEST_LOG_BYTES) -> None:
 
 
 def write_status(path: Path, status: Mapping[str, object]) -> None:
-    """At once whole: a reader never sees half a status."""
+    """Writes the status atomically, so that readers never see an incomplete file."""
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(status, indent=1), encoding="utf-8")
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""`python3 -m stack.launch [--browser]`: makes this checkout ready to run. A second run takes well under a second."""
+"""`python3 -m stack.launch [--browser]`: prepares this checkout to run. A repetition takes well under a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m stack.launch", description=__doc__)
-    parser.add_argument("--browser", action="store_true", help="also look for, or install, Chromium")
+    parser.add_argument("--browser", action="store_true", help="also find or install Chromium")
     arguments = parser.parse_args()
     try:
         _prepare_python()

@@ -1,4 +1,4 @@
-"""Installs Debian packages when we may. Output goes to a log; people see one line."""
+"""Installs Debian packages if the user may. Output of apt goes to a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stack.launch.machine import can_install
 
 
 def install(alternatives: Sequence[Sequence[str]], log: str) -> bool:
-    """Installs the first alternative that apt can, after one update of its lists. False if none could be."""
+    """Installs the first alternative that apt can install, if necessary after an update of its lists. Else False."""
     if not can_install():
         return False
     os.makedirs(os.path.dirname(log), exist_ok=True)

@@ -21,7 +21,7 @@ def find_chromium() -> Optional[str]:
 
 
 def _runs(path: str) -> bool:
-    """Ubuntu's package is a stub that only asks for snap."""
+    """Whether the program starts: Ubuntu's package is a stub that only refers to snap."""
     try:
         return subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False).returncode == 0
     except (OSError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
-"""Which Python and which servers to use, as a pure function of what the machine offers.
+"""The choice of Python and servers as a pure function of the machine's properties.
 
-It decides; it looks at nothing itself (`machine.py` does) and installs nothing (`apt.py`, `venv.py` do).
+`machine.py` inspects the machine; `apt.py` and `venv.py` install.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from dataclasses import dataclass
 from typing import Optional, Tuple, Union
 
 OLDEST = (3, 11)
-NEWEST = (3, 14)  #: the pins of constraints.txt have wheels up to here
+NEWEST = (3, 14)  #: the newest version for which the pins of constraints.txt have wheels
 WANTED = "Python 3.11 to 3.14"
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python found on this machine, in order of preference."""
+    """A Python interpreter of this machine."""
 
     path: str
     version: Tuple[int, int]
-    has_venv: bool  #: `ensurepip` is there; Debian ships it apart, as python3.x-venv
+    has_venv: bool  #: has `ensurepip`, which Debian packages separately as python3.x-venv
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found."""
+    """The properties of a machine."""
 
-    interpreters: Tuple[Interpreter, ...]
+    interpreters: Tuple[Interpreter, ...]  #: in order of preference
     has_wheels: bool  #: embedded wheels exist for this system and processor
-    has_urls: bool  #: DATABASE_URL and CELERY_BROKER_URL name servers that somebody else runs
-    postgres: Optional[str]  #: folder of installed Postgres binaries
-    redis: Optional[str]  #: an installed redis-server
-    has_java: bool  #: one that Spark accepts
-    can_install: bool  #: root, and apt-get is there
+    has_urls: bool  #: DATABASE_URL and CELERY_BROKER_URL name external servers
+    postgres: Optional[str]  #: folder of installed Postgres programs
+    redis: Optional[str]  #: path of an installed redis-server
+    has_java: bool  #: in a version that Spark accepts
+    can_install: bool  #: the user is root and apt-get exists
 
 
 @dataclass(frozen=True)
 class Use:
-    """Go on with this interpreter. `packages` must be installed through apt first."""
+    """Continue with this interpreter, after an installation of `packages` by apt."""
 
     interpreter: Interpreter
     services: str  #: embedded, system or given
@@ -46,7 +46,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Nothing fits; `advice` is the one line to show."""
+    """The machine is unsuitable; `advice` is the line to show."""
 
     advice: str
 
@@ -55,7 +55,7 @@ Choice = Union[Use, Refuse]
 
 
 def choose(machine: Machine) -> Choice:
-    """The first fitting interpreter that can make environments; servers embedded, else given, else installed."""
+    """The first suitable interpreter, preferably with venv, and servers: embedded, else given, else installed."""
     fitting = [i for i in machine.interpreters if OLDEST <= i.version <= NEWEST]
     if not fitting:
         return Refuse(_no_python(machine))
@@ -77,10 +77,10 @@ def _no_python(machine: Machine) -> str:
 
 
 def _missing(interpreter: Interpreter, packages: Tuple[str, ...]) -> str:
-    """One sentence for somebody who may not install packages."""
+    """Advice for users who may not install packages."""
     reasons = []
     if not interpreter.has_venv:
-        reasons.append(f"{interpreter.path} cannot make virtual environments")
+        reasons.append(f"{interpreter.path} cannot create virtual environments")
     if "default-jre-headless" in packages:
         reasons.append("there is no Java 17 or newer for Spark")
     servers_are_missing = {"postgresql", "redis-server"} & set(packages)

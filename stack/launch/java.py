@@ -1,4 +1,4 @@
-"""Finds a Java runtime that Spark accepts, and knows its packages. Installs nothing."""
+"""Finds a Java runtime that Spark accepts, and lists its packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADVICE = "Spark needs Java 17 or newer. Install it: apt-get install default-jre-
 
 
 def find_java(environment: Mapping[str, str]) -> Optional[str]:
-    """Home of the first fitting runtime: JAVA_HOME, then PATH, then the oldest that fits under /usr/lib/jvm."""
+    """Home of the first suitable runtime: JAVA_HOME, then PATH, then the oldest suitable under /usr/lib/jvm."""
     for home in _homes(environment):
         if major_version(home) >= OLDEST:
             return home
@@ -23,7 +23,7 @@ def find_java(environment: Mapping[str, str]) -> Optional[str]:
 
 
 def major_version(home: str) -> int:
-    """0 where there is no Java. Reads the `release` file; only without one it starts a JVM."""
+    """Major version; 0 if there is no Java. Reads the file `release`; starts a JVM only if it is missing."""
     program = os.path.join(home, "bin", "java")
     if not os.access(program, os.X_OK):
         return 0

@@ -1,4 +1,4 @@
-"""Looks at the machine: interpreters, installed servers, rights. It decides nothing (see `choice.py`)."""
+"""Inspects the machine: interpreters, installed servers, rights. `choice.py` decides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = ("python3.11", "python3.12", "python3", "python3.13", "python3.14")
 
 
 def look(environment: Mapping[str, str]) -> Machine:
-    """Everything that the choice depends on."""
+    """The properties on which the choice depends."""
     return Machine(
         interpreters=tuple(_interpreters()),
         has_wheels=_has_wheels(),
@@ -79,7 +79,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _probe(path: str) -> Optional[Interpreter]:
-    """None for what does not run (a pyenv shim without a version, say) or is no CPython."""
+    """The interpreter at `path`; None if it does not start (like a pyenv shim without a version) or is not CPython."""
     try:
         done = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=20, check=True)
         real, version, has_venv, name = json.loads(done.stdout)

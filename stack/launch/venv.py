@@ -1,7 +1,7 @@
-"""Makes `.venv` and installs the locked dependencies, once per content of pyproject.toml and the locks.
+"""Creates `.venv` and installs the locked dependencies, again after each change of pyproject.toml or the locks.
 
-Every file that pip takes must have a hash of `locks/`, also the build backend: pip checks no hash of what an isolated
-build downloads, so the backend is installed first and builds run without isolation.
+Every file that pip installs must have a hash in `locks/`, including the build backend. Pip checks no hashes of packages
+that an isolated build downloads. The backend is therefore installed first, and builds run without isolation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import IO, Iterable
 
 EXTRAS = "embedded,demo,dev"
 BUILD_LOCK = os.path.join("locks", "build.txt")  #: the build backend
-LOCK = os.path.join("locks", "all.txt")  #: what pyproject.toml and `EXTRAS` need
+LOCK = os.path.join("locks", "all.txt")  #: dependencies of pyproject.toml and `EXTRAS`
 _INPUTS = ("pyproject.toml", BUILD_LOCK, LOCK)
 _PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 
 
 class SetupFailed(Exception):
-    """Set-up cannot go on; the text is for a person."""
+    """The set-up failed; the text is for the user."""
 
 
 def python_of(root: str) -> str:
@@ -30,7 +30,7 @@ def python_of(root: str) -> str:
 
 
 def is_current(root: str) -> bool:
-    """True when `.venv` was made here, from these files, by an interpreter that still runs."""
+    """Whether `.venv` was created in this place from the current files, and its interpreter still runs."""
     try:
         with open(_stamp(root), encoding="utf-8") as stamp:
             same = stamp.read() == _digest(root)
@@ -40,10 +40,10 @@ def is_current(root: str) -> bool:
 
 
 def make(root: str, interpreter: str, log: str) -> None:
-    """Builds it anew where another interpreter made it, and installs.
+    """Creates `.venv`, anew if another interpreter had created it, and installs all packages.
 
     Raises:
-        SetupFailed: with the end of the log.
+        SetupFailed: the message has the end of the log.
     """
     folder = os.path.join(root, ".venv")
     if os.path.exists(folder) and not _made_by(folder, interpreter):
@@ -51,7 +51,7 @@ def make(root: str, interpreter: str, log: str) -> None:
     os.makedirs(os.path.dirname(log), exist_ok=True)
     with open(log, "w", encoding="utf-8") as sink:
         if not os.path.exists(python_of(root)):
-            _run([interpreter, "-m", "venv", folder], sink, "making .venv")
+            _run([interpreter, "-m", "venv", folder], sink, "creating .venv")
         for arguments in _installations(root):
             _run([python_of(root), "-m", "pip", "install", *_PIP_OPTIONS, *arguments], sink, "installing packages")
     with open(_stamp(root), "w", encoding="utf-8") as stamp:
@@ -59,7 +59,7 @@ def make(root: str, interpreter: str, log: str) -> None:
 
 
 def _installations(root: str) -> list[list[str]]:
-    """The arguments of one `pip install` after the other."""
+    """The arguments of each `pip install`, in order."""
     build, lock = (os.path.join(root, name) for name in (BUILD_LOCK, LOCK))
     return [
         ["--require-hashes", "-r", build],
@@ -104,7 +104,11 @@ def _run(command: list[str], sink: IO[str], what: str) -> None:
 
 
 def _show_progress(lines: Iterable[str], sink: IO[str], what: str) -> list[str]:
-    """One line that is written over on a terminal; elsewhere a line per stage. Returns the last lines for an error."""
+    """Copies output to `sink` and shows progress: on a terminal a line that is overwritten, else a line per stage.
+
+    Returns:
+        The last lines, for an error message.
+    """
     last: list[str] = []
     seen = 0
     for line in lines:

@@ -93,7 +93,7 @@ def test_all_that_a_bare_machine_lacks_is_installed_at_once_or_named_in_one_sent
     refusal = choose(bare)
     assert isinstance(refusal, Refuse)
     assert refusal.advice == (
-        "/usr/bin/python3.12 cannot make virtual environments and there is no Java 17 or newer for Spark: "
+        "/usr/bin/python3.12 cannot create virtual environments and there is no Java 17 or newer for Spark: "
         "as root, apt-get install python3.12-venv default-jre-headless"
     )
 

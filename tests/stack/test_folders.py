@@ -62,7 +62,7 @@ def test_a_runtime_folder_of_somebody_else_is_refused(
     monkeypatch.setattr(folders, "_short_base", lambda: tmp_path)
     (tmp_path / folders._short_name(deep)).symlink_to(tmp_path)
 
-    with pytest.raises(RuntimeError, match="belongs to somebody else"):
+    with pytest.raises(RuntimeError, match="belongs to another user"):
         socket_folder(deep, service_account())
 
 

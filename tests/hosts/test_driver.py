@@ -294,7 +294,7 @@ def test_what_is_asked_while_an_answer_is_on_its_way_is_not_forgotten(tmp_path: 
 
 
 def test_a_second_local_run_into_the_same_folders_is_a_run_of_its_own(tmp_path: Path) -> None:
-    """A newcomer runs the same script twice; the second run failed at "a file of this name that is not ours"."""
+    """A newcomer runs the same script twice; once the second run failed because a file of this name was in the way."""
     output, source = tmp_path / "out", Numbers(total=100)
     for storage in ("state", "state", "elsewhere"):
         before = set(output.glob("part-*"))

@@ -18,7 +18,7 @@ from benchmarks.protocol import Task
 from benchmarks.workload import key_sql
 
 ROWS_PER_BATCH = 2_000_000
-CHECK_ROWS_PER_BATCH = 20_000  #: for overlapping windows: two event seconds; a batch uses the preceding watermark
+CHECK_ROWS_PER_BATCH = 20_000  #: overlapping windows: two event seconds (the preceding watermark closes windows)
 COLUMNS = "id bigint, key {key}, time timestamp"
 FILES_PER_BATCH = {"parquet": 2, "json": 2}
 MODES = {"window": "append", "sliding": "append", "running": "update"}

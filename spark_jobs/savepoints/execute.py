@@ -141,7 +141,8 @@ class Made:
     def with_dealt(self, uid: str, held: OperatorSnapshot) -> OperatorSnapshot:
         """The operator with its redistributed keyed state.
 
-        The watermark of each new subtask is the minimum over the running old subtasks: it may hold rows of any of them.
+        The watermark of each new subtask is the minimum over the running old subtasks, since it may hold rows of any of
+        them. It is None if any running subtask has no watermark.
         """
         redeal, made = self.dealt[uid], self.snapshots[uid]
         running = [snapshot for snapshot in held.subtasks.values() if not snapshot.finished]

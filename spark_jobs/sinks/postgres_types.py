@@ -40,7 +40,7 @@ _FITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of the table. `required`: NOT NULL and without a default."""
+    """A column of the table. `required`: NOT NULL, without a default, neither identity nor generated."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""The watermark of a source whose rows are out of order by a known bound."""
+"""The watermark of a source with bounded disorder, as in Flink's `BoundedOutOfOrdernessWatermarks`."""
 
 from __future__ import annotations
 

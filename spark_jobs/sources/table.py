@@ -4,8 +4,8 @@ In STREAMING a PySpark stage computes the DataFrame once per run and writes each
 The job reads each completed split, in the order of the partitions. In BATCH the DataFrame itself is the first step of
 the Spark plan.
 
-Compilation starts no Spark, so it knows the columns only from `schema`. Keys are then checked before the first run.
-Without `schema` the columns are those of the DataFrame, and are checked with the first rows.
+Compilation does not call the function, so it knows the columns only from `schema`. Keys are then checked before the
+first run. Without `schema` the columns are those of the DataFrame, and are checked with the first rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compile a version: parameters → the graph that the console stores, checks and draws.
 
 Compilation starts no job and reads no data. A job that cannot run is refused here, with the field at fault. Spark
-starts only to derive the columns of DataFrames that feed sources.
+starts only to derive the columns of `from_spark_stream` sources.
 """
 
 from __future__ import annotations

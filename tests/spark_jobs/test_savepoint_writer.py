@@ -240,13 +240,13 @@ def test_bad_rows_are_refused_by_name_and_leave_nothing(
         assert not list((tmp_path / "made").glob("*")), "something is left"
 
     refused(JobRejected, "no operator 'total', only", history, "total")
-    refused(JobRejected, "not for sources and sinks", history, "seen-out")
-    refused(JobRejected, "for process functions behind key_by, aggregates and windows only", history, "names")
+    refused(JobRejected, "not sources and sinks", history, "seen-out")
+    refused(JobRejected, "only process functions behind key_by, aggregates and windows", history, "names")
     refused(JobRejected, "its rows have no column 'user'; there are id, page, at", history.drop("user"))
     refused(JobRejected, "its rows have no column 'at'", history.drop("at"), "hourly")
     refused(JobRejected, "two columns of its rows are called 'page'", history.withColumn("x", lit(1)).toDF(
         "id", "user", "page", "at", "page"))  # fmt: skip
-    refused(JobRejected, "fills the state of a process function only", history, function=Remember)
+    refused(JobRejected, "a function fills only process-function state", history, function=Remember)
     refused(JobRejected, "fills state 'other'; the operator has only", history, "seen", function=Other)
     nulls = history.withColumn("user", lit(None).cast("string"))
     refused(JobRejected, "totals: key column 'user' is null", nulls, columns=VISITS, subtasks=1)

@@ -88,8 +88,8 @@ class OperatorContext:
 class Operator(ABC):
     """A parallel instance of an operator. All hooks run on the subtask's own loop, never concurrently.
 
-    Order of calls: open, start, then any of process / on_watermark / on_processing_time / the snapshot hooks, then (at
-    the end of all data only) end_input per input and finish once, then close (always, even if open failed).
+    Order of calls: open; start; any of process, on_watermark, on_processing_time and the snapshot hooks; at the end of
+    all data only, end_input per input and finish once; close (always, even if open failed).
     """
 
     def open(self, context: OperatorContext) -> None:

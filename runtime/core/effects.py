@@ -33,7 +33,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class PreparePreBarrier:
-    """Let the operator emit what must precede the barrier."""
+    """Let the operator emit the rows that must precede the barrier."""
 
     checkpoint: CheckpointId
 

@@ -312,7 +312,7 @@ class Coordinator:
         return [] if detail is None else [FailAttempt(detail)]
 
     def _try_again(self, at: int, pending: PendingCheckpoint, reason: FailureReason) -> None:
-        """Retries a failed periodic checkpoint at once, rather than in the next period, if no newer one is pending."""
+        """Retries a failed periodic checkpoint at once, not in the next interval, unless a newer one is pending."""
         if reason is FailureReason.SUBSUMED or pending.operation is not None or not self._running or self._all_done:
             return
         newer = self._issuing is not None or any(other > pending.barrier.checkpoint for other in self._pending)
@@ -361,7 +361,7 @@ class Coordinator:
         return self._final_checkpoint(at)
 
     def _final_checkpoint(self, at: int) -> Effects:
-        """Once every subtask has finished its logic, a checkpoint starts at once; its completion lets them all end."""
+        """Starts the last checkpoint once every subtask has finished its logic; its completion lets them all end."""
         busy = self._pending or self._issuing is not None or self._ending is not None
         if not self._all_done or self._released or busy or not self._running:
             return []

@@ -11,7 +11,7 @@ from types import MappingProxyType
 class RunState(StrEnum):
     """The state of a run, as last recorded."""
 
-    QUEUED = "queued"  #: may be claimed by a worker
+    QUEUED = "queued"  #: may be claimed by a Celery worker
     STARTING = "starting"  #: claimed; slots and subtasks are being deployed
     WAITING = "waiting"  #: fewer slots are available than the run needs; it starts once there are enough
     RUNNING = "running"  #: every subtask runs (or has finished)
@@ -38,7 +38,7 @@ class RunEvent(StrEnum):
     DEPLOYED = "deployed"
     ATTEMPT_FAILED = "attempt failed"  #: and the restart strategy allows another
     GAVE_UP = "gave up"  #: and the restart strategy does not
-    RELEASED = "released"  #: worker shut down or lost: another may claim the run
+    RELEASED = "released"  #: the Celery worker was shut down or lost: another may claim the run
     STOP_REQUESTED = "stop requested"
     DRAIN_REQUESTED = "drain requested"
     CANCEL_REQUESTED = "cancel requested"

@@ -56,9 +56,9 @@ class FixedDelay:
 class ExponentialDelay:
     """The delay grows with each consecutive failure and restarts never stop. (Flink's exponential-delay strategy.)
 
-    The delay is `initial_ms * multiplier ** (failures - 1)`, changed at random by up to the fraction `jitter`, so that
-    jobs that failed together do not restart together. It lies between `initial_ms` and `max_ms`. An attempt that ran
-    for `reset_after_ms` resets the count; a completed checkpoint does not.
+    The delay is `initial_ms * multiplier ** (failures - 1)`, between `initial_ms` and `max_ms`. It is changed at random
+    by up to the fraction `jitter`, so that jobs that failed together do not restart together. An attempt that ran for
+    `reset_after_ms` resets the count; a completed checkpoint does not.
     """
 
     initial_ms: int = 1_000

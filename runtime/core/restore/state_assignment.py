@@ -37,14 +37,14 @@ class Restored:
 
 def assign(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Restored]:
     """Assigns the state in `manifest` to every subtask of `graph`."""
-    dealt: dict[SubtaskId, Restored] = {}
+    assigned: dict[SubtaskId, Restored] = {}
     for subtask in graph.subtasks:  # predecessors first
         operator = graph.by_uid[subtask.operator]
         old = manifest.operators.get(operator.uid)
         restored = Restored(subtask=subtask) if old is None else _restored(subtask, operator, old, graph)
-        feeding = [dealt[graph.source(channel)] for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)]
-        dealt[subtask] = replace(restored, watermark=_bounded(restored.watermark, feeding))
-    return dealt
+        feeding = [assigned[graph.source(channel)] for channel in graph.inputs[subtask] if _keeps_rows(graph, channel)]
+        assigned[subtask] = replace(restored, watermark=_bounded(restored.watermark, feeding))
+    return assigned
 
 
 def _restored(subtask: SubtaskId, operator: OperatorSpec, old: OperatorSnapshot, graph: JobGraph) -> Restored:
@@ -121,11 +121,11 @@ def _broadcast(old: OperatorSnapshot) -> SubtaskSnapshot | None:
 
 def _united(old: OperatorSnapshot) -> dict[str, tuple[Any, ...]]:
     """All entries of each union list, old subtasks in order. No subtask has finished (`partly_finished_union`)."""
-    united: dict[str, tuple[Any, ...]] = {}
+    unions: dict[str, tuple[Any, ...]] = {}
     for _, snapshot in sorted(old.subtasks.items()):
         for name, entries in snapshot.unions.items():
-            united[name] = (*united.get(name, ()), *entries)
-    return united
+            unions[name] = (*unions.get(name, ()), *entries)
+    return unions
 
 
 def _deal_feedback(old: OperatorSnapshot, index: int, parallelism: int) -> tuple[Segment, ...]:

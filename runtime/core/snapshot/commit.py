@@ -2,7 +2,7 @@
 
 This module alone constructs a `CommitPermit`, and only for a recorded checkpoint. Committables of a failed checkpoint
 are not aborted: sources have not rewound, so the next completed checkpoint commits them. Only a restore aborts
-committables, namely those that are not in the restored checkpoint.
+committables: it aborts all that are missing in the restored checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,12 +55,12 @@ def without_committed(savepoint: Manifest, later: Manifest | None = None) -> Man
         return savepoint
     named = {} if later is None else owed(later)
 
-    def left(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
+    def prune(uid: str, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
         still = named.get(OperatorId(uid), ())
         return replace(subtask, committables=tuple(c for c in subtask.committables if c in still))
 
     operators = {
-        uid: replace(operator, subtasks={index: left(uid, subtask) for index, subtask in operator.subtasks.items()})
+        uid: replace(operator, subtasks={index: prune(uid, subtask) for index, subtask in operator.subtasks.items()})
         for uid, operator in savepoint.operators.items()
     }
     return replace(savepoint, operators=operators)

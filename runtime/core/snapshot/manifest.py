@@ -156,7 +156,7 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `keyed` and `broadcast` map a state's name to its segments: base first, then deltas in order.
     `lists` maps a name to JSON values that a rescale redistributes. `unions` maps a name to JSON values that every
-    subtask receives in full; it includes every declared union list, also an empty one.
+    subtask receives in full; it includes every declared union list, even if empty.
     `committables` are JSON values that the sink has prepared and not yet seen committed, oldest first.
     `feedback` holds the in-flight records of a loop, at its head: the only channel state in a checkpoint.
     """
@@ -226,11 +226,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
         """A copy in which `change` has replaced each segment."""
 
-        def changed(operator: OperatorSnapshot) -> OperatorSnapshot:
+        def change_operator(operator: OperatorSnapshot) -> OperatorSnapshot:
             subtasks = {index: snapshot.with_segments(change) for index, snapshot in operator.subtasks.items()}
             return msgspec.structs.replace(operator, subtasks=subtasks)
 
-        operators = {uid: changed(operator) for uid, operator in self.operators.items()}
+        operators = {uid: change_operator(operator) for uid, operator in self.operators.items()}
         return msgspec.structs.replace(self, operators=operators)
 
     def finished_operators(self) -> tuple[str, ...]:

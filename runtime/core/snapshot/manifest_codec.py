@@ -57,7 +57,7 @@ def opened(data: bytes, name: str, keys: Keys = (), *, signed: bool = False) -> 
 
     Raises:
         CorruptState: truncated, altered or not a manifest.
-        JobRejected: the format is newer than this software, the signature is missing or of an unknown key, or a file
+        JobRejected: the format is newer than this software; the signature is missing or of an unknown key; or a file
             has a path that no checkpoint uses.
     """
     try:
@@ -89,13 +89,13 @@ def at_home(manifest: Manifest) -> tuple[Manifest, dict[str, str]]:
     home = f"{home_of(manifest)}/"
     origins: dict[str, str] = {}
 
-    def moved(segment: Segment) -> Segment:
+    def move(segment: Segment) -> Segment:
         if segment.path.startswith(home):
             return segment
         origins[home + segment.path] = segment.path
         return msgspec.structs.replace(segment, path=home + segment.path)
 
-    return manifest.with_segments(moved), origins
+    return manifest.with_segments(move), origins
 
 
 def inside(manifest: Manifest, name: str) -> dict[str, str]:

@@ -24,16 +24,16 @@ PARTS: Final = 16  #: a batch that is shortened to end with a pane keeps at leas
 class Placement:
     """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
 
-    def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
-        self._hearings = hearings
-        self._pane_ms = max((hearing.pane_ms for hearing in hearings), default=0)
+    def __init__(self, drifts: Sequence[Hearing] = ()) -> None:
+        self._hearings = drifts
+        self._pane_ms = max((drift.pane_ms for drift in drifts), default=0)
         self._time = MIN_WATERMARK
         self._rows_per_ms = 0.0  #: per millisecond of event time
         self._passed_at = -math.inf  #: wall time at which the last pane end was crossed
         self._near = False
         self._kept: Barrier | None = None
         self._end, self._until = 0, 0.0
-        self._is_agreed = False  #: the end was moved behind the watermark of every sibling that crossed it unblocked
+        self._is_agreed = False  #: the pane end has been moved behind siblings that crossed it before their barrier
 
     def keeps(self, barrier: Barrier, now: float) -> bool:
         """Holds `barrier` if a pane end is near. At most one barrier is held at a time. Returns whether it is held."""
@@ -77,7 +77,7 @@ class Placement:
 
     @property
     def _furthest(self) -> int:
-        return max(hearing.furthest for hearing in self._hearings)
+        return max(drift.furthest for drift in self._hearings)
 
     def _end_after(self, time: int) -> int:
         return (self._pane(time) + 1) * self._pane_ms

@@ -66,7 +66,7 @@ def cancel_received(now: Counting, checkpoint: CheckpointId) -> tuple[Counting, 
     if checkpoint <= now.over or checkpoint in now.aborted:
         return now, []
     older: list[Verdict] = [
-        GivenUp(one.checkpoint, overtaken=True) for one in now.awaited if one.checkpoint < checkpoint
+        GivenUp(entry.checkpoint, overtaken=True) for entry in now.awaited if entry.checkpoint < checkpoint
     ]
     return _past(now, checkpoint), [*older, GivenUp(checkpoint, overtaken=False)]
 
@@ -81,17 +81,17 @@ def checkpoint_aborted(now: Counting, checkpoint: CheckpointId) -> Counting:
     """The coordinator aborted `checkpoint`. It notifies every subtask, so no CancelBarrier is forwarded."""
     if checkpoint <= now.over:
         return now
-    awaited = tuple(one for one in now.awaited if one.checkpoint != checkpoint)
+    awaited = tuple(entry for entry in now.awaited if entry.checkpoint != checkpoint)
     return replace(now, awaited=awaited, aborted=with_aborted(now.aborted, checkpoint))
 
 
 def _begin(now: Counting, barrier: Barrier) -> tuple[Counting, list[Verdict]]:
     """Adds the checkpoint of `barrier` to the awaited ones if it is new."""
     checkpoint = barrier.checkpoint
-    known = any(one.checkpoint == checkpoint for one in now.awaited)
+    known = any(entry.checkpoint == checkpoint for entry in now.awaited)
     if known or checkpoint <= now.over or checkpoint in now.aborted:
         return now, []
-    awaited = tuple(sorted((*now.awaited, Awaited(barrier)), key=lambda one: one.checkpoint))
+    awaited = tuple(sorted((*now.awaited, Awaited(barrier)), key=lambda entry: entry.checkpoint))
     begun = replace(now, awaited=awaited)
     if len(awaited) <= AWAITED_MAX:
         return begun, []
@@ -103,19 +103,19 @@ def _settle(now: Counting) -> tuple[Counting, list[Verdict]]:
 
     Channels are ordered, so an older checkpoint that is still incomplete was given up upstream.
     """
-    taken = [one for one in now.awaited if now.live <= one.delivered]
+    taken = [entry for entry in now.awaited if now.live <= entry.delivered]
     if not taken:
         return now, []
     newest = taken[-1].checkpoint
     verdicts: list[Verdict] = [
-        Aligned(one.barrier) if one in taken else GivenUp(one.checkpoint, overtaken=True)
-        for one in now.awaited
-        if one.checkpoint <= newest
+        Aligned(entry.barrier) if entry in taken else GivenUp(entry.checkpoint, overtaken=True)
+        for entry in now.awaited
+        if entry.checkpoint <= newest
     ]
     return _past(now, newest), verdicts
 
 
 def _past(now: Counting, over: CheckpointId) -> Counting:
-    awaited = tuple(one for one in now.awaited if one.checkpoint > over)
+    awaited = tuple(entry for entry in now.awaited if entry.checkpoint > over)
     aborted = frozenset(checkpoint for checkpoint in now.aborted if checkpoint > over)
     return replace(now, over=over, awaited=awaited, aborted=aborted)

@@ -39,7 +39,7 @@ class BackEdges:
         return checkpoint in self._owing
 
     def begin(self, checkpoint: CheckpointId) -> bool:
-        """The head takes its snapshot. Returns whether the log is complete at once, because every barrier was early."""
+        """The head takes its snapshot. Returns whether the log is complete at once: no barrier is outstanding."""
         self._newest = checkpoint
         owing = {channel for channel in self.live if (channel, checkpoint) not in self._early}
         self._early = {(channel, early) for channel, early in self._early if early > checkpoint}

@@ -13,10 +13,10 @@ STANDSTILL_MS: Final = 1_000  #: after this time without progress of its waterma
 class Reading:
     """Mutable, owned by a source subtask. `now` is monotonic milliseconds."""
 
-    def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
+    def __init__(self, drifts: Sequence[Hearing] = ()) -> None:
         self._size = BatchSize()
-        self._lead = Lead(hearings)
-        self.placement = Placement(hearings)
+        self._lead = Lead(drifts)
+        self.placement = Placement(drifts)
         self._awaited: tuple[int, ...] = ()  #: smallest sibling watermarks, as last seen while paused
         self._awaited_since = 0.0
 

@@ -23,7 +23,7 @@ class SubtaskSpec:
     replays: bool = False  #: the restored feedback log is replayed first
     restored_watermark: int | None = None
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
-    finished_on_restore: bool = False  #: skip the operator; still send what successors need
+    finished_on_restore: bool = False  #: skip the operator, but forward barriers, watermarks and end events
 
     @property
     def regular(self) -> tuple[ChannelId, ...]:

@@ -1,8 +1,8 @@
 """Watermark alignment: pauses a source subtask whose watermark is ahead of its siblings' watermarks. (FLIP-182.)
 
 A window fires at the watermark of its slowest channel. Until then, rows of faster sources stay in window state, and
-every checkpoint writes them. A source all of whose rows wait for windows is therefore paused while it is ahead of the
-slowest sibling by more than a pane, or by `BATCHES` batches where these span more than a pane.
+every checkpoint writes them. Alignment concerns sources all of whose rows wait for windows. Such a source is paused
+while its watermark of `BATCHES` batches ago is ahead of the slowest sibling by more than a pane.
 
 Drift is computed from the per-channel watermarks that window subtasks in the same slot already hold, so alignment needs
 no extra messages. Sources never pause each other: the slowest is always read. Idle and ended channels pause no source.
@@ -71,22 +71,22 @@ class Hearing:
 class Lead:
     """Mutable, owned by a source subtask. Check `too_far` before each poll; call `polled` after each batch."""
 
-    def __init__(self, hearings: Sequence[Hearing] = ()) -> None:
-        self._hearings = hearings
+    def __init__(self, drifts: Sequence[Hearing] = ()) -> None:
+        self._hearings = drifts
 
     @property
     def too_far(self) -> bool:
         """Whether every window that receives its rows waits for a slower sibling."""
-        return bool(self._hearings) and all(hearing.too_far for hearing in self._hearings)
+        return bool(self._hearings) and all(drift.too_far for drift in self._hearings)
 
     @property
     def slowest(self) -> tuple[int, ...]:
         """The smallest sibling watermark of each window."""
-        return tuple(hearing.slowest for hearing in self._hearings)
+        return tuple(drift.slowest for drift in self._hearings)
 
     def polled(self) -> None:
-        for hearing in self._hearings:
-            hearing.polled()
+        for drift in self._hearings:
+            drift.polled()
 
 
 def hearings(

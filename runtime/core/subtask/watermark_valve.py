@@ -1,4 +1,4 @@
-"""The watermark of a subtask: the minimum over its active channels. It never decreases. (`StatusWatermarkValve`.)
+"""The watermark of a subtask: the minimum over its active channels, never decreasing. (Flink: `StatusWatermarkValve`.)
 
 - When the last active channel becomes idle or ends, the watermark rises to the maximum that any channel had reached:
   no active channel is left that could deliver records below it.

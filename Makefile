@@ -17,7 +17,7 @@ CHECK_ENV := DATABASE_URL=postgresql://weir@127.0.0.1:1/weir CELERY_BROKER_URL=r
 	DJANGO_SECRET_KEY=check WEIR_VAR=$(CURDIR)/var
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots setup setup-browser lock
+.PHONY: help demo up down clean status logs test test-slow check fmt simulate requirements bench bench-coordinator bench-peers bench-plots trace setup setup-browser lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-coordinator: setup ## measure what the checkpoint coordinator costs per su
 
 bench-peers: setup ## install the peers that `make bench` compares with, each into an environment below var/peers
 	@exec $(BIN)/python -m benchmarks.peers
+
+trace: setup ## count the hops and files of a row, a barrier and a savepoint, and the calls of a turn (VERBOSE=1: list the hops)
+	@exec $(BIN)/python -m benchmarks.trace $(if $(VERBOSE),--verbose)
 
 bench-plots: setup ## draw the last results into docs/benchmarks
 	@exec $(BIN)/python -m benchmarks.plots

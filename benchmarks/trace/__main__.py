@@ -1,0 +1,144 @@
+"""Counts the hops and files of a job of two slots: `python -m benchmarks.trace [--verbose]`.
+
+The source and the first half of an operator by key run in slot 0, the other half and its exactly-once Parquet sink in
+slot 1. Traced are one row from the source's poll to the committed file; one barrier from its trigger to the completed
+checkpoint; one savepoint from the HTTP request to the answer that shows it; and the turns of a second job, of which an
+operator forwards batches. `benchmarks.trace.paths` says what a hop, a handover and a turn are.
+
+Real: the job master, its records in Postgres with LISTEN, the control connections (TCP), the channels (Arrow Flight),
+state, files, and the API behind Django's test client. Other than in production, slots and master are threads of one
+process, without Spark, Celery and the supervisor: a trace needs all calls in one order. A savepoint of a running job
+wakes neither Celery nor the supervisor; its master listens to Postgres itself.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import structlog
+
+from benchmarks.trace.job import ROUNDS, forward, steer
+from benchmarks.trace.paths import Path, find, steps, turns
+from benchmarks.trace.recorder import CHECKPOINTS, VALUES, Event, Function, Kind, Mark, Trace
+from benchmarks.trace.table import listed, middle, table
+from runtime.connectors.sinks.parquet import ParquetWriter
+from runtime.connectors.sources.directory import DirectoryReader
+from runtime.core.checkpoint.coordinator import Coordinator
+from runtime.durable import rename_without_replacing
+from runtime.io.postgres.store import PostgresRecords
+from runtime.operators.functions.batch import MapBatches
+from runtime.task.task import Task
+
+SLOTS: Final = frozenset({"slot-0", "slot-1"})
+NOTES: Final = (
+    "Medians of several. Slots and master are threads of one process here, without Spark, Celery",
+    "and the supervisor; a savepoint of a running job wakes neither of the last two. Channels, control connections,",
+    "Postgres and files are real. `benchmarks/trace/paths.py` says what a hop, a handover and a turn are.",
+)
+
+
+def name_of(function: Callable[..., Any]) -> Function:
+    return function.__module__, function.__qualname__
+
+
+def found(trace: Trace, function: Callable[..., Any], kind: Kind, mark: Mark) -> list[int]:
+    """The events of calls of `function` that carry the mark."""
+    name, events = name_of(function), trace.events
+    marked = trace.by_mark.get(mark, [])
+    return [i for i in marked if events[i].kind is kind and trace.calls[events[i].call].function == name]
+
+
+def barriers(trace: Trace) -> list[Path]:
+    """Of checkpoints whose last acknowledgement came from behind the channel between the slots."""
+    paths = []
+    for checkpoint in CHECKPOINTS[1:]:
+        recorded = found(trace, PostgresRecords.record_completed, Kind.CALL, checkpoint)
+        if not recorded:
+            break
+        decided = found(trace, Coordinator.handle, Kind.CALL, checkpoint)
+        completed = next((i for i in decided if i > recorded[0]), None)
+        if completed is not None:
+            paths.append(find(trace, completed, {checkpoint}, trace.events[decided[0]].call))
+    return [path for path in paths if path is not None and path.threads >= SLOTS]
+
+
+def values(trace: Trace) -> list[Path]:
+    """Of rows that went through the channel: to the writer, and with the next checkpoint into a visible file."""
+    paths = []
+    for value in VALUES[:ROUNDS]:
+        polled = found(trace, DirectoryReader.poll, Kind.RETURN, value)[0]
+        written = found(trace, ParquetWriter.write, Kind.CALL, value)[0]
+        prepared = next(e for e in islice(trace.events, written, None) if _prepares(trace, e))
+        checkpoint = max(mark for mark in prepared.marks if isinstance(mark, int))
+        shown = found(trace, rename_without_replacing, Kind.CALL, checkpoint)[0]
+        before = find(trace, written, {value}, trace.events[polled].call)
+        after = find(trace, shown, {checkpoint}, prepared.call)
+        if before is not None and after is not None and before.threads >= SLOTS:
+            paths.append(before + after)
+    return paths
+
+
+def _prepares(trace: Trace, event: Event) -> bool:
+    """Whether the sink gave a file to a checkpoint: its result names the checkpoint, other than no result."""
+    is_return = event.kind is Kind.RETURN and bool(event.marks)
+    return is_return and trace.calls[event.call].function == name_of(ParquetWriter.prepare)
+
+
+def savepoints(trace: Trace, made: Sequence[tuple[str, str, int]]) -> list[Path]:
+    """From the request to the record of its end, and the request that shows it; the database lies between.
+
+    Of those whose last acknowledgement came from behind the channel. `made`: reason, operation and checkpoint of each.
+    """
+    paths = []
+    for reason, operation, checkpoint in made:
+        asked = trace.events[trace.by_mark[reason][0]]
+        request = asked.call
+        while trace.calls[request].parent >= 0:
+            request = trace.calls[request].parent
+        settled = found(trace, PostgresRecords.settle_operation, Kind.CALL, operation)[0]
+        acted = find(trace, settled, {operation, checkpoint, reason}, since=trace.calls[request].event)
+        own = [i for i in trace.by_mark[operation] if trace.events[i].thread == asked.thread]
+        shown = [i for i in own if i > settled]
+        answered = find(trace, shown[-1], {operation}, trace.events[shown[0]].call)
+        if acted is not None and answered is not None and acted.threads >= SLOTS:
+            paths.append(acted + answered)
+    return paths
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.trace", description="Hops and files of a job of two slots.")
+    parser.add_argument("--verbose", action="store_true", help="list the hops in order")
+    verbose = parser.parse_args().verbose
+    home = FilePath(tempfile.mkdtemp(prefix="weir-trace-"))
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    try:
+        trace, made = steer(home)
+        forwarded = forward(home)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    paths = {
+        "a row, from the poll to the committed file": middle(values(trace)),
+        "a barrier, from its trigger to the completed checkpoint": middle(barriers(trace)),
+        "a savepoint over REST, from the request to the answer": middle(savepoints(trace, made)),
+    }
+    step, forwards = name_of(Task.step), name_of(MapBatches.process)
+    of_slots = turns(forwarded, step, forwards)
+    turned = {
+        "slot 0: source, forwarding operator, sink": of_slots["slot-0"],
+        "slot 1: forwarding operator, sink": of_slots["slot-1"],
+        "both slots": [turn for each in of_slots.values() for turn in each],
+        "the forwarding subtask alone": steps(forwarded, step, forwards),
+    }
+    lines = [table(paths, turned), "", *NOTES]
+    lines += [listed(name, path) for name, path in paths.items() if verbose]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

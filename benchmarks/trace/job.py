@@ -1,0 +1,205 @@
+"""The jobs that are traced: one that is steered through the console's API, and one that forwards batches."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import pyarrow as pa
+
+from benchmarks.trace.recorder import CHECKPOINTS, REASON, VALUES, Recorder, Trace
+from runtime.connectors.formats.json_lines import JsonLinesFormat
+from runtime.connectors.sinks.discard import DiscardSink
+from runtime.connectors.sinks.parquet import ParquetSink
+from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.sequence import SequenceSource
+from runtime.core.job.ids import ChannelId, Token
+from runtime.core.job.messages import Message
+from runtime.core.job.settings import CoordinatorSettings
+from runtime.dataflow.builder import Dataflow
+from runtime.io.clock import SystemClock
+from runtime.io.filesystem import FileStore
+from runtime.io.flight import FlightExchange
+from runtime.io.memory.run_store import MemoryRecords
+from runtime.io.postgres.store import OperationsListener, PostgresRecords
+from runtime.launch.local import LocalLauncher
+from runtime.master.job_master import JobMaster, MasterConfig
+from runtime.operators.aggregates import Count
+from runtime.ports import Exchange, ExchangeListener
+from stack.services import start_postgres
+
+ROUNDS: Final = 12
+SAVEPOINTS: Final = 6
+PATIENCE_S: Final = 60.0
+INTERVAL_MS: Final = 1_000
+FORWARDED_ROWS: Final = 60_000
+SCHEMA: Final = pa.schema([("key", pa.int64())])
+
+
+class Adopting:
+    """An `ExchangeListener` before another: traces the threads of gRPC, which Python did not start."""
+
+    def __init__(self, listener: ExchangeListener, recorder: Recorder) -> None:
+        self._listener, self._recorder = listener, recorder
+
+    def arrived(self, channel: ChannelId, message: Message) -> None:
+        self._recorder.adopt()
+        self._listener.arrived(channel, message)
+
+    def credited(self, channel: ChannelId, nbytes: int) -> None:
+        self._listener.credited(channel, nbytes)
+
+    def lost(self, channel: ChannelId, reason: str) -> None:
+        self._listener.lost(channel, reason)
+
+
+class FlightLauncher(LocalLauncher):
+    """Slots as threads, with the channels that they have on Spark."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def _exchange(self, slot: int, token: Token, secret: str, listener: ExchangeListener) -> Exchange:
+        return FlightExchange(slot, token, secret, Adopting(listener, self._recorder))
+
+
+# ---------------------------------------------------------------- the job that is steered
+
+
+@contextmanager
+def console(home: FilePath) -> Iterator[str]:
+    """Postgres with the console's tables. Yields its address; Django is ready."""
+    home.chmod(0o711)  # the server's account passes through
+    with start_postgres(home) as server:
+        os.environ |= {
+            "DATABASE_URL": server.url, "CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "WEIR_VAR": str(home),
+            "DJANGO_SECRET_KEY": "trace", "DJANGO_SETTINGS_MODULE": "console.settings",
+        }  # fmt: skip
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        yield server.url
+
+
+class Steered:
+    """A run of the console whose master and slots are threads of this process."""
+
+    def __init__(self, home: FilePath, url: str, recorder: Recorder) -> None:
+        from django.test import Client
+
+        from console.accounts import tokens
+        from console.accounts.models import User
+        from console.jobs import runs
+        from console.jobs.models import Job, JobVersion, Run
+
+        self.home, self.files = home, 0
+        user = User.objects.create_superuser("tracer", password="of no use elsewhere")  # noqa: S106
+        job = Job.objects.create(
+            name="traced", pipeline="traced", created_by=user, last_checkpoint_id=CHECKPOINTS.start
+        )
+        version = JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph={"operators": []})
+        run = Run.objects.create(job=job, version=version, parallelism=2, state="queued")
+        token = runs.claim(run.pk, "trace:0:0")
+        assert token is not None, "a queued run can be claimed"
+        self.job, self.run = job.pk, run.pk
+        self._headers = {"HTTP_HOST": "localhost", "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user)}"}
+        self._client = Client()
+        self.records = PostgresRecords(url, run.pk, Token(token), version.max_parallelism)
+        self.master = JobMaster(
+            MasterConfig(
+                job_id=str(job.pk), token=Token(token), job=self._flow().compile(2), storage=str(home / "storage"),
+                coordinator=CoordinatorSettings(interval_ms=INTERVAL_MS, min_pause_ms=0),
+            ),
+            self.records, FileStore(str(home / "storage")), FlightLauncher(recorder), SystemClock(),
+        )  # fmt: skip
+        self.listener = OperationsListener(url, run.pk, self.master.poke)
+        self.thread = threading.Thread(target=self.master.run, name="master", daemon=True)
+        self.thread.start()
+
+    def _flow(self) -> Dataflow:
+        (self.home / "in").mkdir()
+        flow = Dataflow("traced")
+        source = DirectorySource(str(self.home / "in"), JsonLinesFormat(SCHEMA), discovery_interval_ms=50)
+        counts = flow.source("files", source, parallelism=1).key_by("key").aggregate("counts", {"n": Count()})
+        counts.sink("out", ParquetSink(str(self.home / "out")))
+        return flow
+
+    def write(self, key: int) -> None:
+        """A file of one row, and waits until its row is committed."""
+        self.files += 1
+        shown = len(self.committed())
+        hidden = self.home / "in" / f".{self.files}"
+        hidden.write_text(json.dumps({"key": key}) + "\n")
+        hidden.rename(self.home / "in" / f"{self.files:04}.json")
+        self.wait(lambda: len(self.committed()) > shown)
+
+    def committed(self) -> list[FilePath]:
+        return list((self.home / "out").glob("part-*.parquet"))
+
+    def savepoint(self, reason: str) -> tuple[str, str, int]:
+        """Asks for one over REST until the answer shows it. Returns the reason, the operation and the checkpoint."""
+        made = self._call("post", f"/api/v1/jobs/{self.job}/operations/", {"kind": "savepoint", "reason": reason})
+        operation = str(made["id"])
+        self.wait(lambda: self.operation(operation)["state"] == "succeeded")
+        return reason, operation, int(self.operation(operation)["result"]["checkpoint"])
+
+    def operation(self, number: str) -> Any:
+        return self._call("get", f"/api/v1/operations/{number}/")
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        sent = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
+        answer = getattr(self._client, method)(path, **sent, **self._headers)
+        assert answer.status_code < 300, answer.content
+        return answer.json()
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, f"it does not come; the master is alive: {self.thread.is_alive()}"
+            assert self.thread.is_alive(), "the master ended"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        self.master.release()
+        self.thread.join(PATIENCE_S)
+        self.listener.close()
+        self.records.close()
+
+
+def steer(home: FilePath) -> tuple[Trace, list[tuple[str, str, int]]]:
+    """Runs the job. Returns the trace, and the reason, operation and checkpoint of each savepoint."""
+    recorder = Recorder()
+    with console(home) as url:
+        recorder.install()
+        steered = Steered(home, url, recorder)
+        try:
+            for number in range(ROUNDS):
+                steered.write(VALUES[number])
+            made = [steered.savepoint(f"{REASON}-{number}") for number in range(SAVEPOINTS)]
+        finally:
+            recorder.uninstall()
+            steered.end()
+    return recorder.trace, made
+
+
+def forward(home: FilePath) -> Trace:
+    """Runs a job that forwards batches to its end."""
+    recorder = Recorder()
+    flow = Dataflow("forwarding")
+    rows = flow.source("rows", SequenceSource(rows=FORWARDED_ROWS), parallelism=1)
+    rows.map_batches("forward", lambda batch: batch).sink("out", DiscardSink())
+    config = MasterConfig(job_id="forwarding", token=Token(1), job=flow.compile(2), storage=str(home / "forwarding"))
+    store = FileStore(config.storage)
+    recorder.install()
+    try:
+        JobMaster(config, MemoryRecords(token=Token(1)), store, FlightLauncher(recorder), SystemClock()).run()
+    finally:
+        recorder.uninstall()
+    return recorder.trace

@@ -1,0 +1,204 @@
+"""Counting hops, handovers and turns of a recorded trace."""
+
+import queue
+import threading
+from dataclasses import dataclass, field
+
+from benchmarks.trace.paths import Path, Turn, find, steps, turns
+from benchmarks.trace.recorder import CHECKPOINTS, Call, Event, Kind, Mark, Recorder, Trace
+from benchmarks.trace.table import listed, middle, table
+
+MARK = CHECKPOINTS[1]
+
+
+@dataclass
+class Written:
+    """A trace that is written by hand. Functions are named `module.function`."""
+
+    trace: Trace = field(default_factory=lambda: Trace(threads={0: "first", 1: "second"}))
+    stacks: dict[int, list[int]] = field(default_factory=lambda: {0: [], 1: []})
+
+    def call(self, name: str, mark: Mark | None = None, thread: int = 0, owner: int = 0) -> None:
+        module, _, function = name.partition(".")
+        stack, marks = self.stacks[thread], frozenset[Mark]() if mark is None else frozenset({mark})
+        parent = stack[-1] if stack else -1
+        stack.append(len(self.trace.calls))
+        self.trace.calls.append(Call((module, function), thread, parent, len(self.trace.events), marks, owner))
+        self._event(Kind.CALL, thread, marks)
+
+    def back(self, mark: Mark | None = None, thread: int = 0, frames: tuple[bytes, ...] = ()) -> None:
+        self._event(Kind.RETURN, thread, frozenset() if mark is None else frozenset({mark}), frames)
+        self.stacks[thread].pop()
+
+    def event(self, kind: Kind, thread: int = 0, item: tuple[int, int] = (0, 0)) -> None:
+        self._event(kind, thread, item=item)
+
+    def _event(
+        self,
+        kind: Kind,
+        thread: int,
+        marks: frozenset[Mark] = frozenset(),
+        frames: tuple[bytes, ...] = (),
+        item: tuple[int, int] = (0, 0),
+    ) -> None:
+        call = self.stacks[thread][-1] if self.stacks[thread] else -1
+        self.trace.events.append(Event(kind, thread, call, marks, frames, item))
+
+    def path(self, begin: int | None = None) -> Path:
+        found = find(self.trace, len(self.trace.events) - 1, {MARK}, begin)
+        assert found is not None
+        return found
+
+
+def functions(path: Path) -> list[list[str]]:
+    return [[f"{module}.{function}" for module, function in hops] for _, hops in path.segments]
+
+
+def test_a_call_that_only_looks_at_the_item_is_no_hop() -> None:
+    made = Written()
+    made.call("a.begin", MARK)
+    made.call("a.looks", MARK)
+    made.back()
+    made.call("b.changes", MARK)
+    made.back(MARK)
+    made.call("b.end", MARK)
+    path = made.path(begin=0)
+    assert functions(path) == [["a.begin", "b.changes", "b.end"]]
+    assert (path.hops, path.files, path.handovers) == (3, 2, 0)
+
+
+def test_calls_of_one_function_by_another_count_once() -> None:
+    made = Written()
+    made.call("a.begin", MARK)
+    for _ in range(5):
+        made.call("a.column", MARK)
+        made.back(MARK)
+    made.call("a.end", MARK)
+    assert made.path(begin=0).hops == 3
+
+
+def test_a_queue_is_followed_to_the_matching_put() -> None:
+    """Of three puts, the second has the item; a later call of the putting thread is not on the path."""
+    made = Written()
+    made.call("a.other")
+    made.event(Kind.PUT, item=(9, 1))
+    made.back()
+    made.call("a.begin", MARK)
+    made.call("a.puts")
+    made.event(Kind.PUT, item=(9, 2))
+    made.back()
+    made.call("a.later", MARK)
+    made.back(MARK)
+    made.event(Kind.PUT, item=(9, 3))
+    made.back()
+    for number in (1, 2):
+        made.event(Kind.GET, thread=1, item=(9, number))
+    made.call("b.end", MARK, thread=1)
+    path = made.path(begin=1)
+    assert functions(path) == [["a.begin", "a.puts"], ["b.end"]]
+    assert path.handovers == 1
+    assert path.threads == frozenset({"first", "second"})
+
+
+def test_a_socket_is_followed_to_the_same_bytes() -> None:
+    """Other bytes with the mark were sent later."""
+    made = Written()
+    made.call("a.begin", MARK)
+    made.call("a.encode", MARK)
+    made.back(MARK, frames=(b"length, and the frame",))
+    made.call("a.encode_another", MARK)
+    made.back(MARK, frames=(b"something else",))
+    made.call("b.earlier", MARK, thread=1)
+    made.back(MARK, thread=1)
+    made.call("b.read", thread=1)
+    made.event(Kind.RECEIVE, thread=1)
+    made.back(MARK, thread=1, frames=(b"the frame",))
+    made.call("b.end", MARK, thread=1)
+    path = made.path(begin=0)
+    assert functions(path) == [["a.begin", "a.encode"], ["b.read", "b.end"]]
+
+
+def test_a_wake_up_without_contents_is_followed_too() -> None:
+    made = Written()
+    made.call("a.begin", MARK)
+    made.back(MARK)
+    made.call("a.poke")
+    made.event(Kind.PUT, item=(9, 1))
+    made.back()
+    made.event(Kind.GET, thread=1, item=(9, 1))
+    made.call("b.look", thread=1)
+    made.call("b.read", thread=1)
+    made.back(MARK, thread=1)
+    assert functions(made.path(begin=0)) == [["a.begin", "a.poke"], ["b.look", "b.read"]]
+
+
+def test_there_is_no_path_to_a_call_that_did_not_cause_the_end() -> None:
+    made = Written()
+    made.call("a.unrelated")
+    made.back()
+    made.call("a.begin", MARK)
+    made.call("a.end", MARK)
+    assert find(made.trace, len(made.trace.events) - 1, {MARK}, begin=0) is None
+
+
+def test_a_turn_ends_with_the_step_of_the_last_subtask() -> None:
+    """The turn without a batch does not count; the mail before a turn's steps does."""
+    made = Written()
+    for forwarded in (False, True):
+        made.call("loop.mail")
+        made.back()
+        for owner in (1, 2):
+            made.call("task.step", owner=owner)
+            if forwarded and owner == 2:
+                made.call("operator.process")
+                made.back()
+            made.back()
+    step, process = ("task", "step"), ("operator", "process")
+    assert turns(made.trace, step, process) == {"first": [Turn(calls=4, files=3)]}
+    assert steps(made.trace, step, process) == [Turn(calls=2, files=2)]
+
+
+def through(item: int) -> int:
+    return item
+
+
+def takes(source: "queue.SimpleQueue[int]") -> int:
+    return through(source.get(timeout=10))
+
+
+def test_the_recorder_sees_what_threads_hand_over() -> None:
+    recorder, numbers = Recorder({__name__}), queue.SimpleQueue[int]()
+    thread = threading.Thread(target=lambda: takes(numbers), name="taker")
+
+    def gives(item: int) -> None:
+        numbers.put(through(item))
+
+    recorder.install()
+    try:
+        thread.start()
+        gives(MARK)
+        thread.join()
+    finally:
+        recorder.uninstall()
+    trace = recorder.trace
+    last = max(index for index, event in enumerate(trace.events) if MARK in event.marks)
+    path = find(trace, last, {MARK}, next(i for i, call in enumerate(trace.calls) if MARK in call.marks))
+    assert path is not None
+    names = [[function.rpartition(".")[2] for _, function in hops] for _, hops in path.segments]
+    assert names == [["gives", "through"], ["<lambda>", "takes", "through"]]
+    assert path.segments[-1][0] == "taker"
+
+
+def test_the_table_shows_paths_and_the_spread_of_turns() -> None:
+    path = Path((("first", (("a", "f"), ("a", "g"))), ("second", (("b", "h"),))))
+    text = table({"a row": path}, {"slot 0": [Turn(10, 3), Turn(30, 5), Turn(20, 4)], "slot 1": []})
+    rows = [line.split() for line in text.splitlines()]
+    assert ["a", "row", "3", "2", "1"] in rows
+    assert ["slot", "0", "3", "10", "/", "20", "/", "30", "3", "/", "4", "/", "5"] in rows
+    assert ["slot", "1", "0", "-", "-"] in rows
+    assert "  [second]\n    b:h" in listed("a row", path)
+
+
+def test_the_median_path_is_shown() -> None:
+    paths = [Path((("first", (("a", "f"),) * hops),)) for hops in (9, 1, 4)]
+    assert middle(paths).hops == 4

@@ -184,7 +184,7 @@ class SparkLauncher(StandingLauncher):
                     return
                 stage.on_shortage(self._slots_of(context), "Spark has not started the tasks yet")
             except Exception as error:
-                log.debug("no news of the stage", error=gist(error))
+                log.debug("progress of the stage is unknown", error=gist(error))
 
     def _runs_tasks(self, context: SparkContext) -> bool:
         tracker = context.statusTracker()
@@ -193,7 +193,7 @@ class SparkLauncher(StandingLauncher):
         return any(found is not None and found.numActiveTasks > 0 for found in stages)
 
     def _open_when_reachable(self, stage: Stage, slots: int, leaving: threading.Event) -> SparkContext | None:
-        """Waits for the Spark master before it opens the context: Spark ends a context, and its JVM, after a minute."""
+        """Waits for the Spark master first: without it Spark ends the context, and its JVM, after a minute."""
         while self._standalone is not None and self._context is None and not self._standalone.is_reachable:
             stage.on_shortage(0, f"the Spark master {self._spark_master} does not answer")
             if leaving.wait(POLL_S):
@@ -358,7 +358,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
 
 
 def gist(error: BaseException) -> str:
-    """Beginning and end of a Spark error's text without Java frames. It is pages long; these name failure and cause."""
+    """Beginning (the failed step) and end (the cause) of a Spark error without Java frames. The whole text has pages."""
     kept = []
     for line in str(error).splitlines():
         if line.startswith("\tat "):

@@ -354,7 +354,7 @@ class Attempt:
             case SettleOperation(operation, checkpoint, reason, detail):
                 self._settle(operation, checkpoint, str(reason or ""), detail)
             case LateAnswer():
-                log.info("an answer came too late", subtask=str(effect.subtask), answer=repr(effect))
+                log.info("late answer to a checkpoint ignored", subtask=str(effect.subtask), answer=repr(effect))
             case ResumeJob():
                 self._change_state(RunEvent.SHUTDOWN_ABANDONED)
             case FailAttempt(detail):
@@ -392,7 +392,7 @@ class Attempt:
         return complete(self.store, self.records, manifest, timings, self._now())
 
     def _commit_epoch(self, manifest: Manifest) -> None:
-        """Commits on the metadata thread, before slots are notified: the next checkpoint still has uncommitted output.
+        """Commits on the metadata thread, before slots are notified: after a failure the next checkpoint names the output.
 
         A failure ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
         """
@@ -460,7 +460,7 @@ class Attempt:
         if checkpoint is not None and operation in self._ending:
             return  # the job master settles it when the run has ended
         if self._is_asked_again(operation, reason):
-            log.info("the next attempt is asked again", operation=operation)
+            log.info("operation left to the next attempt", operation=operation)
             return
         result = {"checkpoint": checkpoint} if checkpoint is not None else None
         error = None if result else {"code": reason, "message": detail}

@@ -1,4 +1,6 @@
-"""Checkpoint output that the job master commits as a whole (`SinkCommitter.commit_epoch`)."""
+"""Checkpoint output that the job master commits as a whole (`SinkCommitter.commit_epoch`; compare Flink's
+GlobalCommitter).
+"""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
 """Job master: a run from claim to end, attempt after attempt.
 
-It implements the decisions that `core.recovery` and `core.lifecycle` leave to a host: it reads the manifest, commits
+It implements the decisions that `core.restore` and `core.job` leave to a host: it reads the manifest, commits
 pending committables of a restored checkpoint, removes orphaned output, starts attempts, and stops when superseded. A
 `Launcher` starts slots and `RunRecords` hold the facts: Spark and Postgres do not appear here.
 """
@@ -299,7 +299,7 @@ class JobMaster:
             committer = self._config.job.sinks[uid].committer()
             count = committer.commit(permit, committables)
             committer.commit_epoch(permit, committables)
-            log.info("committed what was owed", operator=uid, files=len(committables), newly=count)
+            log.info("committed pending output", operator=uid, files=len(committables), newly=count)
 
     def _note_committed(self, later: Manifest) -> None:
         """Removes output that `later` shows to be committed from savepoints. Reads a manifest only if it changes."""
@@ -559,7 +559,7 @@ class JobMaster:
                 try:
                     released = source.release(retention.lists_of(retained, uid))
                 except (OSError, EnvironmentFailure) as error:
-                    log.warning("input that is read stays for now", operator=uid, error=str(error))
+                    log.warning("processed input is not deleted yet", operator=uid, error=str(error))
                 else:
                     log.debug("released input", operator=uid, pieces=released)
 

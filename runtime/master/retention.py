@@ -113,7 +113,7 @@ def _may_be_needed(path: str, unreadable: Collection[str]) -> bool:
     """Whether a checkpoint with an unreadable manifest may name `path`.
 
     A savepoint names files in its own folder only. A checkpoint names no file in the folder of a newer checkpoint
-    (`state.chain`).
+    (see `Chain`).
     """
     folder = _folder(path)
     if folder in unreadable:

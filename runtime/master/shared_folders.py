@@ -100,7 +100,7 @@ def _mark(folder: Path, name: str, job_id: str) -> Marker:
                 (folder / old).unlink(missing_ok=True)
         (folder / name).touch()
     except OSError as error:
-        log.info("a folder is compared by its files, as it cannot be marked", folder=str(folder), error=str(error))
+        log.info("folder without a marker: existing files are compared", folder=str(folder), error=str(error))
         return Marker(str(folder), _sample(folder))
     return Marker(str(folder), [name])
 

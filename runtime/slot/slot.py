@@ -1,8 +1,8 @@
 """Slot: a cooperative loop that runs at most one subtask of each operator.
 
-An iteration handles the mailbox (messages, credits, commands, stored snapshots), then gives each runnable subtask a
-step, downstream first; compare Flink's mailbox threading model. The loop never blocks for credit: a subtask without
-credit is not runnable. Threads exist only at the edges, for network, heartbeat and state files.
+A turn handles the mailbox (messages, credits, commands, stored snapshots), then gives each runnable subtask a step,
+downstream first; compare Flink's mailbox threading model. The loop never blocks for credit: a subtask without credit is
+not runnable. Threads exist only at the edges, for network, heartbeat and state files.
 """
 
 import errno
@@ -99,7 +99,7 @@ def run_slot(config: SlotConfig, exchange: ExchangeFactory, open_store: Callable
     try:
         slot = Slot(config, exchange, open_store)
     except EnvironmentFailure as error:  # the attempt ended before its slot began
-        log.warning("no slot", slot=config.index, reason=str(error))
+        log.warning("slot not started", slot=config.index, reason=str(error))
         return
     slot.run()
 
@@ -248,7 +248,7 @@ class Slot:
     def _trigger(self, subtask: SubtaskId, barrier: Barrier) -> None:
         task = self._tasks.get(subtask)
         if task is None:
-            log.debug("a trigger for a subtask that is not here", subtask=str(subtask), checkpoint=barrier.checkpoint)
+            log.debug("trigger for an unknown subtask ignored", subtask=str(subtask), checkpoint=barrier.checkpoint)
         else:
             task.told(Triggered(barrier))
 
@@ -285,7 +285,7 @@ class Slot:
         self._memory_watch.start()
 
     def _on_memory_exceeded(self, bound_bytes: int, used_bytes: int) -> None:
-        """Runs on the watch's thread, since a step that allocates memory may not come to its end."""
+        """Called on the watch's thread: a step of the loop that allocates memory may not come to its end."""
         self._tell_failure(exceeded(self._config.index, used_bytes, bound_bytes))
         self._mail.put(_stop_reported)
 

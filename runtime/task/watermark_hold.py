@@ -1,4 +1,4 @@
-"""Holds back watermarks and the end of input while an operator buffers rows.
+"""Watermark hold (as in Beam): delays watermarks and the end of input while an operator buffers rows.
 
 An operator that awaits answers or fills batches buffers earlier rows. A watermark must not overtake them, and the end
 of input must not arrive before they are emitted. Neither may block the slot: watermarks wait here, batches and the end

@@ -143,7 +143,7 @@ class Stage:
             ended(error)
 
     def is_empty(self, timeout_s: float) -> bool:
-        """Waits at most `timeout_s` seconds. False: a slot of the last assignment has not exited, or a member was lost."""
+        """Waits at most `timeout_s` seconds. False: a slot still runs, or a member was lost."""
         with self._changed:
             self._changed.wait_for(lambda: not self.stands or len(self._vacant) == self._places, timeout_s)
             return self.stands and len(self._vacant) == self._places

@@ -358,7 +358,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
 
 
 def gist(error: BaseException) -> str:
-    """Beginning (the failed step) and end (the cause) of a Spark error without Java frames. The whole text has pages."""
+    """Beginning (the failed step) and end (the cause) of a Spark error, which has pages, without Java frames."""
     kept = []
     for line in str(error).splitlines():
         if line.startswith("\tat "):

@@ -392,7 +392,7 @@ class Attempt:
         return complete(self.store, self.records, manifest, timings, self._now())
 
     def _commit_epoch(self, manifest: Manifest) -> None:
-        """Commits on the metadata thread, before slots are notified: after a failure the next checkpoint names the output.
+        """Commits on the metadata thread before slots are notified. If it fails, the next checkpoint names the output.
 
         A failure ends the attempt. A restore of this checkpoint, or of a later checkpoint, commits.
         """

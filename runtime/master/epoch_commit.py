@@ -1,6 +1,4 @@
-"""Checkpoint output that the job master commits as a whole (`SinkCommitter.commit_epoch`; compare Flink's
-GlobalCommitter).
-"""
+"""Output of a checkpoint, committed by the job master as a whole (`SinkCommitter.commit_epoch`)."""
 
 from collections.abc import Mapping
 

@@ -31,8 +31,7 @@ def manifest_at(store: SnapshotStore, place: str) -> Manifest:
 def copy_home(store: SnapshotStore, place: str, manifest: Manifest) -> None:
     """Copies the files of the savepoint at `place` to the folder that its manifest names. Idempotent.
 
-    The savepoint belongs to the job only once `show_home` has written its manifest. If it is rejected before, its
-    folder name stays free.
+    Only `show_home` makes it a savepoint of the job: if it is rejected before, its folder name stays free.
 
     Raises:
         CorruptState: a file is missing, or its length differs from the manifest.

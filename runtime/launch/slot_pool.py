@@ -85,8 +85,8 @@ def stand_ready(stand: Stand, index: int, run: Callable[[Assignment], None]) -> 
 class Stage:
     """Master's view of the pool members of a single launch. Thread-safe."""
 
-    def __init__(self, token: Token, places: int, host: str) -> None:
-        self._places = places
+    def __init__(self, token: Token, size: int, host: str) -> None:
+        self._places = size
         self._changed = threading.Condition()
         self._assignment: Assignment | None = None
         self._ended: Ended = lambda error: None
@@ -95,7 +95,7 @@ class Stage:
         self._broken = False
         self._over = False
         self._slots_lost = False
-        self._status = SlotStatus(phase=SlotPhase.OPENING, wanted=places)
+        self._status = SlotStatus(phase=SlotPhase.OPENING, wanted=size)
         self._error: str | None = None
         secret = secrets.token_hex(16)
         self._server = ControlServer(
@@ -137,8 +137,8 @@ class Stage:
             self._assignment, self._ended = assignment, ended
             self._vacant.clear()
             stands, error = self.stands, self._error or "a pool member was lost before it was needed"
-            for place in self._there:
-                self._server.send(place, assignment)
+            for member in self._there:
+                self._server.send(member, assignment)
         if not stands:
             ended(error)
 
@@ -161,39 +161,39 @@ class Stage:
             self._changed.notify_all()
         ended(error)
 
-    def _arrived(self, place: int, hello: Hello) -> None:
+    def _arrived(self, member: int, hello: Hello) -> None:
         with self._changed:
-            self._there.add(place)
+            self._there.add(member)
             if self._assignment is not None:
-                self._server.send(place, self._assignment)
+                self._server.send(member, self._assignment)
 
-    def _heard(self, place: int, message: Vacant | Broken) -> None:
+    def _heard(self, member: int, message: Vacant | Broken) -> None:
         if isinstance(message, Broken):
-            self._lose(place, message.detail)
+            self._lose(member, message.detail)
         else:
-            self._emptied(place, message.token)
+            self._emptied(member, message.token)
 
-    def _emptied(self, place: int, token: int) -> None:
+    def _emptied(self, member: int, token: int) -> None:
         with self._changed:
             if self._assignment is None or token != self._assignment.token:
                 return
-            self._vacant.add(place)
+            self._vacant.add(member)
             ended = self._ended
             self._changed.notify_all()
-        ended(f"slot {place} has exited or could not start: see its log")
+        ended(f"slot {member} has exited or could not start: see its log")
 
-    def lost(self, place: int, reason: str) -> None:
+    def lost(self, member: int, reason: str) -> None:
         """A member was lost unasked. Launchers call it as well, for a member that never connected."""
         with self._changed:
             self._slots_lost = self._slots_lost or (self._assignment is None and self.stands)
-        self._lose(place, reason)
+        self._lose(member, reason)
 
-    def _lose(self, place: int, reason: str) -> None:
+    def _lose(self, member: int, reason: str) -> None:
         with self._changed:
             self._broken = True
             ended = self._ended
             self._changed.notify_all()
-        ended(f"the process of slot {place} is lost: {reason}")
+        ended(f"the process of slot {member} is lost: {reason}")
 
 
 class StandingLauncher(ABC):
@@ -242,8 +242,8 @@ class StandingLauncher(ABC):
         self.stop()
         threading.Event().wait(RELAUNCH_S)
         self._standing(self._job, token)
-        places = self._job.graph.parallelism
-        return SlotStatus(phase=SlotPhase.WAITING, wanted=places, held_by="a slot was lost before the job started")
+        size = self._job.graph.parallelism
+        return SlotStatus(phase=SlotPhase.WAITING, wanted=size, held_by="a slot was lost before the job started")
 
     def launch(self, job: CompiledJob, token: Token, secret: str, master: str, ended: Ended) -> None:
         self._standing(job, token).assign(Assignment(token, secret, master), ended)

@@ -144,10 +144,10 @@ class SparkLauncher(StandingLauncher):
         slots = job.graph.parallelism
         try:
             context = self._open_when_reachable(stage, slots, leaving)
-            place = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+            member = _place_function(stage.stand, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
             while context is not None and self._await_slots(context, stage, slots, leaving):
                 context.setJobGroup(group, f"{self._name}, from attempt {stage.stand.token} on", interruptOnCancel=True)
-                if self._run_stage(context, stage, slots, place, leaving):
+                if self._run_stage(context, stage, slots, member, leaving):
                     break
             stage.over(None)
         except Exception as error:
@@ -158,7 +158,7 @@ class SparkLauncher(StandingLauncher):
         context: SparkContext,
         stage: Stage,
         slots: int,
-        place: Callable[[Iterable[int]], Iterable[int]],
+        member: Callable[[Iterable[int]], Iterable[int]],
         leaving: threading.Event,
     ) -> bool:
         """Blocks as long as the pool exists. False: slots were lost between their count and the start of the stage."""
@@ -166,7 +166,7 @@ class SparkLauncher(StandingLauncher):
         over = threading.Event()
         threading.Thread(target=self._watch_start, args=(context, stage, slots, over), daemon=True).start()
         try:
-            context.parallelize(range(slots), slots).barrier().mapPartitions(place).collect()
+            context.parallelize(range(slots), slots).barrier().mapPartitions(member).collect()
             return True
         except Exception as error:
             if _TOO_FEW_SLOTS not in str(error) or leaving.is_set():
@@ -326,7 +326,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
     Each attempt loads the job anew, so that it starts in the same state whether or not the stage was launched for it.
     """
 
-    def place(indices: Iterable[int]) -> Iterable[int]:
+    def member(indices: Iterable[int]) -> Iterable[int]:
         (index,) = indices
         from pyspark import cloudpickle
 
@@ -354,7 +354,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
         stand_ready(stand, index, run)
         yield index
 
-    return place
+    return member
 
 
 def gist(error: BaseException) -> str:

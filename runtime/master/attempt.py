@@ -469,8 +469,8 @@ class Attempt:
     def _is_asked_again(self, operation: str, reason: str) -> bool:
         """Whether an interrupted operation stays queued, so that the next attempt takes it.
 
-        Every operation does when the worker shuts down; a stop or drain also after the loss of a slot and during an
-        outage. If code of the job raised, the stop or drain may be the cause, so it fails.
+        Each does when the worker shuts down; a stop or drain also after the loss of a slot and during an outage. If
+        code of the job raised, the stop or drain may be the cause, so it fails.
         """
         end = self._outcome
         if end is None or end.final or reason != FailureReason.SUSPENDED:

@@ -278,8 +278,7 @@ class JobMaster:
     def _retained(self) -> tuple[list[Manifest], list[str]]:
         """Restorable manifests of the job, and the folders of unreadable manifests.
 
-        An unreadable manifest is damaged or of newer software. Files that it may need stay until it is readable or
-        discarded.
+        Files that an unreadable manifest (damaged, or of newer software) may need stay until it is discarded.
         """
         found, unreadable = [], []
         for folder in self._patiently(self._records.retained):
@@ -375,13 +374,13 @@ class JobMaster:
     def _told_meanwhile(self) -> Outcome | None:
         """Checks for a cancel or a newer attempt, since between attempts no loop does."""
         try:
-            asked = self._records.take_operations(only_cancel=True)
+            requests = self._records.take_operations(only_cancel=True)
         except EnvironmentFailure:
             return None
-        if asked is None:
+        if requests is None:
             return Outcome(OutcomeKind.SUPERSEDED)
-        self._cancelled_by += [request.id for request in asked if request.id not in self._cancelled_by]
-        return Outcome(OutcomeKind.CANCELED) if asked else None
+        self._cancelled_by += [request.id for request in requests if request.id not in self._cancelled_by]
+        return Outcome(OutcomeKind.CANCELED) if requests else None
 
     def _end_by_savepoint(self, savepoint: Manifest) -> Exit:
         """Ends the run because the savepoint of its stop or drain is recorded, even if slots failed since.
@@ -409,8 +408,7 @@ class JobMaster:
     def _commit_last(self, savepoint: Manifest) -> str | None:
         """Commits pending output of a run that has ended. Returns the error if it gives up, else None.
 
-        An outage is waited out until it ends or the run is canceled; other failures are retried for
-        `COMMIT_PATIENCE_MS`.
+        Waits out an outage until it ends or the run is canceled. Retries other failures for `COMMIT_PATIENCE_MS`.
         """
         deadline = self._clock.monotonic_ms() + COMMIT_PATIENCE_MS
         while True:
@@ -427,8 +425,7 @@ class JobMaster:
     def _await_delivery(self) -> Exit | None:
         """Waits until the sinks' stages have delivered every epoch. Returns an exit code only if the wait is cut short.
 
-        A stage that gives up fails the run, which supersedes this master. After a cancel, epochs stay until a restore
-        delivers them.
+        A stage that gives up fails the run, which supersedes this master. After a cancel a restore delivers the epochs.
         """
         backlog = Backlog(self._config.job.sinks)
         logged: Mapping[OperatorId, int] = {}

@@ -27,12 +27,12 @@ class Reports:
         self,
         monitor: Monitor,
         coordinator: Coordinator,
-        scribe: Scribe,
+        metadata_thread: Scribe,
         records: RunRecords,
         facts: Mapping[str, Any],
     ) -> None:
         self._monitor, self._coordinator = monitor, coordinator
-        self._scribe, self._records, self._facts = scribe, records, facts
+        self._scribe, self._records, self._facts = metadata_thread, records, facts
         self._written_at = 0.0
         self.not_triggered = 0  #: checkpoints that could not begin: no id, or an error
 

@@ -27,7 +27,7 @@ class Scribe:
         self._failed = failed
         self._closing = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="scribe", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
 
     @property

@@ -19,7 +19,7 @@ _FULL: Final = 10  #: every tenth collection covers all objects that the job has
 
 
 def settle() -> None:
-    """Exempts existing objects from collections and frees garbage of earlier attempts. Call before each attempt."""
+    """Frees garbage, then exempts existing objects from collections. Call before each attempt, after all imports."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -127,7 +127,7 @@ class Slot:
         self._job_id = ""
         self._shutdown = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
-        self._tidier = ThreadPoolExecutor(1, thread_name_prefix="tidying")
+        self._tidier = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._relief = Relief()
         self._beating = threading.Event()
         self._dismissed = threading.Event()  #: the master has sent `Shutdown`, or is lost
@@ -156,8 +156,8 @@ class Slot:
 
     def run(self) -> None:
         """Blocks until the attempt is over for this slot. Reports failures of the job to the master and raises none."""
-        heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        heart.start()
+        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        heartbeat.start()
         try:
             self._loop()
         except _Lost as lost:
@@ -169,7 +169,7 @@ class Slot:
             self._wait_for_shutdown()
         finally:
             self._close()
-            heart.join()
+            heartbeat.join()
 
     def _loop(self) -> None:
         while not self._shutdown:

@@ -199,16 +199,16 @@ class Task:
     def _poll(self) -> bool:
         if not isinstance(self.operator, SourceOperator):
             return False
-        reader, asked = self.operator.reader, self.reading.rows
+        reader, max_rows = self.operator.reader, self.reading.rows
         if not self.wants_polling:
             if self._waits_for_slower:
                 self.reading.not_asked()
             return False
-        batch = self._call("poll", reader.poll, asked)
+        batch = self._call("poll", reader.poll, max_rows)
         if batch is None:
             self.reading.none_came()
         else:
-            self.reading.came(batch.num_rows, asked, self.clock.monotonic_ms())
+            self.reading.came(batch.num_rows, max_rows, self.clock.monotonic_ms())
             if self.machine.idle:
                 self.handle(SourceResumed())
             self._call("poll", self.outputs.emit, batch)

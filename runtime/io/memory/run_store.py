@@ -58,8 +58,8 @@ class MemoryRecords:
         if self.superseded:
             return None
         if savepoint is not None:
-            asked = [o for o in self.operations + self._taken if o.kind in ("stop", "drain")]
-            self.settled |= {o.id: ({"checkpoint": savepoint}, None) for o in asked if o.id not in self.settled}
+            endings = [o for o in self.operations + self._taken if o.kind in ("stop", "drain")]
+            self.settled |= {o.id: ({"checkpoint": savepoint}, None) for o in endings if o.id not in self.settled}
         self.state = after(self.state, event) or self.state
         self.failure = failure or self.failure
         return self.state

@@ -1,6 +1,5 @@
-"""What an operator remembers, and how it gets into a snapshot and back.
+"""Operator state: keyed, broadcast and list state, and the way from there to snapshots and back.
 
-Read: hashing (key -> key group), factorise (the distinct keys of a batch), keycodes, interned and index (key -> slot),
-schema, columns and table (typed columns over slots), rows and segments (the way to bytes and back), chain (which
-segments make a state), lists, broadcast, and store, which joins them.
+Rows are found by the key index, live in typed columns or as Python objects, and are stored as segment files.
+`SubtaskState` joins these parts for one subtask.
 """

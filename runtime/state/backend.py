@@ -1,8 +1,8 @@
-"""All state of one operator subtask: what it declared, what was restored for it, and its captures.
+"""The state of an operator subtask: declared states, their restore, and their captures.
 
-A capture is taken in one step at the barrier and shares no mutable thing with the live state; its `write` runs later,
-in another thread, and then its `tidy`. After a restore the first snapshot is complete, so that no checkpoint leans on
-files of another lineage or on a savepoint, which belongs to people.
+A capture is taken in one step at the barrier and shares no mutable object with the live state. Its `write` and then its
+`tidy` run later, on another thread. The first snapshot after a restore is complete, so a checkpoint never depends on
+files of another lineage or on a savepoint, which its owner may delete.
 """
 
 import re
@@ -27,7 +27,7 @@ from runtime.state.object_table import ObjectTable
 from runtime.state.rows import SegmentRows, column_names, segment_batches
 from runtime.state.schema import TableSchema, columns_of
 
-LIST, UNION_LIST = "a list", "a union list"  #: kinds of state
+LIST, UNION_LIST = "a list", "a union list"  #: values of `kinds`
 _KEYED, _BROADCAST = "keyed state", "broadcast state"
 _OBJECT_KEYS: Final = 1  #: columns that make up the key of an object table
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -46,10 +46,10 @@ class StateCapture:
     unions: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     value_types: dict[str, str] = field(default_factory=dict)
     empty_tables: dict[str, TableColumns] = field(default_factory=dict)
-    chains: tuple[Chain, ...] = ()  #: to be tidied
+    chains: tuple[Chain, ...] = ()  #: to be compacted
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[SubtaskSnapshot, int]:
-        """Stores what is not stored yet. May be called again after a failure."""
+        """Store the segments that are not stored yet. May be called again after a failure."""
         keyed, keyed_bytes = _written(self.keyed, store, prefix)
         broadcast, broadcast_bytes = _written(self.broadcast, store, prefix)
         snapshot = SubtaskSnapshot(
@@ -64,7 +64,7 @@ class StateCapture:
         return snapshot, keyed_bytes + broadcast_bytes + merged_bytes
 
     def tidy(self, store: SnapshotStore, prefix: str) -> None:
-        """Merges files that have become many; see `chain`."""
+        """Compact the states with many segments; see `Chain`."""
         for chain in self.chains:
             chain.tidy(store, prefix)
 
@@ -73,11 +73,11 @@ class SubtaskState:
     """Implements `ports.StateStore`.
 
     Args:
-        key_groups: those that this subtask owns.
+        key_groups: the groups that the subtask owns.
         max_parallelism: number of key groups of the job.
-        store: where restored segments are read from; needed only for a restore.
-        key_types: of key columns, as far as the job's graph knows them. A restored table takes them at once, or a
-            subtask without new rows would emit a column of another type than its siblings.
+        store: source of restored segments; required for a restore only.
+        key_types: types of key columns by name, as far as the job graph knows them. A restored table is widened to
+            them at once. Otherwise a subtask without new rows would emit another type than its siblings.
     """
 
     def __init__(
@@ -97,58 +97,58 @@ class SubtaskState:
         self._maps: dict[str, BroadcastMap] = {}
         self._lists: dict[str, OperatorList] = {}
         self._unions: dict[str, OperatorList] = {}
-        self._kinds: dict[str, str] = {}  #: of every declared name
+        self._kinds: dict[str, str] = {}  #: by name of a declared state
         self._chains: dict[str, Chain] = {}
 
     # ------------------------------------------------------------ declaring
 
     def keyed_table(self, name: str, keys: pa.Schema, values: pa.Schema) -> KeyedTable:
-        """Declares a keyed table and reads what was restored for it.
+        """Declare a keyed table and read its restored rows.
 
         Raises:
-            CorruptState: a segment is not what its manifest says.
+            CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or the restored columns are not the declared ones.
         """
         self._claim(name, _KEYED, len(keys))
         return self._filled(name, KeyedTable(TableSchema(name, keys, values), self._max_parallelism))
 
     def object_table(self, name: str) -> ObjectTable:
-        """Declares keyed state of Python objects and reads what was restored for it.
+        """Declare keyed state of Python objects and read its restored entries.
 
         Raises:
-            CorruptState: a segment is not what its manifest says.
+            CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or a table with typed columns was restored.
         """
         self._claim(name, _KEYED, _OBJECT_KEYS)
         return self._filled(name, ObjectTable(name))
 
     def list_state(self, name: str) -> OperatorList:
-        """Declares a list state; it holds this subtask's share of what was restored."""
+        """Declare a list state. After a restore it holds this subtask's share of the values."""
         self._claim(name, LIST)
         values = self._restored.lists.get(name, ()) if self._restored is not None else ()
         return self._lists.setdefault(name, OperatorList(name, values))
 
     def union_list_state(self, name: str) -> OperatorList:
-        """Declares a list state that holds, when it was restored, what all subtasks had."""
+        """Declare a union list state. After a restore it holds the values of all subtasks."""
         self._claim(name, UNION_LIST)
         values = self._restored.unions.get(name, ()) if self._restored is not None else ()
         return self._unions.setdefault(name, OperatorList(name, values))
 
     def broadcast_table(self, name: str) -> BroadcastTable:
-        """Declares a broadcast state and reads what was restored for it.
+        """Declare broadcast state of rows and read its restored rows.
 
         Raises:
-            CorruptState: a segment is not what its manifest says.
+            CorruptState: a segment does not match its manifest.
         """
         self._claim(name, _BROADCAST)
         batches = [self._read(segment) for segment in self._broadcast_segments(name)]
         return self._broadcast.setdefault(name, BroadcastTable(name, batches))
 
     def broadcast_map(self, name: str) -> BroadcastMap:
-        """Declares a broadcast state of entries and reads what was restored for it.
+        """Declare broadcast state of entries and read its restored entries.
 
         Raises:
-            CorruptState: a segment is not what its manifest says.
+            CorruptState: a segment does not match its manifest.
             JobRejected: the name is taken, or rows were restored.
         """
         self._claim(name, _BROADCAST, _OBJECT_KEYS)
@@ -167,21 +167,21 @@ class SubtaskState:
 
     @property
     def tables(self) -> Mapping[str, KeyedTable | ObjectTable]:
-        """The keyed states that were declared."""
+        """The declared keyed states, by name."""
         return self._tables
 
     # ------------------------------------------------------------ restoring
 
     def restore(self, restored: Restored) -> None:
-        """Gives what was restored; it is read when the states are declared, so this comes before `open`."""
+        """Provide the restored snapshots. Called before `open`, because declarations read them."""
         assert not self._kinds, "states were declared before the restore"
         self._restored = restored
 
     def check_all_declared(self) -> None:
-        """Every restored state must have been declared, or it would silently be lost.
+        """Check that every restored state has been declared: otherwise it would be lost silently.
 
         Raises:
-            JobRejected: naming the operator and the state.
+            JobRejected: the operator and the state are named.
         """
         if self._restored is None:
             return
@@ -197,7 +197,7 @@ class SubtaskState:
     # ------------------------------------------------------------ capturing
 
     def capture(self, full: bool) -> StateCapture:
-        """Copies what changed since the last capture. `full` (savepoints) copies everything and marks nothing."""
+        """Copy the changes since the last capture. `full` (savepoints) copies everything and keeps the change marks."""
         rows = {name: self._capture_broadcast(name, table, full) for name, table in self._broadcast.items()}
         maps = {name: self._capture_table(name, entries.table, full) for name, entries in self._maps.items()}
         return StateCapture(
@@ -211,17 +211,17 @@ class SubtaskState:
         )
 
     def close(self) -> None:
-        """Lets what runs in the background for it end soon."""
+        """Stop background compaction soon."""
         for chain in self._chains.values():
             chain.stop()
 
     def _value_types(self) -> dict[str, str]:
-        """The types of the value columns of typed tables, where they are known."""
+        """The types of the value columns of typed tables, as far as they are bound."""
         typed = [table.schema for table in self._tables.values() if isinstance(table, KeyedTable) and table.settled]
         return {f"{schema.name}.{column.name}": str(column.type) for schema in typed for column in schema.values}
 
     def _empty_tables(self) -> dict[str, TableColumns]:
-        """What tables without rows would have as columns: readers of a checkpoint cannot see it in a file."""
+        """The columns of tables without rows: no segment file shows them to a reader of the checkpoint."""
         tables = {**self._tables, **{name: entries.table for name, entries in self._maps.items()}}
         return {name: columns_of(table.schema) for name, table in tables.items() if not len(table)}
 
@@ -277,7 +277,7 @@ class SubtaskState:
         return source.broadcast.get(name, ()) if source is not None else ()
 
     def _restored_names(self) -> list[tuple[str, str]]:
-        """The name and kind of every state that is not empty."""
+        """The name and kind of every restored state that is not empty."""
         assert self._restored is not None, "nothing was restored"
         copied = self._restored.broadcast
         found: list[tuple[str, Mapping[str, Sequence[Any]]]] = [
@@ -308,7 +308,7 @@ class SubtaskState:
         return table
 
     def _apply(self, table: KeyedTable | ObjectTable, segment: Segment) -> None:
-        """Takes over those rows of a segment whose key groups this subtask owns."""
+        """Apply the rows of a segment whose key groups this subtask owns."""
         groups = range(max(self._groups.start, segment.first_group), min(self._groups.stop, segment.last_group + 1))
         if not groups and table.settled:
             return
@@ -319,7 +319,7 @@ class SubtaskState:
     def _check_columns(self, table: KeyedTable | ObjectTable, batch: pa.RecordBatch, segment: Segment) -> None:
         declared = [*table.schema.keys.names, *table.schema.values.names]
         if batch.num_columns < 2:
-            raise CorruptState(segment.path, "it does not have the columns of a keyed table")
+            raise CorruptState(segment.path, "it lacks the columns of a keyed table")
         if column_names(batch) != declared:
             detail = f"the checkpoint has columns {column_names(batch)}, this version of the operator {declared}"
             raise JobRejected("state-columns-changed", table.schema.name, detail)

@@ -1,7 +1,7 @@
-"""Broadcast state: what every subtask holds alike.
+"""Broadcast state: identical on every subtask of an operator.
 
-`BroadcastTable` has rows, such as the build side of a join, that are only ever added; `BroadcastMap` has entries that
-come, change and go, such as rules. After a restore every subtask has the copy of one of those that were running.
+`BroadcastTable` holds rows that are only added, such as the build side of a join. `BroadcastMap` holds entries that are
+added, changed and deleted, such as rules. After a restore every subtask holds the copy of a single running subtask.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -15,22 +15,22 @@ from runtime.state.object_table import ObjectTable, place_of
 from runtime.state.values import check_storable, not_storable
 
 _GROUP: Final = 0  #: broadcast entries have no key group of their own
-_KEY: Final = msgspec.msgpack.encode(None)  #: nor do they belong to a key
+_KEY: Final = msgspec.msgpack.encode(None)  #: and no key
 EVERYWHERE: Final = range(_GROUP, _GROUP + 1)
 
 
 class BroadcastTable:
-    """Batches in the order in which they came.
+    """Batches in the order of arrival.
 
     Args:
         name: of the state.
-        batches: what was restored.
+        batches: the restored batches.
     """
 
     def __init__(self, name: str, batches: Iterable[pa.RecordBatch] = ()) -> None:
         self._name = name
         self._batches = list(batches)
-        self._captured = 0  #: so many batches are in the chain
+        self._captured = 0  #: number of leading batches that were captured
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self._batches)
@@ -40,17 +40,17 @@ class BroadcastTable:
         return tuple(self._batches)
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Adds rows.
+        """Add rows.
 
         Raises:
-            JobRejected: their schema is not that of the rows before.
+            JobRejected: the schema differs from that of the earlier rows.
         """
         if self._batches and not batch.schema.equals(self._batches[0].schema):
             raise JobRejected("state-type-changed", self._name, "the columns of this broadcast state have changed")
         self._batches.append(batch)
 
     def table(self) -> pa.Table | None:
-        """All rows; None when none ever came, since then the columns are not known."""
+        """All rows; None before the first batch, when the columns are unknown."""
         return pa.Table.from_batches(self._batches) if self._batches else None
 
     def capture_all(self) -> list[pa.RecordBatch]:
@@ -64,13 +64,13 @@ class BroadcastTable:
 
 
 class BroadcastMap(MutableMapping[Any, Any]):
-    """Entries by key, in the order in which they were written; used like a dictionary.
+    """Entries by key, in the order of writing; used like a dictionary.
 
-    Keys are text, integers or bytes. Values are JSON values (and bytes), copied when they are put: a change to what was
-    got counts when it is put back. It is up to the author that all subtasks do the same with it.
+    Keys are str, int or bytes. Values are JSON values or bytes. They are copied when written: to change a value, read
+    it and write it back. The author must ensure that all subtasks make the same changes.
 
     Args:
-        table: holds the entries, and knows what has changed since the last capture.
+        table: holds the entries and their change marks.
     """
 
     def __init__(self, table: ObjectTable) -> None:

@@ -1,6 +1,6 @@
-"""Value columns of a table: typed numpy arrays over slots, with a mask where a field is nullable.
+"""Value columns of a table: typed numpy arrays by row id, with a validity mask where the field is nullable.
 
-Values have a fixed width. Times are held as their integer; conversion to Arrow happens where rows leave the table.
+Values have a fixed width. Times are held as integers and converted to Arrow when rows leave the table.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ColumnRows:
-    """Copied rows of one value column."""
+    """Copied rows of a value column."""
 
     field: pa.Field
     values: npt.NDArray[Any]
-    valid: Mask | None  #: None: all are
+    valid: Mask | None  #: None: all values are valid
 
     def taken(self, rows: Slots) -> "ColumnRows":
         valid = None if self.valid is None else self.valid.take(rows)
@@ -38,7 +38,7 @@ def storage_dtype(kind: Any) -> np.dtype[Any]:
     """The numpy type that holds values of an Arrow type.
 
     Raises:
-        TypeError: it has no fixed width.
+        TypeError: the type has no fixed width.
     """
     if pa.types.is_temporal(kind):
         return np.dtype(f"int{kind.bit_width}")
@@ -49,7 +49,7 @@ def storage_dtype(kind: Any) -> np.dtype[Any]:
 
 
 class ValueColumn:
-    """One value column. `data` and `valid` are by slot, and replaced when the table grows."""
+    """A value column. `data` and `valid` are indexed by row id; growth replaces both arrays."""
 
     def __init__(self, field: pa.Field, capacity: int) -> None:
         self.field = field
@@ -70,7 +70,7 @@ class ValueColumn:
             self._valid.grow(capacity)
 
     def widen(self, field: pa.Field) -> None:
-        """Goes on in the type of `field`, which holds all values of the type until now."""
+        """Convert to the wider type of `field`, which holds all values of the present type."""
         values = GrowingArray(storage_dtype(field.type), len(self._values))
         values.data[:] = self._values.data
         self.field, self._values = field, values
@@ -85,7 +85,7 @@ class ValueColumn:
         return ColumnRows(self.field, self.data[slots], None if valid is None else valid[slots])
 
     def put(self, slots: Slots, values: pa.Array) -> None:
-        """Writes restored values."""
+        """Write restored values."""
         data = self.data
         if pa.types.is_temporal(self.field.type):
             values = values.view(pa.from_numpy_dtype(data.dtype))

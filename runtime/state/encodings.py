@@ -1,7 +1,7 @@
-"""Encodings of Arrow for which its kernels lack `take` and `filter`: views and run ends.
+"""Arrow encodings whose kernels lack `take` and `filter`: views and run ends.
 
-DuckDB, Polars and other producers of Arrow data return string views. Dealing rows by key, keeping them in state and
-joining them all take rows, so a batch loses these encodings where an operator emits it. The values stay as they are.
+DuckDB, Polars and other Arrow producers return string views. Partitioning, keyed state and joins all take rows. So a
+batch is converted where an operator emits it; the values stay unchanged.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 
 def takeable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows without views and run ends; `batch` itself where it has none."""
+    """The same rows without views and run ends; `batch` itself if there are none."""
     types = [takeable_type(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
@@ -21,7 +21,7 @@ def takeable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def takeable_type(kind: Any) -> Any:
-    """The type of such a column: also of what lies inside lists, structs, maps and dictionaries."""
+    """The type without views and run ends, also inside lists, structs, maps and dictionaries."""
     types = pa.types
     if types.is_string_view(kind):
         return pa.string()

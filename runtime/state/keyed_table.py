@@ -1,9 +1,7 @@
-"""Keyed state as a table: typed columns over a key index, with marks for what changed since the last capture.
+"""Keyed state as a table: typed columns over a key index, with change marks since the last capture.
 
-Operators work on it a batch at a time: factorise the batch, `upsert` its distinct keys, read and write columns at the
-slots that came back, `touch` them. Slots of deleted keys are used again, so a slot means nothing after its key is gone.
-
-A table knows what a snapshot needs (dirty rows, tombstones, copies), and nothing of files.
+Operators work a batch at a time: factorise the batch, `upsert` its distinct keys, read and write columns at their row
+ids, `touch` them. Row ids of deleted keys are reused, so an id is valid only as long as its key.
 """
 
 from collections.abc import Sequence
@@ -23,15 +21,15 @@ from runtime.state.index.key_index import NOWHERE, CodeRows, KeyIndex, Slots
 from runtime.state.rows import TableRows, rows_in, types_of
 from runtime.state.schema import TableSchema
 
-_MOST_NULLABLE_KEYS = 63  #: null marks of one key share an int64
-_SPARE_INTERNED = 1024  #: forgotten key texts that are not worth a clean-up
+_MOST_NULLABLE_KEYS = 63  #: the null marks of a key share an int64
+_SPARE_INTERNED = 1024  #: unused key texts up to this number are not worth a clean-up
 
 
 class KeyedTable:
-    """One named keyed state of one subtask.
+    """A named keyed state of a subtask. Not thread-safe: used on the slot's loop.
 
     Args:
-        schema: columns; types may be open until the first rows come.
+        schema: columns; types may be null until the first rows arrive.
         max_parallelism: number of key groups of the job.
     """
 
@@ -58,10 +56,10 @@ class KeyedTable:
         return bool(self._columns)
 
     def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Gives the types that were left open when the table was declared; widens the others where that is safe.
+        """Bind open types; widen bound types where no value changes.
 
         Raises:
-            JobRejected: the state holds another type than the data has.
+            JobRejected: the types of state and data have no common type.
         """
         if (kinds := (list(keys), list(values))) == self._settled_for:
             return
@@ -77,7 +75,7 @@ class KeyedTable:
     # ------------------------------------------------------------ keys
 
     def upsert(self, keys: Sequence[pa.Array]) -> Slots:
-        """The slot of each row of `keys`, which must be distinct. New keys start with zeroes that are not valid."""
+        """The row id of each row of `keys`, which must be distinct. New rows hold zeroes and are not valid."""
         codes = self._encode(keys, learn=True)
         slots = self._index.find(codes)
         missing = np.flatnonzero(slots == NOWHERE)
@@ -86,30 +84,30 @@ class KeyedTable:
         return slots
 
     def find(self, keys: Sequence[pa.Array]) -> Slots:
-        """The slot of each row of `keys`, or `NOWHERE`."""
+        """The row id of each row of `keys`, or `NOWHERE`."""
         return self._index.find(self._encode(keys, learn=False))
 
     def slots(self) -> Slots:
-        """The slots of all keys."""
+        """The row ids of all keys."""
         return self._index.slots()
 
     def key_groups(self, slots: Slots) -> npt.NDArray[np.int32]:
-        """The key group of each slot."""
+        """The key group of each row id."""
         return self._groups.data[slots]
 
     def key_codes(self, name: str) -> npt.NDArray[np.int64]:
-        """By slot, the 64-bit form of a key column: for integers and times the value itself. Read only."""
+        """A key column by row id, as 64-bit codes: integers and times are their own code. Read only."""
         return self._index.column(self.schema.keys.get_field_index(name))
 
     def key_column(self, name: str, slots: Slots) -> pa.Array:
-        """The values of a key column."""
+        """The values of a key column, as Arrow."""
         position = self.schema.keys.get_field_index(name)
         nulls = self._index.column(-1)[slots] & (1 << position) != 0
         return self._codecs[position].decode(self._index.column(position)[slots], nulls)
 
     def forget_texts(self) -> None:
-        """Forgets texts of keys that are gone, where they are many. Every capture does, and keeps the codec it had."""
-        assert not self._tombstones, "they are written in terms of what would be forgotten"
+        """Drop interned texts of deleted keys once there are many. Captures taken before keep their own codec."""
+        assert not self._tombstones, "pending tombstones still use the codes"
         for position, codec in enumerate(self._codecs):
             if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
                 slots = self.slots()
@@ -121,11 +119,11 @@ class KeyedTable:
     # ------------------------------------------------------------ values
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """By slot, a value column to read and write. Ask again after an `upsert`: growing replaces it."""
+        """A value column by row id, writable. Fetch it again after an `upsert`: growth replaces the array."""
         return self._columns[name].data
 
     def valid(self, name: str) -> Mask:
-        """By slot, whether a nullable value is there. Ask again after an `upsert`."""
+        """The validity mask of a nullable value column, by row id. Fetch it again after an `upsert`."""
         mask = self._columns[name].valid
         assert mask is not None, "the field is not nullable"
         return mask
@@ -135,11 +133,11 @@ class KeyedTable:
         return self._columns[name].copy(slots).to_arrow()
 
     def touch(self, slots: Slots) -> None:
-        """Marks rows as changed since the last capture."""
+        """Mark rows as changed since the last capture."""
         self._dirty.data[slots] = True
 
     def delete(self, slots: Slots) -> None:
-        """Removes keys. The next delta says so."""
+        """Remove keys. The next delta holds their tombstones."""
         known = slots[self._captured.data[slots]]
         if len(known):
             self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
@@ -151,27 +149,27 @@ class KeyedTable:
 
     @property
     def row_bytes(self) -> int:
-        """About what a copied row takes."""
+        """Approximate size of a copied row."""
         values = sum(storage_dtype(field.type).itemsize for field in self.schema.values)
         return values + 8 * (len(self.schema.keys) + 1)
 
     @property
     def mostly_changed(self) -> bool:
-        """Whether copying everything costs little more than copying what has changed."""
+        """Whether a full copy costs little more than a copy of the changed rows."""
         return 2 * int(np.count_nonzero(self._dirty.data[: self._index.used])) > len(self)
 
     def copy_all(self) -> TableRows:
-        """A copy of every row; marks stay as they are."""
+        """A copy of every row; change marks stay."""
         return self._copy(self.slots())
 
     def capture_all(self) -> list[TableRows]:
-        """A copy of every row, from which deltas count again."""
+        """A copy of every row; later deltas are relative to it."""
         self.mark_captured()
         slots = self.slots()
         return [self._copy(slots)] if len(slots) else []
 
     def capture_changes(self) -> list[TableRows]:
-        """What was deleted and, to be applied after that, copies of the rows that changed, since the last capture."""
+        """Tombstones first, then copies of the changed rows, both since the last capture."""
         deleted, self._tombstones = self._tombstones, []
         changed = np.flatnonzero(self._dirty.data[: self._index.used])
         self._dirty.data[changed] = False
@@ -187,24 +185,24 @@ class KeyedTable:
         return rows
 
     def mark_captured(self) -> None:
-        """From now on, changes are those to what it holds now."""
+        """Reset the change marks: the next delta is relative to the present rows."""
         self._tombstones = []
         self.forget_texts()
         self._dirty.data[:] = False
         self._captured.data[self.slots()] = True
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
-        """Puts stored rows back; their keys must be distinct. The marks say that no capture has them."""
+        """Write restored rows; their keys must be distinct. They are marked as changed and never captured."""
         slots = self.upsert(keys)
         for column, array in zip(self._columns.values(), values, strict=True):
             column.put(slots, array.cast(column.field.type))
         self.touch(slots)
 
     def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
-        """Applies those rows of a segment that lie in `groups`.
+        """Apply the rows of a segment that belong to `groups`.
 
         Raises:
-            JobRejected: the segment holds other types than were declared.
+            JobRejected: a stored type and the declared type of a column have no common type.
         """
         self.settle(*types_of(batch, self.schema))
         rows = rows_in(batch, self.schema, groups)
@@ -222,7 +220,7 @@ class KeyedTable:
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
 
     def _widen(self, before: TableSchema) -> None:
-        """Codes of keys stay what they are; values move to wider columns. Captures keep what they were taken in."""
+        """Key codes are unchanged, values move to wider columns. Earlier captures keep their types."""
         for position, (old, new) in enumerate(zip(before.keys, self.schema.keys, strict=True)):
             if old.type != new.type:
                 self._codecs[position] = self._codecs[position].widened(new.type)

@@ -1,4 +1,4 @@
-"""Operator list state: a few JSON values, redistributed over the subtasks at a rescale."""
+"""Operator list state: a few JSON values, redistributed over the subtasks at another parallelism."""
 
 import json
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from runtime.state.values import check_storable
 
 
 class OperatorList:
-    """Implements `ports.ListState`. Values are encoded when they are put: what `get` returns is a copy, and the same
+    """Implements `ports.ListState`. Values are encoded when they are set, so `get` returns a copy that is the same
     before and after a restore.
 
     Args:
         name: of the state.
-        values: what was restored.
+        values: the restored values.
     """
 
     def __init__(self, name: str, values: Iterable[Any] = ()) -> None:
@@ -27,16 +27,16 @@ class OperatorList:
         return list(self.capture())
 
     def replace(self, values: Iterable[Any]) -> None:
-        """Holds these and nothing else.
+        """Replace all values.
 
         Raises:
-            JobRejected: one is not JSON, or would come back as another type; the state is named.
+            JobRejected: a value is not JSON, or would be restored as another type; the state is named.
         """
         held = list(values)
         _check_keys(self._name, held)
         check_storable(self._name, held)
         try:
-            self._stored = json.dumps(held, allow_nan=False)  # strict, where msgspec makes text of bytes
+            self._stored = json.dumps(held, allow_nan=False)  # strict, whereas msgspec encodes bytes as text
         except (TypeError, ValueError) as error:
             raise JobRejected("bad-state-value", self._name, f"list state holds JSON values only: {error}") from error
 
@@ -45,13 +45,13 @@ class OperatorList:
 
 
 def _check_keys(state: str, value: Any) -> None:
-    """JSON makes a text of any other key."""
+    """Check that keys are text: JSON converts any other key to text."""
     if isinstance(value, list):
         for element in value:
             _check_keys(state, element)
     elif isinstance(value, dict):
         for key, element in value.items():
             if type(key) is not str:
-                problem = f"a key of a dictionary in list state is text, not {type(key).__name__}"
+                problem = f"dictionary keys in list state must be text, not {type(key).__name__}"
                 raise JobRejected("bad-state-value", state, problem)
             _check_keys(state, element)

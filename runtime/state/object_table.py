@@ -1,12 +1,11 @@
-"""Keyed state as Python dictionaries: entries of bytes per key, with marks for what changed since the last capture.
+"""Keyed state as Python dictionaries: entries of bytes per key, with change marks since the last capture.
 
-The backend of row-wise functions. An entry is found by key group, key and place within the key: a value has one place,
-a list one per element, a map one per map key; so a delta holds single elements and never a whole list or map. Values
-are bytes, or plain values that become bytes when a segment is written. Neither can change: a copy taken at the barrier
-shares nothing that could.
+The backend of row-wise functions. An entry is addressed by key group, key and place within the key: a value state has a
+single place, a list a place per element, a map a place per map key. So a delta holds single elements, never a whole
+list or map. Values are bytes, or plain Python values that are encoded when a segment is written. Both are immutable, so
+a copy taken at the barrier shares no mutable object with the table.
 
-It knows neither what the bytes mean nor files. In a segment, the column `key` is msgpack of (key, place), and a plain
-value is msgpack of (null, value).
+In a segment, column `key` is msgpack of (key, place). A plain value is msgpack of (null, value).
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,26 +21,26 @@ from runtime.errors import JobRejected
 from runtime.state.index.key_index import Slots
 from runtime.state.schema import TableSchema
 
-Place = int | bytes | None  #: within a key: of an element, of a map key, of the one value
+Place = int | bytes | None  #: within a key: index of an element, encoded map key, None for a single value
 Entry = tuple[int, bytes, Place]  #: key group, key, place
 Plain = int | float | str
 Stored = bytes | Plain
 
-_BINARY: Final = pa.large_binary()  # one subtask may hold more than the 2 GiB of the small kind
+_BINARY: Final = pa.large_binary()  # a subtask may hold more than the 2 GiB of `pa.binary`
 _KEYS: Final = pa.schema([("key", _BINARY)])
 _VALUES: Final = pa.schema([("value", _BINARY)])
 _LAYOUT: Final = pa.schema([("key group", pa.int32()), ("deleted", pa.bool_()), *_KEYS, *_VALUES])
-_NOTHING: Final[dict[Place, Stored]] = {}  #: what is there of a key that is not; never written to
-LEAST, GREATEST = -(2**63), 2**63 - 1  #: of plain integers
+_NOTHING: Final[dict[Place, Stored]] = {}  #: the entries of an absent key; never written to
+LEAST, GREATEST = -(2**63), 2**63 - 1  #: limits of plain integers
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ROW_KEY: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Place])
 
 
 class ObjectRows:
-    """Entries on their way to a segment; those that are gone have no value. Implements `rows.SegmentRows`.
+    """Captured entries; a deleted entry has no value. Implements `rows.SegmentRows`.
 
     Args:
-        entries: nobody changes them any more.
+        entries: no longer modified by any other owner.
     """
 
     def __init__(self, entries: Mapping[Entry, Stored | None]) -> None:
@@ -55,7 +54,7 @@ class ObjectRows:
         return np.fromiter((entry[0] for entry in self._by_entry), np.int32, len(self))
 
     def to_batch(self, rows: Slots) -> pa.RecordBatch:
-        """Some of the rows in the layout of a segment."""
+        """The chosen rows in the layout of a segment."""
         found = [self._items[row] for row in rows.tolist()]
         keys = [_encode((msgspec.Raw(key), place)) for (_, key, place), _ in found]
         deleted = [value is None for _, value in found]
@@ -69,19 +68,19 @@ class ObjectRows:
 
 
 class ObjectTable:
-    """One named keyed state of one subtask."""
+    """A named keyed state of a subtask. Not thread-safe: used on the slot's loop."""
 
-    settled: Final = True  #: its types are always known
-    mostly_changed: Final = False  #: changes are handed over and all else is copied, so that never pays
-    row_bytes: Final = 256  #: copying an entry costs about as much as copying so many bytes of columns
+    settled: Final = True  #: the types are fixed
+    mostly_changed: Final = False  #: changes are handed over without a copy, so a full copy never pays
+    row_bytes: Final = 256  #: copying an entry costs about as much as copying this many bytes of columns
 
     def __init__(self, name: str) -> None:
         self.schema = TableSchema(name, _KEYS, _VALUES)
-        #: A key that has nothing but the one value has it without a dictionary: that takes a third of the memory, and
-        #: the garbage collector does not walk dictionaries in which nothing could be part of a cycle.
+        #: A key whose only entry is at place None holds the value without a dictionary. That takes a third of the
+        #: memory, and the garbage collector does not traverse a dictionary per key.
         self._groups: dict[int, dict[bytes, Stored | dict[Place, Stored]]] = {}
-        self._changed: dict[Entry, Stored | None] = {}  #: since the last capture; None: gone
-        self._fresh: set[Entry] = set()  #: of those, what that capture does not have
+        self._changed: dict[Entry, Stored | None] = {}  #: since the last capture; None: deleted
+        self._fresh: set[Entry] = set()  #: changed entries that the last capture does not have
 
     def __len__(self) -> int:
         return sum(len(_places(held)) for keys in self._groups.values() for held in keys.values())
@@ -89,21 +88,21 @@ class ObjectTable:
     # ------------------------------------------------------------ entries
 
     def under(self, group: int, key: bytes) -> dict[Place, Stored]:
-        """What is there of a key, by place, what was written last comes last. To look at, and not to keep."""
+        """The entries of a key by place, in the order of writing. A view: do not keep or change it."""
         keys = self._groups.get(group)
         return _NOTHING if keys is None else _places(keys.get(key, _NOTHING))
 
     def put(self, entry: Entry, value: Stored) -> None:
-        """Sets an entry. It is the last of its key from now on, also after a restore."""
+        """Set an entry. It becomes the last of its key, also after a restore."""
         there = self._set(entry, value)
         if entry in self._changed:
-            del self._changed[entry]  # to the end of the changes too
+            del self._changed[entry]  # moves it to the end of the changes
         elif not there:
             self._fresh.add(entry)
         self._changed[entry] = value
 
     def delete(self, entry: Entry) -> None:
-        """Removes an entry, if it is there. The next delta says so."""
+        """Remove an entry, if present. The next delta holds its tombstone."""
         there = self._remove(entry)
         if entry in self._fresh:
             self._fresh.discard(entry)
@@ -112,7 +111,7 @@ class ObjectTable:
             self._changed[entry] = None
 
     def items(self) -> Iterator[tuple[Entry, Stored]]:
-        """All entries; the table must not change meanwhile."""
+        """All entries; the table must not change during iteration."""
         for group, keys in self._groups.items():
             for key, held in keys.items():
                 for place, value in _places(held).items():
@@ -121,30 +120,30 @@ class ObjectTable:
     # ------------------------------------------------------------ snapshots
 
     def copy_all(self) -> ObjectRows:
-        """A copy of every entry; marks stay as they are."""
+        """A copy of every entry; change marks stay."""
         return ObjectRows(dict(self.items()))
 
     def capture_all(self) -> list[ObjectRows]:
-        """A copy of every entry, from which deltas count again."""
+        """A copy of every entry; later deltas are relative to it."""
         self.mark_captured()
         rows = self.copy_all()
         return [rows] if len(rows) else []
 
     def capture_changes(self) -> list[ObjectRows]:
-        """What changed since the last capture. What came and went since then leaves nothing. Nothing is copied."""
+        """The changes since the last capture, without a copy. An entry added and deleted since leaves no trace."""
         changed = self._changed
         self.mark_captured()
         return [ObjectRows(changed)] if changed else []
 
     def mark_captured(self) -> None:
-        """From now on, changes are those to what it holds now."""
+        """Reset the change marks: the next delta is relative to the present entries."""
         self._changed, self._fresh = {}, set()
 
     def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
-        """Applies those rows of a segment that lie in `groups`. What follows first is a base: nothing is marked.
+        """Apply the rows of a segment that belong to `groups`. The next capture is a base, so no change is marked.
 
         Raises:
-            JobRejected: the segment is that of a table with typed columns.
+            JobRejected: the segment belongs to a table with typed columns.
         """
         kinds = batch.schema.types[2:]
         if kinds != [_BINARY, _BINARY]:
@@ -162,7 +161,7 @@ class ObjectTable:
     # ------------------------------------------------------------ inside
 
     def _set(self, entry: Entry, value: Stored) -> bool:
-        """Whether it was there."""
+        """Returns whether the entry was present."""
         group, key, place = entry
         keys = self._groups.get(group)
         if keys is None:
@@ -177,7 +176,7 @@ class ObjectTable:
         return there
 
     def _remove(self, entry: Entry) -> bool:
-        """Whether it was there."""
+        """Returns whether the entry was present."""
         group, key, place = entry
         keys = self._groups.get(group, {})
         places = _places(keys.get(key, _NOTHING))
@@ -190,12 +189,12 @@ class ObjectTable:
 
 
 def _places(held: Stored | dict[Place, Stored]) -> dict[Place, Stored]:
-    """What is held of a key, by place."""
+    """The entries of a key by place."""
     return held if isinstance(held, dict) else {None: held}
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value may be put as it is: it cannot change, is certain to have a stored form, and comes back equal."""
+    """Whether a value may be stored without encoding: immutable, always encodable, and equal after a restore."""
     kind = type(value)
     if kind is int:
         return bool(LEAST <= value <= GREATEST)
@@ -203,10 +202,10 @@ def is_plain(value: Any) -> bool:
 
 
 def place_of(key: Any) -> bytes:
-    """The place of a key of a map. Exact types: `True` is `1` to a dictionary, and would be another key when restored.
+    """The place of a map key. Types must match exactly: a dictionary treats `True` as `1`, a restore does not.
 
     Raises:
-        TypeError: it is neither text, an integer nor bytes.
+        TypeError: the key is neither str, int nor bytes.
     """
     if type(key) not in (str, int, bytes):
         raise TypeError(f"a key of a map state is str, int or bytes, not {type(key).__name__}")

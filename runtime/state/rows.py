@@ -1,7 +1,7 @@
 """Rows copied out of a table, and their layout in a segment.
 
-The copy is taken at the barrier as plain arrays; turning it into Arrow, the costly part, is left to the background.
-A segment's columns are: key group, whether the row is a tombstone, the keys, the values; rows are sorted by key group.
+At the barrier rows are copied as plain arrays; the expensive conversion to Arrow runs in the background. Columns of a
+segment: key group, tombstone mark, the keys, the values. Rows are sorted by key group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,24 +18,24 @@ from runtime.state.index.key_codec import KeyCodec
 from runtime.state.index.key_index import CodeRows, Slots
 from runtime.state.schema import TableSchema
 
-CHUNK_ROWS: Final = 16_384  #: whole key groups of so many rows are encoded at a time
+CHUNK_ROWS: Final = 16_384  #: minimum number of rows (in whole key groups) that are encoded at a time
 
-_OWN_COLUMNS: Final = 2  #: key group and tombstone mark, by position: names are the author's
+_OWN_COLUMNS: Final = 2  #: key group and tombstone mark, addressed by position: names belong to the author
 
 
 class SegmentRows(Protocol):
-    """Rows on their way to a segment."""
+    """Captured rows that a segment is made of."""
 
     def __len__(self) -> int: ...
     @property
     def groups(self) -> npt.NDArray[np.int32]: ...
     def to_batch(self, rows: Slots) -> pa.RecordBatch:
-        """Some of the rows in the layout of a segment."""
+        """The chosen rows in the layout of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of a table, or the keys of deleted ones (`values` is None)."""
+    """Rows of a table, or the keys of deleted rows (`values` is None)."""
 
     schema: TableSchema
     groups: npt.NDArray[np.int32]
@@ -47,7 +47,7 @@ class TableRows:
         return len(self.groups)
 
     def to_batch(self, rows: Slots) -> pa.RecordBatch:
-        """Some of the rows in the layout of a segment."""
+        """The chosen rows in the layout of a segment."""
         deleted, null_marks = self.values is None, self.codes[-1].take(rows)
         keys = [self._key_column(position, rows, null_marks) for position in range(len(self.schema.keys))]
         if self.values is None:
@@ -64,7 +64,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """What one segment says about the key groups asked for."""
+    """Tombstones and rows of a segment for the requested key groups."""
 
     deleted_keys: list[pa.Array]
     keys: list[pa.Array]
@@ -72,7 +72,7 @@ class StoredRows:
 
 
 def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
-    """All parts sorted by key group, those of a later part behind; some whole key groups at a time."""
+    """All parts sorted by key group, later parts behind earlier ones; each batch holds whole key groups."""
     groups = np.concatenate([part.groups for part in parts])
     order = _order(groups)
     ends = np.flatnonzero(np.diff(groups[order], append=-1)) + 1
@@ -84,13 +84,13 @@ def segment_batches(parts: Sequence[SegmentRows]) -> Iterator[pa.RecordBatch]:
 
 
 def _order(groups: npt.NDArray[np.int32]) -> Slots:
-    """The rows by key group, stably. Numbers of 16 bits are sorted by radix: twenty times as fast as wider ones."""
+    """A stable order by key group. numpy sorts 16-bit integers by radix, about 20 times as fast as wider integers."""
     assert MAX_KEY_GROUPS <= 1 << 16, "key groups have more than 16 bits"
     return np.argsort(groups.astype(np.uint16), kind="stable")
 
 
 def _chunk(parts: Sequence[SegmentRows], wanted: Slots) -> pa.RecordBatch:
-    """Rows by their number in all parts together."""
+    """A batch of the given rows, numbered across all parts."""
     if len(parts) == 1:
         return parts[0].to_batch(wanted)
     first, batches, places = 0, [], []
@@ -106,13 +106,13 @@ def _chunk(parts: Sequence[SegmentRows], wanted: Slots) -> pa.RecordBatch:
 
 
 def types_of(batch: pa.RecordBatch, schema: TableSchema) -> tuple[list[pa.DataType], list[pa.DataType]]:
-    """The key and value types that a segment holds."""
+    """The key types and value types of a segment."""
     kinds = [field.type for field in batch.schema][_OWN_COLUMNS:]
     return kinds[: len(schema.keys)], kinds[len(schema.keys) :]
 
 
 def column_names(batch: pa.RecordBatch) -> list[str]:
-    """The names of the keys and values that a segment holds."""
+    """The key and value column names of a segment."""
     return list(batch.schema.names[_OWN_COLUMNS:])
 
 

@@ -1,7 +1,7 @@
-"""What a table's columns are: keys, namespaces and values, some of them known only when the first rows come.
+"""Table schemas: keys, namespaces and values. A type may stay open until the first rows arrive.
 
-An operator declares its state in `open`, before it has seen a batch. A column whose type it cannot know yet is declared
-with type null; the first batch, or what is restored, settles it.
+An operator declares its state in `open`, before the first batch. A column of unknown type is declared with type null;
+the first batch or a restore binds it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ _NAMESPACE: Final = {b"weir": b"namespace"}
 
 
 def namespace_field(name: str, kind: Any) -> pa.Field:
-    """A key column that does not decide the key group: the window of a key lives where the key lives."""
+    """A key column that does not take part in the key group: the windows of a key live in the key's group."""
     return pa.field(name, kind, metadata=_NAMESPACE)
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """Columns of a keyed table. Namespaces are those keys that do not decide the key group."""
+    """Columns of a keyed table. Namespaces are key columns that do not take part in the key group."""
 
     name: str
     keys: pa.Schema
@@ -37,19 +37,19 @@ class TableSchema:
         return not any(pa.types.is_null(field.type) for field in (*self.keys, *self.values))
 
     def describe(self) -> str:
-        """The columns in words, for messages."""
+        """The columns and their types, for error texts."""
         return ", ".join(f"{field.name} {field.type}" for field in (*self.keys, *self.values))
 
     @property
     def partition_columns(self) -> tuple[int, ...]:
-        """The positions of the key columns that decide the key group."""
+        """Positions of the key columns that determine the key group."""
         return tuple(i for i, field in enumerate(self.keys) if (field.metadata or {}).get(b"weir") != b"namespace")
 
     def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
-        """The schema in which the rows there are and rows of these types go on (`core.job.column_types`).
+        """The schema that holds both the present rows and rows of these types (rules: `core.column_types`).
 
         Raises:
-            JobRejected: a type cannot be a key, or is refused beside the type in the state; the column is named.
+            JobRejected: a type cannot be a key, or has no common type with the state; the column is named.
         """
         for field, kind in zip(self.keys, keys, strict=True):
             check_key_type(field.name, kind)
@@ -71,7 +71,7 @@ class TableSchema:
 
 
 def columns_of(schema: TableSchema) -> TableColumns:
-    """The columns as a manifest names them."""
+    """The columns in the form of a manifest."""
     keys, values = (
         {field.name: str(plain_type(field.type)) for field in part} for part in (schema.keys, schema.values)
     )

@@ -1,6 +1,6 @@
-"""Which Python values a state holds: those that come back from its encoding as the same type.
+"""The Python values that state accepts: values of types that a restore preserves.
 
-An encoder makes a list of a tuple or a set and a text of a datetime, and would never say so.
+An encoder silently turns a tuple or a set into a list, and a datetime into text.
 """
 
 from typing import Any, Final
@@ -11,7 +11,7 @@ _ATOMS: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 def check_storable(state: str, value: Any) -> None:
-    """Raises JobRejected naming the state: a value in it would come back as another type."""
+    """Raises JobRejected naming the state if `value` would be restored as another type."""
     kind = type(value)
     if kind in _ATOMS:
         return
@@ -25,10 +25,10 @@ def check_storable(state: str, value: Any) -> None:
                 check_storable(state, key)
                 check_storable(state, element)
     else:
-        raise not_storable(state, f"a {kind.__name__} would come back as another type")
+        raise not_storable(state, f"a {kind.__name__} would be restored as another type")
 
 
 def not_storable(state: str, problem: object) -> JobRejected:
-    """The error for a value that the state `state` cannot hold."""
+    """The error for a value that the state named `state` cannot hold."""
     detail = f"state holds None, booleans, numbers, text and bytes, in lists and dictionaries only: {problem}"
     return JobRejected("bad-state-value", state, detail)

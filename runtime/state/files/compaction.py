@@ -1,10 +1,8 @@
-"""Several state files made into one, beside the running job: which ones, and how.
+"""Compaction: which segments of a state become one file, and the rows of that file.
 
-Files are merged as a log-structured store does it: those of about one size when there are enough of them, so that a row
-is written anew a few times at most, however large the state; and all of them when those behind the first outweigh it.
-Of several rows of one key the one written last counts. Rows go through memory a few key groups at a time.
-
-It does not know when merging is due, nor who asks for it.
+Size-tiered, as in a log-structured merge tree: files of similar size are compacted when there are enough of them. So a
+row is rewritten a few times at most. Once the deltas together outweigh the base, all files become one. The newest row
+of a key wins. Rows pass through memory a few key groups at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,22 +17,22 @@ from runtime.ports import SnapshotStore
 from runtime.state.files.segments import read_segment
 from runtime.state.index.factorise import factorise
 
-UNIT_BYTES: Final = 4096  #: files of less than `most` units are of the smallest class
-SLICE_BYTES: Final = 1 << 24  #: go through memory at a time, about
+UNIT_BYTES: Final = 4096  #: files of less than `most` units form the smallest size class
+SLICE_BYTES: Final = 1 << 24  #: approximate size of the rows in memory at a time
 
 _GROUP, _DELETED, _FIRST_KEY = 0, 1, 2  #: columns of a segment, by position
 
 
 def run_to_merge(sizes: Sequence[int], most: int, whole: bool) -> int | None:
-    """Where the run begins, up to the newest file, that should be one file now; None: nowhere.
+    """Index of the oldest file of the run to compact, which ends at the newest file; None: not due.
 
-    Classes of size lie a factor of `most` apart. The newest files of a class and those below it become one when that is
-    of a class above, or, in the smallest class, when they are `most`.
+    Size classes are a factor of `most` apart. The newest files up to some class are compacted if the result belongs to
+    a higher class, or, in the smallest class, if there are `most` of them.
 
     Args:
-        sizes: bytes of the files, the oldest first, which holds everything that the others do not change.
+        sizes: file sizes in bytes, oldest first; `sizes[0]` is the base.
         most: at least 2.
-        whole: whether the oldest may be among them.
+        whole: whether the run may include the base.
     """
     if whole and sum(sizes[1:]) > sizes[0]:
         return 0
@@ -55,18 +53,18 @@ def _class_of(size: int, most: int) -> int:
 def merged(
     store: SnapshotStore, segments: Sequence[Segment], groups: range, keys: int, nbytes: int, whole: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `groups` that count, sorted by key group, some key groups at a time.
+    """The newest row of each key in `groups`, sorted by key group, a few key groups per batch.
 
     Args:
-        segments: the oldest first.
-        keys: how many columns make up a key.
-        nbytes: about what the rows take in memory: files are compressed.
-        whole: nothing lies before these, so nothing needs to be told of what was deleted.
+        segments: oldest first.
+        keys: number of key columns.
+        nbytes: approximate size of the rows in memory (files are compressed).
+        whole: the first segment is the base, so tombstones are dropped.
 
     Raises:
-        CorruptState: a file is not what its manifest says.
+        CorruptState: a file does not match its manifest.
     """
-    schema = read_segment(store, segments[-1], range(0)).schema  # a type may have become wider since the first
+    schema = read_segment(store, segments[-1], range(0)).schema  # the newest has the widest types
     for part in _slices(max(nbytes, sum(segment.nbytes for segment in segments)), groups):
         batches = [rows.cast(schema) for segment in segments if (rows := _rows_in(store, segment, part)) is not None]
         if batches and (batch := _latest(batches, keys, whole)).num_rows:
@@ -89,11 +87,11 @@ def _rows_in(store: SnapshotStore, segment: Segment, groups: range) -> pa.Record
 
 
 def _latest(batches: Sequence[pa.RecordBatch], keys: int, whole: bool) -> pa.RecordBatch:
-    """The last row of each key, in the order of key groups, and in that of writing within one."""
+    """The newest row of each key, by key group and then in the order of writing."""
     rows = pa.concat_batches(batches)
     distinct = factorise(rows.columns[_FIRST_KEY : _FIRST_KEY + keys])
     last = np.empty(len(distinct), dtype=np.intp)
-    last[distinct.which] = np.arange(rows.num_rows)  # of several that meet here, the last one wins
+    last[distinct.which] = np.arange(rows.num_rows)  # numpy keeps the last of repeated assignments
     last.sort()
     if whole:
         last = last[~rows.column(_DELETED).to_numpy(zero_copy_only=False)[last]]

@@ -1,16 +1,15 @@
-"""Which segments make up a state: a base and the deltas after it, and how they are kept few.
+"""The segments of a keyed or broadcast state: a base, the deltas after it, and their compaction.
 
-A link is written once, by whichever capture's write comes to it first. A link whose write failed stays unwritten, and
-the write of the next capture tries again; so no change is ever lost, and none is written twice. A write that is
-overtaken by the next capture's write (its checkpoint expired) is safe too: each link has a lock. A checkpoint that is
-still wanted then copies the file: none names a file in the folder of a newer one, and `master.retention` relies on it.
-
-A small state gets a new base at a barrier, by copying it. Links of a larger one are merged from their files in the
-background (`tidy`), so that a barrier costs what has changed, however large the state is; the captures that follow take
-the merged link in place of those it is made of.
-
-Segments are written for one checkpoint and used by later ones: a file may only be deleted when no retained manifest and
-no checkpoint under way names it. What has left the chain never comes back to it.
+- A pending segment is written once, by the first capture whose write reaches it. If the write fails, the next capture
+  writes it again, so no change is lost or stored twice.
+- The write of an expired checkpoint may overlap the next one: each pending segment has a lock. If the earlier
+  checkpoint is still wanted, its write copies the file, because a manifest never names a file in the folder of a newer
+  checkpoint (`hosts.retention` relies on this).
+- A small state gets a new base at a barrier, by a copy. The files of a larger state are compacted in the background
+  (`tidy`), so that a barrier costs as much as the changes, independent of the size of the state. Later captures name
+  the compacted file.
+- A file may be deleted only if no retained manifest and no pending checkpoint names it. A segment that has left the log
+  never returns to it.
 """
 
 import itertools
@@ -33,36 +32,36 @@ SMALLEST_BASE_BYTES: Final = 1 << 16  #: below this size deltas may exceed the b
 COPY_CHUNK_BYTES: Final = 1 << 22
 COPIED_BYTES: Final = 1 << 22  #: a state up to here is copied in a few milliseconds
 
-#: What files that cannot be merged raise: they are damaged, or hold types that do not go together.
+#: Errors of files that cannot be compacted: damaged, or with types that have no common type.
 _UNUSABLE: Final = (CorruptState, pa.ArrowException)
 
 Make = Callable[[SnapshotStore], Iterable[pa.RecordBatch]]
 
 
 class Link:
-    """Captured rows on their way to a segment.
+    """Captured rows that are, or will be, a segment.
 
     Args:
         name: file name, unique within a subtask's attempt.
         make: encodes the rows; called in the background, again after a failed write.
-        rows: how many at most.
-        nbytes: about their size in memory.
+        rows: upper bound of the row count.
+        nbytes: approximate size in memory.
         groups: first and last key group that may occur; None: the rows are sorted by key group, their first column.
     """
 
     def __init__(self, name: str, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> None:
         self.rows = rows
         self.nbytes = nbytes
-        self.lost = False  #: the files that it was to be made of are not what they were: it cannot be had any more
-        self.named = False  #: a snapshot names it, or may
-        self.segments: tuple[Segment, ...] | None = None  #: one, or none if no row was left; None: not written yet
+        self.lost = False  #: its source files are damaged, so it can never be written
+        self.named = False  #: a snapshot may name it
+        self.segments: tuple[Segment, ...] | None = None  #: at most one, empty without rows; None: not written yet
         self._name = name
         self._make: Make | None = make
         self._groups = groups
         self._lock = threading.Lock()
 
     def write(self, store: SnapshotStore, prefix: str) -> tuple[tuple[Segment, ...], int]:
-        """The segment, written under `prefix` unless it was before, and the bytes that this took."""
+        """Write to `prefix` unless already written. Returns the segments, and the bytes written by this call."""
         with self._lock:
             if self.segments is not None and not _is_of_a_newer_checkpoint(self.segments, prefix):
                 return self.segments, 0
@@ -99,17 +98,17 @@ def _copy(store: SnapshotStore, segment: Segment, path: str) -> Segment:
 
 
 class _Stopped(EnvironmentFailure):
-    """Merging was told to end."""
+    """Compaction was asked to stop."""
 
 
 class Chain:
-    """The links of one state.
+    """The segments of a single state of a subtask. Captures call it on the slot's loop, `tidy` runs on a writer thread.
 
     Args:
-        name: of the state; files are called after it.
-        groups: the key groups that it may have.
-        keys: columns that make up a key; None: rows without keys, which are only ever copied.
-        copied_bytes: a state up to this size is copied rather than merged; None: `COPIED_BYTES`.
+        name: of the state; files are named after it.
+        groups: the key groups of the subtask.
+        keys: number of key columns; None: rows without keys, which are copied and never compacted.
+        copied_bytes: a state up to this size is copied instead of compacted; None: `COPIED_BYTES`.
     """
 
     def __init__(self, name: str, groups: range, keys: int | None = None, copied_bytes: int | None = None) -> None:
@@ -129,7 +128,7 @@ class Chain:
 
     @property
     def wants_base(self) -> bool:
-        """Whether the next capture should copy everything."""
+        """Whether the next capture should copy the whole state."""
         if self._incomplete or any(link.lost for link in self._links):
             return True
         base, deltas = sum(link.nbytes for link in self._links[:1]), self._links[1:]
@@ -138,15 +137,15 @@ class Chain:
         if self._keys is None:
             return many or heavy
         if sum(link.nbytes for link in deltas if link.segments is None) > max(base, self._copied_bytes):
-            return True  # storage is away: what waits for it takes more memory than a copy
+            return True  # storage is unavailable: the unwritten deltas take more memory than a copy
         return (heavy and base + more <= self._copied_bytes) or (many and base + more <= SMALLEST_BASE_BYTES)
 
     def link(self, make: Make, rows: int, nbytes: int, groups: tuple[int, int] | None = None) -> Link:
-        """A new link that is not part of the chain yet; see `Link`."""
+        """A new pending segment, not yet part of the log. For the arguments see `Link`."""
         return Link(f"{self._name}-{next(self._numbers):06d}.arrow", make, rows, nbytes, groups)
 
     def rebase(self, base: Link | None) -> None:
-        """Starts again from a base (None: the state is empty)."""
+        """Start a new log from `base`; None: the state is empty."""
         with self._changing:
             self._links = () if base is None else (base,)
             self._incomplete = False
@@ -157,9 +156,9 @@ class Chain:
                 self._links = (*self._links, delta)
 
     def restored(self, segments: Iterable[Segment], rows: int, nbytes: int) -> None:
-        """Begins with what was restored. It is written once more, since it lies with files of another lineage.
+        """Start from the restored segments. They belong to another lineage, so the first capture writes the state anew.
 
-        A small state is rather copied; a larger one comes from the restored files, merged, so that no barrier waits.
+        A small state is copied at that capture. A larger one is compacted from the restored files: no barrier waits.
         """
         if nbytes <= self._copied_bytes:
             self._incomplete = True
@@ -167,20 +166,20 @@ class Chain:
             self.rebase(self.link(self._merging(tuple(segments), nbytes, whole=True), rows, nbytes))
 
     def links(self) -> tuple[Link, ...]:
-        """What a snapshot taken now consists of."""
+        """The segments of a snapshot taken now."""
         with self._changing:
             for link in self._links:
                 link.named = True
             return self._links
 
     def stop(self) -> None:
-        """Lets merging end soon, for good."""
+        """Stop compaction soon, permanently. Callable from any thread."""
         self._stopped = True
 
     # ------------------------------------------------------------ in the background
 
     def tidy(self, store: SnapshotStore, prefix: str) -> None:
-        """Merges what should be merged, into files under `prefix`. What fails is tried again after the next capture."""
+        """Compact to files under `prefix` until no run is due. After a failure the next capture tries again."""
         with self._tidying:
             while not self._stopped and (run := self._run())[0]:
                 link = self._merge_of(*run)
@@ -195,12 +194,12 @@ class Chain:
                 store.delete([segment.path for one in self._replace(run[0], link) for segment in one.segments or ()])
 
     def taken_merged_bytes(self) -> int:
-        """Bytes written by merging since the last call."""
+        """Bytes written by compaction since the last call."""
         nbytes, self._merged_bytes = self._merged_bytes, 0
         return nbytes
 
     def _run(self) -> tuple[tuple[Link, ...], bool]:
-        """What is to be merged, and whether nothing lies before it."""
+        """The segments to compact, and whether they begin with the base."""
         if self._keys is None:
             return (), False
         links = self._links
@@ -216,7 +215,7 @@ class Chain:
         return self.link(self._merging(segments, nbytes, whole), rows, nbytes)
 
     def _merging(self, segments: Sequence[Segment], nbytes: int, whole: bool) -> Make:
-        assert self._keys is not None, "rows without keys are not merged"
+        assert self._keys is not None, "rows without keys are not compacted"
         make = partial(merged, segments=segments, groups=self._groups, keys=self._keys, nbytes=nbytes, whole=whole)
         return lambda store: self._until_stopped(make(store))
 
@@ -227,9 +226,9 @@ class Chain:
             yield batch
 
     def _replace(self, run: tuple[Link, ...], link: Link) -> list[Link]:
-        """Puts `link` where the run was; the chain may have grown meanwhile, or have begun again.
+        """Replace the compacted run by `link`. Meanwhile the log may have grown or started anew.
 
-        Returns what no snapshot names or ever will.
+        Returns the segments that no snapshot names or will name.
         """
         left = sum(segment.rows for segment in link.segments or ())
         link.nbytes, link.rows = link.nbytes * left // max(1, link.rows), left
@@ -241,6 +240,6 @@ class Chain:
             return [one for one in run if not one.named]
 
     def _miss(self, run: tuple[Link, ...]) -> None:
-        """A file of the chain is damaged, or gone: the next capture copies everything, unless one has already."""
+        """Request a full copy at the next capture, because a file is damaged or missing. No-op after a new base."""
         with self._changing:
             self._incomplete = self._incomplete or run[0] in self._links

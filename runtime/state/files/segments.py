@@ -1,9 +1,10 @@
 """State files: Arrow IPC streams with checksums that are verified on every read.
 
-Streams, since the IPC file format refuses a dictionary that changes. Nothing in a state file is ever executed.
+The stream format is used because the IPC file format refuses dictionary replacement. Reading a state file executes no
+code.
 
-A large file that is sorted by key group is cut into blocks at the borders of key groups, each with a checksum of its
-own: whoever owns some of the groups reads the head of the file (the schema) and the blocks that have them.
+A large file sorted by key group consists of blocks that end at key group borders, each with its own checksum. A subtask
+reads the head of the file (the schema) and only the blocks with its key groups.
 """
 
 import hashlib
@@ -19,11 +20,11 @@ from runtime.core.snapshot.manifest import Block, Segment
 from runtime.errors import CorruptState
 from runtime.ports import SnapshotStore
 
-BLOCK_BYTES: Final = 1 << 18  #: a block is at least so large, before compression; so small states have one
-MOST_BLOCKS: Final = 128  #: of one file: they are named in the manifest
+BLOCK_BYTES: Final = 1 << 18  #: minimum size of a block before compression: small states have a single block
+MOST_BLOCKS: Final = 128  #: per file: the manifest names every block
 
 _ROWS_PER_MESSAGE: Final = 65_536
-_MESSAGE_BYTES: Final = 1 << 20  #: most messages are smaller, and come in one piece
+_MESSAGE_BYTES: Final = 1 << 20  #: buffer of the IPC writer; most messages fit
 _DIGEST_BYTES: Final = 16
 _ALGORITHM: Final = "blake2b"
 
@@ -31,12 +32,12 @@ _ALGORITHM: Final = "blake2b"
 def write_segment(
     store: SnapshotStore, path: str, batches: Iterable[pa.RecordBatch], rows: int, groups: tuple[int, int] | None
 ) -> Segment:
-    """Stores `batches`, at least one and of one schema, under `path`.
+    """Write `batches` (at least one, all of one schema) to `path`.
 
     Args:
-        rows: how many come at most.
-        groups: the first and last key group that may occur. None: the first column is the key group, by which the rows
-            are sorted; no group is in two batches.
+        rows: upper bound of the row count.
+        groups: first and last key group that may occur. None: the first column is the key group; rows are sorted by it
+            and no group spans two batches.
     """
     sink = _CountingSink()
     if groups is None:
@@ -58,10 +59,10 @@ def write_segment(
 
 
 def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = None) -> pa.RecordBatch:
-    """Reads and verifies; of a file in blocks, with `groups`, only what may hold rows of those (others may be there).
+    """Read and verify a segment. With `groups`, only blocks that may hold these groups are read; other rows may occur.
 
     Raises:
-        CorruptState: the file is missing, truncated or altered; it is named.
+        CorruptState: the file is missing, truncated or altered; its path is named.
     """
     wanted = segment.blocks if groups is None else _holding(segment.blocks, groups)
     data = _whole(store, segment) if len(wanted) == len(segment.blocks) else _blocks(store, segment, wanted)
@@ -76,7 +77,7 @@ def read_segment(store: SnapshotStore, segment: Segment, groups: range | None = 
 
 
 def _holding(blocks: tuple[Block, ...], groups: range) -> tuple[Block, ...]:
-    """The blocks with any of `groups`; where there is none the first, since it tells the types."""
+    """The blocks with any of `groups`; the first block if there is none, because the schema is needed."""
     found = tuple(b for b in blocks if b.first_group < groups.stop and groups.start <= b.last_group)
     return found or blocks[:1]
 
@@ -90,7 +91,7 @@ def _whole(store: SnapshotStore, segment: Segment) -> bytes:
 
 
 def _blocks(store: SnapshotStore, segment: Segment, wanted: tuple[Block, ...]) -> bytes:
-    """The head of the file and the wanted blocks, which lie side by side: together they are a stream again."""
+    """The head of the file and the wanted blocks, which are adjacent: together a valid stream."""
     head = _range(store, segment, 0, segment.blocks[0].offset)
     start = wanted[0].offset
     data = _range(store, segment, start, sum(block.nbytes for block in wanted))
@@ -131,7 +132,7 @@ def _text(digest: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows that make a block, and the key groups they have."""
+    """Rows of a block, and the first and last key group in it."""
 
     start: int
     stop: int
@@ -140,7 +141,7 @@ class _Part:
 
 
 def _parts(batch: pa.RecordBatch, fewest_rows: int) -> list[_Part]:
-    """Cuts at the first border of key groups after each `BLOCK_BYTES`, or more where that would be too many blocks."""
+    """Cut at the first key group border after every `BLOCK_BYTES`, or later if that would exceed `MOST_BLOCKS`."""
     groups = batch.column(0).to_numpy()
     rows = max(1, fewest_rows, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes))
     borders = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
@@ -154,7 +155,7 @@ def _parts(batch: pa.RecordBatch, fewest_rows: int) -> list[_Part]:
 
 @dataclass
 class _CountingSink:
-    """Where the IPC writer writes: keeps what is not yet passed on, and counts and digests everything."""
+    """File object for the IPC writer: buffers the bytes until they are taken; counts and digests all of them."""
 
     nbytes: int = 0
     rows: int = 0
@@ -174,10 +175,10 @@ class _CountingSink:
         return len(chunk)
 
     def flush(self) -> None:
-        """Part of what the IPC writer asks of a file."""
+        """Required by the IPC writer."""
 
     def close(self) -> None:
-        """Part of what the IPC writer asks of a file."""
+        """Required by the IPC writer."""
         self.closed = True
 
     def begin_block(self, before: bytes) -> None:
@@ -205,12 +206,12 @@ class _CountingSink:
 def _encoded(
     batches: Iterable[pa.RecordBatch], sink: _CountingSink, parts: Callable[[pa.RecordBatch], list[_Part]]
 ) -> Iterator[bytes]:
-    """The bytes of the stream, message by message, so that a large state is never encoded twice in memory."""
+    """The bytes of the stream, message by message: a large state is never encoded as a whole in memory."""
     options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
     rest = iter(batches)
     first = next(rest)
     head = first.schema.serialize().to_pybytes()  # the writer puts it before the first message
-    # A message comes out in hundreds of pieces; each would ask for the interpreter's lock, which the job's loop holds.
+    # Arrow writes a message in hundreds of pieces. Unbuffered, each would take the GIL, which the slot's loop needs.
     whole = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _MESSAGE_BYTES)
     with whole, pa.ipc.new_stream(whole, first.schema, options=options) as writer:
         for batch in itertools.chain([first], rest):

@@ -1,8 +1,8 @@
-"""Slots of keys whose numbers lie close together: arrays that the key itself points into.
+"""Row ids of integer keys that lie close together: arrays indexed by the key itself.
 
-A key is a row of codes. Those that agree in all codes but the first (one window, say) share a block: an array of slots
-by first code. Finding costs one look-up, where a hash table costs several. What lies too far apart is refused: `index`
-then moves the keys on to a hash table.
+A key is a row of codes. Keys that agree in all codes but the first (such as the keys of a window) share a block: an
+array of row ids by first code. A look-up is a single array access, where a hash table needs several. Keys too far apart
+are refused: `KeyIndex` then moves the keys to a hash table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,16 +15,16 @@ from runtime.state.index.buckets import NOWHERE, CodeColumns, CodeRows, Slots
 from runtime.state.index.growing import GrowingArray
 
 _MOST_BLOCKS: Final = 128
-_ALWAYS: Final = 1 << 18  #: entries that are never too many; one has 4 bytes
+_ALWAYS: Final = 1 << 18  #: entries (4 bytes each) that are always allowed
 _MOST: Final = 1 << 24
-_PER_KEY: Final = 8  #: entries per key that make blocks worth it: a hash table takes as much memory
-_PER_KEY_STILL: Final = 16  #: and that are put up with
+_PER_KEY: Final = 8  #: entries per key up to which blocks are created: a hash table takes as much memory
+_PER_KEY_STILL: Final = 16  #: entries per key up to which present blocks are kept
 
 Codes = npt.NDArray[np.int64]
 
 
 class Block:
-    """Slots of the first codes from `low` on."""
+    """Row ids by first code, from `low` on."""
 
     def __init__(self, tail: CodeRows, low: int, high: int) -> None:
         self.tail = tail  #: the other codes, shape (columns, 1)
@@ -35,7 +35,7 @@ class Block:
 
     @property
     def slots(self) -> npt.NDArray[np.int32]:
-        """Slot + 1."""
+        """Row id + 1; 0: no key."""
         return self._slots.data
 
     @property
@@ -53,7 +53,7 @@ class Block:
         return found
 
     def wanted(self, firsts: Codes, room: int) -> tuple[int, int]:
-        """The bounds that hold these too; beyond what is needed where it grows, so that it seldom does."""
+        """Bounds that include `firsts`, with spare room where the block grows, so that it grows seldom."""
         low, high = _bounds(firsts)
         more = min(self.entries // 2, room)
         last = self.low + self.entries - 1
@@ -72,19 +72,19 @@ class Block:
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 _NO_ROWS: Final = np.empty(0, dtype=np.intp)
-Part = tuple[CodeRows, Slots]  #: a tail and the rows that have it
+Part = tuple[CodeRows, Slots]  #: a tail, and the rows with that tail
 _EVERY: Final = slice(None)
 
 
 class Blocks:
-    """Blocks of one index."""
+    """A key index of blocks. Same methods as `Buckets`."""
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []  #: the newest first: most rows are of the newest window
+        self._blocks: list[Block] = []  #: newest first: most rows belong to the newest window
 
     @classmethod
     def spanning(cls, pieces: Iterable[CodeRows], count: int) -> "Blocks | None":
-        """Empty blocks for `count` keys, which come in pieces; None where they are not worth it."""
+        """Empty blocks for `count` keys, given in pieces; None if blocks would be too sparse."""
         spans = dict[bytes, tuple[CodeRows, int, int]]()
         for codes in pieces:
             tails = _tails(codes, np.arange(codes.shape[1]))
@@ -100,11 +100,11 @@ class Blocks:
         return fresh
 
     def left(self, keys: int) -> int:
-        """How many keys may still come at most, where the index has `keys`."""
+        """Upper bound of the keys that may still be added to an index of `keys` keys."""
         return _MOST - keys
 
     def takes(self, codes: CodeRows, keys: int) -> bool:
-        """Whether these keys, with which the index has `keys`, may be placed: if so, there is room for them now."""
+        """Make room for these keys, with which the index has `keys`. Returns False if blocks are not worth it."""
         parts, rest = self._split(codes)
         fresh = _tails(codes, rest)
         if fresh is None or len(self._blocks) + len(fresh) > _MOST_BLOCKS:
@@ -121,21 +121,21 @@ class Blocks:
         return True
 
     def find(self, wanted: CodeRows, codes: CodeColumns) -> Slots:
-        """The slot of each key, or `NOWHERE`."""
+        """The row id of each key, or `NOWHERE`."""
         found = np.full(wanted.shape[1], NOWHERE, dtype=np.intp)
         for block, rows in self._split(wanted)[0]:
             found[rows] = block.find(wanted[0, rows])
         return found
 
     def place(self, slots: Slots, codes: CodeRows) -> None:
-        """Takes in keys that are not there, for which there is room."""
+        """Add keys, which must be absent and have room."""
         for block, rows in self._split(codes)[0]:
             here = slots[rows]
             block.slots[codes[0, rows] - block.low] = here + 1
             block.count += len(here)
 
     def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
-        """Forgets keys that are there and, unless keys are still to follow into them, blocks that are empty then."""
+        """Remove keys. Empty blocks are dropped too, unless keys of the former form are still to be moved here."""
         for block, rows in self._split(codes)[0]:
             firsts = codes[0, rows]
             block.slots[firsts - block.low] = 0
@@ -147,10 +147,10 @@ class Blocks:
         return sum(block.entries for block in self._blocks)
 
     def _split(self, codes: CodeRows) -> tuple[list[tuple[Block, Slots | slice]], Slots]:
-        """The rows of each block that has some, and those of none."""
+        """Each block with its rows, and the rows without a block."""
         if not codes.shape[1]:
             return [], _NO_ROWS
-        if (codes[1:] == codes[1:, :1]).all():  # most batches are of one window
+        if (codes[1:] == codes[1:, :1]).all():  # most batches belong to a single window
             name = codes[1:, :1].tobytes()
             same = [block for block in self._blocks if block.name == name]
             return [(block, _EVERY) for block in same], _NO_ROWS if same else np.arange(codes.shape[1])
@@ -170,7 +170,7 @@ class Blocks:
 
 
 def _tails(codes: CodeRows, rows: Slots) -> Sequence[Part] | None:
-    """The tails that occur in these rows, and where; None where there are too many."""
+    """The tails that occur in these rows, with their rows; None if there are too many."""
     parts = list[Part]()
     for part in _peeled(codes, rows):
         parts.append(part)

@@ -1,8 +1,8 @@
-"""Slots of keys by hash: open addressing in numpy.
+"""Row ids of keys by hash: open addressing with linear probing, in numpy.
 
-Every step works on all keys of a batch at once: those not settled move on to the next bucket together, so a batch costs
-a few array passes however many keys it has. It never grows: `index` moves the keys on to a larger one. Keys
-lie anywhere in it, so the first batches touch all of its memory: `touch` has the system hand that out before.
+Every step handles all keys of a batch: unresolved keys move to the next bucket together. So a batch costs a few array
+passes, however many keys it has. The table never grows; `KeyIndex` moves the keys to a larger one. Keys are spread over
+the whole table, so the first batches fault in all of its pages; `touch` does this ahead of time.
 """
 
 from collections.abc import Sequence
@@ -15,50 +15,48 @@ from runtime.state.index.hashing import mix
 
 Slots = npt.NDArray[np.intp]
 CodeRows = npt.NDArray[np.int64]  #: shape (columns, keys)
-CodeColumns = Sequence[npt.NDArray[np.int64]]  #: the same by column, of all slots
+CodeColumns = Sequence[npt.NDArray[np.int64]]  #: by column, indexed by row id
 
-NOWHERE: Final = -1  #: the slot of a key that is not there
-_EMPTY: Final = (
-    0  # zeroes: memory that the system hands out only when it is touched, so a large one costs nothing at once
-)
+NOWHERE: Final = -1  #: the row id of an absent key
+_EMPTY: Final = 0  # the kernel provides zero pages on first touch, so a large table costs no memory at first
 _REMOVED: Final = -1
 _FEWEST: Final = 256
-_PAGE: Final = 1024  #: buckets in a page of memory
+_PAGE: Final = 1024  #: buckets per page of memory
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Buckets:
-    """Room for `keys` keys, and for half as many again.
+    """A hash table with room for `keys` keys, and half as many again.
 
     Args:
-        keys: how many will come at least.
+        keys: expected minimum.
     """
 
     def __init__(self, keys: int) -> None:
-        self._buckets = np.zeros(max(_FEWEST, _size(keys)), dtype=np.int32)  #: slot + 1
-        self._filled = 0  #: buckets that are not empty, at most
+        self._buckets = np.zeros(max(_FEWEST, _size(keys)), dtype=np.int32)  #: row id + 1
+        self._filled = 0  #: upper bound of the buckets that are not empty
         self._touched = 0
 
     def suits(self, keys: int) -> bool:
-        """Whether it is as large as one that is made for `keys` keys."""
+        """Whether this table has the size of a new one for `keys` keys."""
         return len(self._buckets) == max(_FEWEST, _size(keys))
 
     def left(self, keys: int) -> int:
-        """How many keys may still come, where the index has `keys`."""
+        """The keys that may still be added to an index of `keys` keys."""
         return len(self._buckets) // 2 - self._filled
 
     def touch(self, count: int) -> None:
-        """Touches the memory of the next `count` buckets. Only for one that has no keys yet."""
+        """Touch the memory of the next `count` buckets. Only valid before the first key is added."""
         stop = self._touched + count
         self._buckets[self._touched : stop : _PAGE] = _EMPTY
         self._touched = stop
 
     def takes(self, codes: CodeRows, keys: int) -> bool:
-        """Whether these keys, with which the index has `keys`, may be placed."""
+        """Whether these keys, with which the index has `keys`, may be added."""
         return bool((self._filled + codes.shape[1]) * 2 <= len(self._buckets))
 
     def find(self, wanted: CodeRows, codes: CodeColumns) -> Slots:
-        """The slot of each key, or `NOWHERE`; `codes` are those of all slots."""
+        """The row id of each key, or `NOWHERE`; `codes` are the codes of all row ids."""
         at = self._home(wanted)
         here = self._buckets[at].astype(np.intp)
         same = _same(here, wanted, codes)
@@ -75,17 +73,17 @@ class Buckets:
         return found
 
     def place(self, slots: Slots, codes: CodeRows) -> None:
-        """Takes in keys that are not there."""
+        """Add keys, which must be absent."""
         waiting, at = slots.astype(np.int32) + np.int32(1), self._home(codes)
         while len(waiting):
             free = self._buckets[at] <= _EMPTY
-            self._buckets[at[free]] = waiting[free]  # of several that meet here, the last one wins
+            self._buckets[at[free]] = waiting[free]  # several may choose the same bucket: numpy keeps the last
             lost = self._buckets[at] != waiting
             waiting, at = waiting[lost], self._next(at[lost])
         self._filled += len(slots)
 
     def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
-        """Forgets keys that are there."""
+        """Remove keys, which must be present."""
         waiting, at = slots + 1, self._home(codes)
         while len(waiting):
             here = self._buckets[at] == waiting

@@ -1,8 +1,8 @@
-"""The distinct keys of a batch, and which of them each row has.
+"""The distinct keys of a batch, and the distinct key of each row.
 
-Tables are touched once per distinct key, so this is the step that every row pays for. Columns become dense codes, codes
-of several columns are combined by arithmetic; where the range of codes is small (small integers, window starts, encoded
-strings) marking what occurs is many times cheaper than hashing.
+Tables are accessed once per distinct key, so factorising is the cost that every row pays. Columns become dense codes;
+codes of several columns are combined by arithmetic. Where the range of codes is small (small integers, window starts,
+dictionary-encoded strings), marking the codes that occur is many times cheaper than hashing.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from runtime.state.index.hashing import as_int64, dictionary_rows, is_text
 
-_SMALLEST_SPACE: Final = 1 << 16  #: a code range up to here is always cheap to mark
-_ROWS_TO_SPACE: Final = 8  #: and one up to so many times the rows
-_SAMPLE: Final = 1024  #: rows that tell whether most keys are distinct
+_SMALLEST_SPACE: Final = 1 << 16  #: a code range up to this size is always marked
+_ROWS_TO_SPACE: Final = 8  #: and up to this many codes per row
+_SAMPLE: Final = 1024  #: rows sampled to decide whether most keys are distinct
 
 Codes = npt.NDArray[np.int64]
 
@@ -26,20 +26,20 @@ Codes = npt.NDArray[np.int64]
 class Distinct:
     """The distinct keys of some rows."""
 
-    first: npt.NDArray[np.intp]  #: a row that has each distinct key
-    which: npt.NDArray[np.intp]  #: the distinct key of each row
+    first: npt.NDArray[np.intp]  #: by distinct key, the number of a row with this key
+    which: npt.NDArray[np.intp]  #: by row, the number of its distinct key
 
     def __len__(self) -> int:
         return len(self.first)
 
     def once(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Each distinct key once, in the order of their numbers; `columns` are those of the rows."""
+        """Each distinct key once, in the order of the numbers; `columns` are the key columns of the rows."""
         first = pa.array(self.first)
         return [column.take(first) for column in columns]
 
 
 def factorise(columns: Sequence[pa.Array]) -> Distinct:
-    """Finds the distinct rows of `columns`; nulls are a value, equal to each other."""
+    """The distinct rows of `columns`. Nulls are a value, equal to each other."""
     rows = len(columns[0])
     codes, space = _codes(columns[0])
     for column in columns[1:]:
@@ -59,7 +59,7 @@ def _affordable(rows: int) -> int:
 
 
 def _codes(column: pa.Array) -> tuple[Codes, int]:
-    """Codes of one column from 0 up to a bound, equal where the values are."""
+    """Codes of a column and their upper bound; equal where the values are."""
     if pa.types.is_dictionary(column.type):
         return _dictionary_codes(column)
     if is_text(column.type) or pa.types.is_decimal(column.type):
@@ -74,7 +74,7 @@ def _codes(column: pa.Array) -> tuple[Codes, int]:
 
 
 def _dictionary_codes(column: pa.DictionaryArray) -> tuple[Codes, int]:
-    """A dictionary may hold a value twice, and a null; so its own values are encoded first."""
+    """Codes of the dictionary's values, because a dictionary may hold duplicates and nulls."""
     values = column.dictionary
     codes, space = _encoded(values) if len(values) else (np.empty(0, dtype=np.int64), 0)
     nulls = values.is_null().to_numpy(zero_copy_only=False)
@@ -84,7 +84,7 @@ def _dictionary_codes(column: pa.DictionaryArray) -> tuple[Codes, int]:
 
 def _encoded(column: pa.Array) -> tuple[Codes, int]:
     if pa.types.is_floating(column.type):
-        return _integer_codes(as_int64(column))  # so that -0.0 is 0.0 and every NaN the same
+        return _integer_codes(as_int64(column))  # -0.0 equals 0.0, and all NaNs are equal
     encoded = _plain(column).dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(1, len(encoded.dictionary))
 
@@ -113,7 +113,7 @@ def _hashed(values: Codes) -> tuple[Codes, int]:
 
 
 def _mostly_distinct(values: Codes) -> bool:
-    """By a sample. Then a hash table does not fit the cache, and sorting is cheaper."""
+    """By a sample. A hash table of mostly distinct values exceeds the cache, and sorting is cheaper."""
     sample = values[:: max(1, len(values) // _SAMPLE)]
     return len(np.unique(sample)) * 10 > len(sample) * 9
 
@@ -130,7 +130,7 @@ def _ranked(values: Codes) -> tuple[Codes, int]:
 
 
 def _dense(codes: Codes, space: int) -> tuple[Codes, int]:
-    """Renumbers codes without gaps, in their order where the range is small."""
+    """Codes renumbered without gaps, in their order where the range is small."""
     if space > _affordable(len(codes)):
         return _hashed(codes)
     present = np.zeros(space, dtype=bool)

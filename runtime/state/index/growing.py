@@ -1,11 +1,11 @@
-"""Arrays that grow without being copied.
+"""Arrays that grow without a copy.
 
-A large one lies in pages of its own. To grow, the system gives it more addresses, elsewhere if need be, and moves the
-pages there by their table: nothing is copied, and a new page costs nothing until it is touched. While somebody still
-looks at the old array this cannot be; then, and where the system does not offer it, a longer copy takes its place.
-So what was handed out stays readable in any case, but it is not the array any more.
+A large array has its own memory mapping. To grow, the kernel extends the address range, elsewhere if needed, and moves
+the page table entries: no data is copied, and a new page takes no memory until it is touched. This is impossible while
+a view of the old array exists, or on a system without `mremap`. Then a longer copy replaces the array. Earlier views
+stay readable, but show the old array.
 
-Another thread may ask for the array at any time: whatever it gets holds what was written before.
+Another thread may read `data` at any time: the returned array holds all earlier writes.
 """
 
 import mmap
@@ -15,19 +15,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-_MAPPED_BYTES: Final = 1 << 20  #: a smaller one is copied: that is cheap, and pages are coarse
+_MAPPED_BYTES: Final = 1 << 20  #: a smaller array is copied: that is cheap, and pages are coarse
 
 
 class GrowingArray:
-    """An array of zeroes.
+    """An array that starts with zeroes.
 
     Args:
-        dtype: of what it holds.
-        count: how long it is at first.
+        dtype: of the elements.
+        count: initial length.
     """
 
     def __init__(self, dtype: npt.DTypeLike, count: int) -> None:
-        assert count > 0, "an array begins with something"
+        assert count > 0, "an array needs at least one element"
         self._dtype: np.dtype[Any] = np.dtype(dtype)
         self._memory = _zeroes(count * self._dtype.itemsize)
 
@@ -36,12 +36,12 @@ class GrowingArray:
 
     @property
     def data(self) -> npt.NDArray[Any]:
-        """The array as long as it is now. Do not keep it: growing replaces it, and costs a copy while it is held."""
+        """The array at its present length. Do not keep it: growth replaces it, and copies while a view exists."""
         return np.frombuffer(self._memory, dtype=self._dtype)
 
     def grow(self, count: int) -> None:
-        """Makes it `count` long, with zeroes behind what was there."""
-        assert count >= len(self), "an array does not get shorter"
+        """Extend to `count` elements; the new ones are zero."""
+        assert count >= len(self), "an array cannot shrink"
         nbytes = count * self._dtype.itemsize
         if nbytes > len(self._memory) and not _lengthened(self._memory, nbytes):
             longer = _zeroes(nbytes)
@@ -54,8 +54,8 @@ def _zeroes(nbytes: int) -> mmap.mmap | bytearray:
         return bytearray(nbytes)
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # not every kernel has them
-            pages.madvise(mmap.MADV_HUGEPAGE)  # what is touched here and there costs fewer look-ups of addresses
+        with suppress(OSError):  # some kernels have no huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)  # random access then causes fewer TLB misses
     return pages
 
 
@@ -64,6 +64,6 @@ def _lengthened(memory: mmap.mmap | bytearray, nbytes: int) -> bool:
         return False
     try:
         memory.resize(nbytes)
-    except (BufferError, SystemError, OSError):  # somebody looks at it; the system cannot; it has no room there
+    except (BufferError, SystemError, OSError):  # a view exists; no mremap; no address range left
         return False
     return True

@@ -1,4 +1,4 @@
-"""The hash that decides where a key lives: column values -> 64 bits -> key group.
+"""The hash that assigns a key to its key group: column values -> 64 bits -> key group.
 
 It is part of the checkpoint format: the key group of a stored row must be the same in every version, on every machine,
 in every encoding of the same value. So it is defined here, in full, and pinned by golden values in the tests:
@@ -32,13 +32,13 @@ _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1: Final = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2: Final = np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT: Final = np.uint64(33)
-_CACHED: Final = 4096  #: values mixed at a time: what is in between stays in the cache, three times as fast
+_CACHED: Final = 4096  #: values mixed at a time: intermediate arrays stay in the cache, three times as fast
 WORD: Final = 8
-LONGEST_MIXED: Final = 64  #: longer values go through BLAKE2b one by one
+LONGEST_MIXED: Final = 64  #: longer values are hashed with BLAKE2b, value by value
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
-    """One hash per row.
+    """A hash per row.
 
     Raises:
         TypeError: a column's type cannot be a key; the message names the type.
@@ -57,14 +57,14 @@ def key_groups(batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int)
 
 
 def groups_of(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int64]:
-    """Hashes to key groups."""
-    if max_parallelism & (max_parallelism - 1) == 0:  # ten times as fast as the division, and the same
+    """Hashes to key groups: `hash % max_parallelism`."""
+    if max_parallelism & (max_parallelism - 1) == 0:  # the same result, ten times as fast as the division
         return (hashes & np.uint64(max_parallelism - 1)).view(np.int64)
     return (hashes % np.uint64(max_parallelism)).astype(np.int64)
 
 
 def hash_column(column: pa.Array) -> Hashes:
-    """One hash per row of one column."""
+    """A hash per row of a single column."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _hash_dictionary(column)
@@ -86,7 +86,7 @@ def is_text(kind: Any) -> bool:
 
 
 def as_int64(column: pa.Array) -> npt.NDArray[np.int64]:
-    """The values of a fixed-width column as 64 bits each that are equal where the values are; nulls are arbitrary.
+    """The values of a fixed-width column as 64-bit codes, equal where the values are equal; nulls are arbitrary.
 
     Raises:
         TypeError: the type has no such form.
@@ -118,7 +118,7 @@ def _without_nulls(column: pa.Array, filler: Any) -> pa.Array:
 
 
 def mix(values: Hashes) -> Hashes:
-    """MurmurHash3's finaliser: every bit of the input moves every bit of the output."""
+    """MurmurHash3's finaliser: every input bit affects every output bit."""
     mixed = np.empty(len(values), dtype=np.uint64)
     for start in range(0, len(values), _CACHED):
         part = values[start : start + _CACHED]
@@ -137,19 +137,19 @@ def _hash_fixed(column: pa.Array) -> Hashes:
 
 
 def _hash_dictionary(column: pa.DictionaryArray) -> Hashes:
-    """Hashes the distinct values, then looks each row's up."""
+    """Hash the distinct values, then look up each row."""
     hashes = np.append(hash_column(column.dictionary), NULL_HASH)
     return hashes[dictionary_rows(column)]
 
 
 def dictionary_rows(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-    """The row of the dictionary for each row of the column; where that is null, one past the end."""
-    indices = column.indices.cast(pa.int64())  # a small index type may not hold one past the end
+    """The dictionary index of each row; null: the length of the dictionary."""
+    indices = column.indices.cast(pa.int64())  # a small index type may not hold the length of the dictionary
     return np.asarray(_without_nulls(indices, len(column.dictionary)))
 
 
 def hash_text(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
-    """One hash for each sequence of bytes, as `text_buffers` gives them."""
+    """A hash per byte sequence, in the form of `text_buffers`."""
     hashes = mix(lengths.astype(np.uint64))
     short = np.flatnonzero((lengths > 0) & (lengths <= LONGEST_MIXED))
     words = words_of(data)
@@ -170,13 +170,13 @@ def words_of(data: npt.NDArray[np.uint8]) -> Hashes:
 
 
 def first_bytes(words: Hashes, count: npt.NDArray[np.int64]) -> Hashes:
-    """Zeroes what lies beyond `count` bytes of each little-endian word."""
+    """Each little-endian word with all but its first `count` bytes set to zero."""
     unused_bits = (WORD - np.minimum(count, WORD)).astype(np.uint64) << np.uint64(3)
     return words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused_bits)
 
 
 def text_buffers(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bytes of all values, padded by one word, and where each value starts and how long it is (null: 0)."""
+    """Data bytes of all values, padded by 8 bytes; start and length of each value (null: length 0)."""
     column = pc.cast(column, pa.large_binary())
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]

@@ -1,8 +1,8 @@
-"""Text, binary and decimal keys as numbers: each distinct value gets the next one, vectorised.
+"""Text, binary and decimal keys as numbers: each distinct value gets the next number, vectorised.
 
-Values lie one behind the other in an arena. They are found by their 64-bit hash and compared byte by byte, eight at a
-time; two values of one hash, which hardly ever happens, are told apart in a dictionary. The arena only grows, so a
-capture may decode from it in another thread while new values arrive.
+Values lie end to end in an arena. They are found by a 64-bit hash and compared eight bytes at a time. A value whose
+hash belongs to another value is kept in a dictionary; this is very rare. The arena only grows, so a capture may decode
+from it in another thread while new values are added.
 """
 
 from copy import copy
@@ -19,9 +19,9 @@ from runtime.state.index.key_index import NOWHERE, KeyIndex
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
-Texts = tuple[Bytes, Codes, Codes]  #: bytes, and where each value starts and how long it is
+Texts = tuple[Bytes, Codes, Codes]  #: bytes, start and length of each value
 
-UNKNOWN: Final = -1  #: the code of a value that was never interned
+UNKNOWN: Final = -1  #: the code of a value that is not interned
 
 
 class InternedCodec:
@@ -56,13 +56,13 @@ class InternedCodec:
         return _from_bytes(values, self._kind)
 
     def widened(self, kind: Any) -> "InternedCodec":
-        """Shares the arena, which only grows; decodes to a wider type."""
+        """Shares the arena, which only grows, and decodes to a wider type."""
         wider = copy(self)
         wider._kind = kind
         return wider
 
     def compacted(self, codes: Codes) -> tuple["InternedCodec", Codes]:
-        """A codec that knows only the values of `codes`, and those codes in its numbering; `UNKNOWN` stays."""
+        """A codec with only the values of `codes`, and these codes in its numbering; `UNKNOWN` stays."""
         fresh = InternedCodec(self._kind)
         known = codes != UNKNOWN
         renumbered = np.full(len(codes), UNKNOWN, dtype=np.int64)
@@ -73,7 +73,7 @@ class InternedCodec:
     # ------------------------------------------------------------ looking up
 
     def _look_up(self, hashes: Codes, texts: Texts) -> tuple[Codes, Codes]:
-        """Codes (or `UNKNOWN`, or `_TWIN`: another value has that hash), and the rows whose hash is new."""
+        """Codes, and the rows whose hash is new. `_TWIN`: the hash belongs to another value."""
         slots = self._index.find(hashes[np.newaxis, :])
         found = np.flatnonzero(slots != NOWHERE)
         codes = np.full(len(hashes), UNKNOWN, dtype=np.int64)
@@ -82,7 +82,7 @@ class InternedCodec:
         return codes, np.flatnonzero(slots == NOWHERE)
 
     def _same(self, numbers: Codes, texts: Texts, rows: Codes) -> Mask:
-        """Whether the stored values are those of the rows."""
+        """Whether the stored values equal the values of the rows."""
         data, starts, lengths = texts
         stored, offsets = self._data.data, self._offsets.data
         left, theirs, mine = lengths[rows], starts[rows], offsets[numbers]
@@ -103,7 +103,7 @@ class InternedCodec:
     # ------------------------------------------------------------ learning
 
     def _learn(self, hashes: Codes, texts: Texts, rows: Codes) -> None:
-        """Takes in rows whose hashes are new and differ from each other."""
+        """Add rows whose hashes are new and distinct."""
         numbers = self._append(texts, rows)
         slots = self._index.add(hashes[np.newaxis, rows])
         self._number_of_slot.grow(self._index.capacity)
@@ -122,7 +122,7 @@ class InternedCodec:
             self._offsets.grow(2 * (self._count + len(rows) + 1))
         self._offsets.data[self._count + 1 : self._count + len(rows) + 1] = stops
         numbers = np.arange(self._count, self._count + len(rows))
-        self._count += len(rows)  # last: whoever decodes meanwhile goes by this
+        self._count += len(rows)  # last, because a decoding thread reads up to this number
         return numbers
 
     def _twin(self, value: bytes, learn: bool) -> int:
@@ -132,8 +132,8 @@ class InternedCodec:
         return self._twins.get(value, UNKNOWN)
 
     def _values(self) -> pa.Array:
-        """Everything interned so far, without a copy."""
-        count = self._count  # first, then the offsets, then the data: each of which only grows
+        """All interned values, without a copy."""
+        count = self._count  # before the offsets, and these before the data: each of them only grows
         buffers = [None, pa.py_buffer(self._offsets.data), pa.py_buffer(self._data.data)]
         return pa.Array.from_buffers(pa.large_binary(), count, buffers)
 

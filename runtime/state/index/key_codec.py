@@ -1,4 +1,4 @@
-"""Key values as 64-bit codes and back: the form in which the key index compares keys.
+"""Key values as 64-bit codes and back: the key index compares codes.
 
 Fixed-width values are their own codes; text, binary and decimals are interned. Codes live in memory only; snapshots
 hold values.
@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class KeyCodec(Protocol):
-    """Codes of one key column. Equal values have equal codes; nulls are the caller's matter."""
+    """Codes of a key column. Equal values have equal codes. The caller handles nulls."""
 
     def encode(self, column: pa.Array, learn: bool) -> Codes:
         """Values to codes. Without `learn`, a value not seen before gets a code that no key has."""
@@ -31,11 +31,11 @@ class KeyCodec(Protocol):
     def decode(self, codes: Codes, nulls: Mask) -> pa.Array: ...
 
     def widened(self, kind: Any) -> "KeyCodec":
-        """The same codes as values of a wider type. This codec stays as it is: a capture may hold it."""
+        """The same codes as values of a wider type. This codec stays unchanged, because a capture may hold it."""
 
 
 def plain_type(kind: Any) -> Any:
-    """The type in which a key of type `kind` is stored and sent on: without dictionaries and views."""
+    """The type in which a key of type `kind` is stored and forwarded: without dictionaries and views."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_string_view(kind):
@@ -51,18 +51,18 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def common_key_type(one: Any, other: Any) -> Any:
-    """The type of a key column in which values of both types go on; None: the rules refuse the pair."""
+    """The type of a key column that holds values of both types; None: there is no such type."""
     one, other = plain_type(one), plain_type(other)
     return _arrow_type(key_rule(str(one), str(other)), one, other)
 
 
 def common_value_type(one: Any, other: Any) -> Any:
-    """The type of a value column in which values of both types go on; None: the rules refuse the pair."""
+    """The type of a value column that holds values of both types; None: there is no such type."""
     return _arrow_type(value_rule(str(one), str(other)), one, other)
 
 
 def check_key_type(name: str, kind: Any) -> None:
-    """Refuses a key column whose values cannot be told apart, hashed or stored.
+    """Refuse a key column whose values cannot be compared, hashed or stored.
 
     Raises:
         JobRejected: the column and its type are named.
@@ -73,7 +73,7 @@ def check_key_type(name: str, kind: Any) -> None:
 
 
 def key_type_beside(kind: Any, declared: str) -> Any:
-    """The type in which keys of the type `kind` go on beside those of a type that a graph calls `declared`."""
+    """The type of a key column that holds type `kind` and also the type named `declared` in the job graph."""
     common = key_rule(str(kind), declared).common
     if common is None or common == str(kind):
         return kind
@@ -95,7 +95,7 @@ def codec_of(kind: Any) -> KeyCodec:
 
 
 class FixedCodec:
-    """Numbers, booleans and times, which are their own codes."""
+    """Numbers, booleans and times: each value is its own code."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -120,4 +120,4 @@ class FixedCodec:
             return pa.array(codes.view(np.uint64))
         if pa.types.is_temporal(kind):
             return pa.array(codes.astype(f"int{kind.bit_width}")).view(kind)
-        return pa.array(codes).cast(kind)  # checked: a value that does not fit is an error
+        return pa.array(codes).cast(kind)  # a checked cast: raises if a value does not fit

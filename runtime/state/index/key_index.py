@@ -1,8 +1,8 @@
-"""The key index: rows of key codes -> slots, vectorised.
+"""The key index: rows of key codes -> row ids, vectorised.
 
-Slots of removed keys are used again. Where a slot is found is kept in one of two forms, blocks for numbers that lie
-close together and buckets for all else. When a form has no room left, a new one takes its place, and the keys follow
-little by little with each call: no single batch pays for all keys. Until then both are asked.
+Row ids of removed keys are reused. The mapping has two forms: blocks for integers that are close together,
+buckets for all other keys. When a form is full, a new one replaces it. The keys are moved a few at a time with each
+call, so that no single batch pays for all of them. Until the move is complete, both forms are searched.
 """
 
 from collections import deque
@@ -19,11 +19,11 @@ from runtime.state.index.growing import GrowingArray
 __all__ = ["NOWHERE", "CodeRows", "KeyIndex", "Slots"]
 
 _SMALLEST: Final = 64
-_STEP: Final = 4096  #: keys that follow with each call at least
-_PER_KEY: Final = 4  #: and for each key that is added: all have followed long before there is no room again
-_PIECE: Final = 1 << 16  #: slots that are looked at together, within the cache
-_PREPARING: Final = 1 << 18  #: keys from which on buckets are made before they are needed
-_TOUCHED_PER_KEY: Final = 24  #: buckets touched for each key that is added meanwhile: all, well before they are needed
+_STEP: Final = 4096  #: minimum number of keys moved per call
+_PER_KEY: Final = 4  #: keys moved per added key: the move ends long before the new form is full
+_PIECE: Final = 1 << 16  #: row ids processed at a time: they fit the cache
+_PREPARING: Final = 1 << 18  #: number of keys from which the next buckets are prepared ahead of time
+_TOUCHED_PER_KEY: Final = 24  #: buckets touched per added key: all of them well before they are needed
 
 
 class KeyIndex:
@@ -34,42 +34,42 @@ class KeyIndex:
     """
 
     def __init__(self, width: int) -> None:
-        self._codes = [GrowingArray(np.int64, _SMALLEST) for _ in range(width)]  #: by column, by slot
-        self._live = GrowingArray(bool, _SMALLEST)  #: by slot
-        self.used = 0  #: slots ever taken: all live ones lie below
-        self._free = GrowingArray(np.intp, _SMALLEST)  #: slots to be used again, the last one next
-        self._freed = 0  #: so many of them
+        self._codes = [GrowingArray(np.int64, _SMALLEST) for _ in range(width)]  #: by column, by row id
+        self._live = GrowingArray(bool, _SMALLEST)  #: by row id
+        self.used = 0  #: row ids ever assigned: all live ids are below
+        self._free = GrowingArray(np.intp, _SMALLEST)  #: row ids for reuse, the last first
+        self._freed = 0  #: length of `_free` in use
         self._form: Blocks | Buckets = Blocks()
         self._former: Blocks | Buckets | None = None  #: only read
-        self._waiting = np.zeros(0, dtype=bool)  #: by slot: the former has it, and it is live and has not followed yet
-        self._followed = 0  #: no slot below is waiting
-        self._next: Buckets | None = None  #: being made ready for the time when the form is full
+        self._waiting = np.zeros(0, dtype=bool)  #: by row id: live, and still to be moved from the former form
+        self._followed = 0  #: no row id below is waiting
+        self._next: Buckets | None = None  #: prepared for the time when the form is full
 
     def __len__(self) -> int:
         return self.used - self._freed
 
     @property
     def capacity(self) -> int:
-        """Slots that fit without growing."""
+        """Row ids that fit without growing."""
         return len(self._live)
 
     def slots(self) -> Slots:
-        """The slots of all keys."""
+        """The row ids of all keys."""
         return np.flatnonzero(self._live.data[: self.used])
 
     def column(self, position: int) -> npt.NDArray[np.int64]:
-        """By slot, one code of each key. Read only; ask again after keys were added."""
+        """A code of each key, by row id. Read only; fetch it again after keys were added."""
         return self._codes[position].data
 
     def codes_of(self, slots: Slots) -> CodeRows:
         """A copy of the codes of these keys."""
         codes = np.empty((len(self._codes), len(slots)), dtype=np.int64)
         for row, column in zip(codes, self._codes, strict=True):
-            np.take(column.data, slots, out=row, mode="clip")  # they are within: with an `out`, checking costs a copy
+            np.take(column.data, slots, out=row, mode="clip")  # row ids are in range; a checked `out` costs a copy
         return codes
 
     def find(self, codes: CodeRows) -> Slots:
-        """The slot of each key, or `NOWHERE`."""
+        """The row id of each key, or `NOWHERE`."""
         self._follow(_STEP + codes.shape[1])
         found = self._form.find(codes, self._columns())
         if self._former is None:
@@ -80,7 +80,7 @@ class KeyIndex:
         return found
 
     def add(self, codes: CodeRows) -> Slots:
-        """Gives each key a slot. The keys must be distinct and not there yet."""
+        """Assign a row id to each key. The keys must be distinct and absent."""
         count = codes.shape[1]
         slots = self._take_slots(count)
         for column, row in zip(self._codes, codes, strict=True):
@@ -95,7 +95,7 @@ class KeyIndex:
         return slots
 
     def remove(self, slots: Slots) -> None:
-        """Frees slots, which must be live and distinct."""
+        """Remove the keys at these row ids, which must be live and distinct."""
         waiting = slots < len(self._waiting)
         waiting[waiting] = self._waiting[slots[waiting]]
         self._waiting[slots[waiting]] = False
@@ -105,22 +105,22 @@ class KeyIndex:
         self._put_back(slots)
 
     def recode(self, column: int, slots: Slots, codes: npt.NDArray[np.int64]) -> None:
-        """Gives other codes to one column of all live slots; keys that differed must still differ."""
+        """Replace one code of all live keys; different keys must stay different."""
         self._codes[column].data[slots] = codes
         self._former, self._waiting = None, np.zeros(0, dtype=bool)
         self._renew()
         self._follow(self.used)
 
-    # ------------------------------------------------------------ from one form to the next
+    # ------------------------------------------------------------ moving to a new form
 
     def _renew(self) -> None:
-        """Begins a new form, which all live keys are to follow to."""
+        """Start a new form, to which all live keys are moved."""
         self._follow(self.used)
         self._former, self._waiting, self._followed = self._form, self._live.data[: self.used].copy(), 0
         self._form = Blocks.spanning(self._pieces(), len(self)) or self._buckets()
 
     def _pieces(self) -> Iterator[CodeRows]:
-        """The codes of all keys, the newest first, then the oldest: where they lie too far apart, that shows there."""
+        """The codes of all keys, newest first, then oldest: keys too far apart for blocks show up early."""
         live = self._live.data
         starts = deque(range(0, self.used, _PIECE))
         starts.rotate(1)
@@ -135,7 +135,7 @@ class KeyIndex:
         return prepared if prepared is not None and prepared.suits(len(self)) else Buckets(len(self))
 
     def _prepare(self, count: int) -> None:
-        """Once the form is nearly full: the next one's memory, a little with each call."""
+        """Touch the memory of the next form, a little with each call, once the present form is nearly full."""
         keys = len(self)
         left = self._form.left(keys)
         if keys < _PREPARING or 3 * left > keys or self._former is not None:
@@ -145,7 +145,7 @@ class KeyIndex:
         self._next.touch(_TOUCHED_PER_KEY * count)
 
     def _follow(self, count: int) -> None:
-        """Lets the keys of the next `count` slots follow."""
+        """Move the keys of the next `count` row ids to the new form."""
         if self._former is None:
             return
         stop = self._followed + count
@@ -181,5 +181,5 @@ class KeyIndex:
 
 
 def _power(count: int) -> int:
-    """The power of two that is not below."""
+    """The smallest power of two that is at least `count`."""
     return 1 << (count - 1).bit_length()

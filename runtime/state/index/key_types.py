@@ -1,7 +1,7 @@
-"""The types of the key columns of one operator subtask: as restored, and as its batches have them.
+"""The types of the key columns of an operator subtask: as restored, and as its batches have them.
 
-Every snapshot names them, so that a restore into a job with other types is refused before the start
-(`core.restore.mapping`). Where the job's types are known from its data only, the first batch is refused instead.
+Every snapshot records them, so that `core.mapping` refuses a restore with other types before the start. If a job's
+types are known from its data only, the first batch is refused instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,11 +15,11 @@ from runtime.state.index.key_codec import check_key_type, plain_type
 
 
 class KeyTypes:
-    """Mutable, owned by one subtask.
+    """Key column types. Mutable, owned by a single subtask.
 
     Args:
         operator: the uid, for errors.
-        restored: the snapshots whose keys the subtask goes on with.
+        restored: the snapshots whose keys the subtask continues.
     """
 
     def __init__(self, operator: str = "", restored: Iterable[SubtaskSnapshot] = ()) -> None:
@@ -35,10 +35,10 @@ class KeyTypes:
         return dict(self._by_column)
 
     def check(self, schema: pa.Schema, keys: Sequence[str]) -> None:
-        """Compares the types of a batch with those until now.
+        """Compare the types of a batch with the known ones.
 
         Raises:
-            JobRejected: two types of a column do not go together; operator, column and both types are named.
+            JobRejected: the two types of a column have no common type; operator, column and types are named.
         """
         if self._checked is not None and schema.equals(self._checked):
             return
@@ -56,7 +56,7 @@ class KeyTypes:
 
 
 def check_keys(schema: pa.Schema, keys: Sequence[str], operator: str) -> None:
-    """Checks the key columns of rows for `operator`.
+    """Check the key columns of the rows for `operator`.
 
     Raises:
         JobRejected: a column is missing, or its type cannot be a key; operator, column and type are named.

@@ -120,14 +120,14 @@ def test_a_stream_of_another_dataflow_is_refused() -> None:
     """Its operator might have a namesake here."""
     other = Dataflow("other").source("numbers", Numbers(total=1))
     loop = Dataflow("own").source("numbers", Numbers(total=1)).iterate("loop")
-    with pytest.raises(JobRejected, match="'numbers' of another dataflow, 'other'") as refused:
+    with pytest.raises(JobRejected, match="'numbers' belongs to another dataflow, 'other'") as refused:
         loop.close_with(other)
     assert (refused.value.code, refused.value.field) == ("bad-input", "loop")
 
 
 def test_a_keyed_stream_where_rows_are_read_is_refused_by_name() -> None:
     loop = Dataflow("own").source("numbers", Numbers(total=1)).iterate("loop")
-    with pytest.raises(JobRejected, match="leave out its key_by") as refused:
+    with pytest.raises(JobRejected, match="leave out the key_by") as refused:
         loop.close_with(loop.key_by("key"))  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.field) == ("bad-input", "loop")
 

@@ -1,7 +1,6 @@
-"""The builder a job author uses: a `Dataflow` of named steps, which yields a `JobGraph` and the code beside it.
+"""The builder for job authors: a `Dataflow` of named steps, compiled into a `JobGraph` with its code.
 
-It decides uids, edges and default parallelism, and refuses what cannot run. It starts nothing and knows no host.
-
+It assigns uids and edges and refuses jobs that cannot run. It starts no job.
     flow = Dataflow("wordcount")
     lines = flow.source("lines", DirectorySource("/in", LineFormat()))
     words = lines.flat_map("words", lambda row: [{"word": w} for w in row["line"].split()], schema)
@@ -66,7 +65,7 @@ T = TypeVar("T")
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 RowFunction = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
 
-#: Set while a pipeline builds its dataflow. A dataflow that is built elsewhere has no PySpark stages.
+#: Set while a pipeline builds its dataflow. A dataflow built elsewhere has no PySpark stages.
 STAGE_FOLDERS: Final[ContextVar[StageFolders | None]] = ContextVar("stage_folders", default=None)
 
 
@@ -75,7 +74,7 @@ class Dataflow:
     """A job under construction.
 
     Args:
-        name: shown to people; state belongs to the job, not to this name.
+        name: shown in the console; state belongs to the job, not to this name.
         max_parallelism: number of key groups, fixed at the job's first run.
     """
 
@@ -84,7 +83,7 @@ class Dataflow:
     _blueprint: Blueprint = field(default_factory=Blueprint)
 
     def source(self, uid: str, source: Source, *, parallelism: int | None = None, name: str = "") -> Stream:
-        """Adds a source. `parallelism` None means the job's."""
+        """Add a source. `parallelism` None: the parallelism of the job."""
         source = _bound(uid, source)
         _check_end(uid, source)
         guarantee = _guarantee(uid, source)
@@ -102,7 +101,7 @@ class Dataflow:
         return dict(self._blueprint.sinks)
 
     def compile(self, parallelism: int) -> CompiledJob:
-        """Resolves the graph for a job parallelism (slots).
+        """Resolve the graph for a parallelism (number of slots).
 
         Raises:
             JobRejected: naming the operator at fault.
@@ -145,11 +144,12 @@ class Dataflow:
         folding: Folding | None = None,
         value_types: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """FORWARD leaves it to the stream how its rows are dealt."""
+        """Add an edge. FORWARD is replaced by the stream's custom partitioning, if any."""
         if not isinstance(stream, Stream):
-            raise JobRejected("bad-input", target, "it reads a stream, not one that is keyed: leave out its key_by")
+            raise JobRejected("bad-input", target, "its input must be a stream without keys: leave out the key_by")
         if stream.flow is not self:
-            raise JobRejected("bad-input", target, f"it reads {stream.uid!r} of another dataflow, {stream.flow.name!r}")
+            detail = f"its input {stream.uid!r} belongs to another dataflow, {stream.flow.name!r}"
+            raise JobRejected("bad-input", target, detail)
         dealt, partitioner = stream.dealt, None
         if dealt is not None:
             if partitioning is not Partitioning.FORWARD:
@@ -171,7 +171,7 @@ class Dataflow:
 
 
 def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tuple[str, ...]:
-    """The types of key columns, where the columns of the stream are known.
+    """The types of key columns; empty if the columns of the stream are unknown.
 
     Raises:
         JobRejected: a column is missing, or its type cannot be a key.
@@ -185,10 +185,10 @@ def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tup
 def _value_types(
     stream: Stream, state: str, aggregates: Mapping[str, Aggregate], target: OperatorId
 ) -> tuple[tuple[str, str], ...]:
-    """The columns of the state of aggregates and their types, where the columns of the stream are known.
+    """The state columns of aggregates and their types; empty if the columns of the stream are unknown.
 
     Raises:
-        JobRejected: an aggregate cannot be computed of these columns.
+        JobRejected: an aggregate cannot be computed from these columns.
     """
     columns = stream.columns
     if columns is None:
@@ -207,13 +207,13 @@ def _check_end(uid: str, end: Source | Sink) -> None:
 
 
 def _made(uid: str, make: Callable[[], Operator]) -> Callable[[], Operator]:
-    """`make`, of an operator without code of the author's, tried once: its arguments are refused before the start."""
+    """`make`, called once so that bad arguments fail before the start. Only for operators without an author's code."""
     _named(uid, make)
     return make
 
 
 def _named(uid: str, make: Callable[[], T]) -> T:
-    """What `make` makes. Raises JobRejected naming the operator too."""
+    """The result of `make`. Raises JobRejected naming the operator too."""
     try:
         return make()
     except JobRejected as error:
@@ -221,7 +221,7 @@ def _named(uid: str, make: Callable[[], T]) -> T:
 
 
 def _bound(uid: str, end: T) -> T:
-    """`end` with the folders of its PySpark stage, if it has one."""
+    """`end` bound to the folders of its PySpark stage, if it has such a stage."""
     folders = STAGE_FOLDERS.get()
     return end.bound(uid, folders) if folders is not None and isinstance(end, BoundByUid) else end
 
@@ -236,7 +236,7 @@ def _guarantee(uid: str, end: Source | Sink) -> Guarantee:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """By columns and a function of the author's."""
+    """Custom partitioning by columns and an author's function."""
 
     columns: tuple[str, ...]
     function: Partitioner
@@ -244,20 +244,20 @@ class _Dealt:
 
 @dataclass(frozen=True)
 class Stream:
-    """The output of one step."""
+    """The output of a step."""
 
     flow: Dataflow
     uid: OperatorId
-    dealt: _Dealt | None = None  #: how its rows go to the next step, if it does not decide itself
-    columns: pa.Schema | None = None  #: where a source or a step declares them
+    dealt: _Dealt | None = None  #: custom partitioning to the next step
+    columns: pa.Schema | None = None  #: None: the step does not declare its columns
 
     def map_batches(self, uid: str, function: BatchFunction, *, parallelism: int | None = None) -> Stream:
-        """Applies `function` to every Arrow batch (filter, project, compute). An empty result is not sent."""
+        """Apply `function` to every Arrow batch (filter, project, compute). An empty result is not forwarded."""
         check_function(uid, function)
         return self._then(uid, lambda: MapBatches(function), parallelism)
 
     def flat_map(self, uid: str, function: RowFunction, schema: pa.Schema, *, parallelism: int | None = None) -> Stream:
-        """Applies a row-wise Python function that gives any number of rows of `schema`."""
+        """Apply a row-wise Python function that returns any number of rows of `schema`."""
         check_function(uid, function, rows=True)
         check_schema(uid, schema)
         return self._then(uid, lambda: FlatMapRows(function, schema), parallelism, schema)
@@ -265,12 +265,12 @@ class Stream:
     def join_broadcast(
         self, uid: str, build: Stream, *, on: Sequence[str], take: Sequence[str], how: str = "inner"
     ) -> Stream:
-        """Joins with a bounded stream that every subtask holds whole.
+        """Join with a bounded stream that every subtask holds as a whole.
 
-        Sources of this side are read once `build` has been read to its end. Checkpoints complete meanwhile.
+        Sources of this side are read after the end of `build`. Checkpoints complete meanwhile.
 
         Args:
-            on: key columns, of the same name on both sides; keys of `build` must be unique.
+            on: key columns, with the same names on both sides; keys of `build` must be unique.
             take: columns of `build` to add.
             how: "inner" or "left".
         """
@@ -282,10 +282,10 @@ class Stream:
         return joined
 
     def iterate(self, uid: str, *, parallelism: int | None = None) -> IterativeStream:
-        """Opens a loop: what follows reads this stream and whatever is brought back with `close_with`.
+        """Open a loop: the next steps read this stream and the streams passed to `close_with`.
 
-        A bounded job, or a drained one, ends once nothing is on its way in the loop. Event time in a loop is that of
-        its input.
+        A bounded or drained job ends once no records are in flight in the loop. Watermarks in a loop are those of its
+        input.
         """
         head = self._then(uid, Iterate, parallelism)
         self.flow._blueprint.loops.append(head.uid)
@@ -299,13 +299,13 @@ class Stream:
         *,
         parallelism: int | None = None,
     ) -> Stream:
-        """Applies a row-wise function with state and timers per subtask; see `runtime.operators.functions.process`.
+        """Apply a row-wise function with state and timers per subtask; see `ProcessFunction`.
 
         Args:
-            function_factory: makes the function of one subtask, such as its class.
-            schema: of the rows that come out; columns that a row lacks are null, others are refused.
+            function_factory: creates the function of each subtask; usually its class.
+            schema: of the output rows; missing columns are null, unknown columns are refused.
         """
-        check_factory(uid, function_factory, ProcessFunction, ": one with a key goes behind key_by")
+        check_factory(uid, function_factory, ProcessFunction, ": a keyed function needs key_by")
         check_schema(uid, schema)
         return self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
 
@@ -321,13 +321,14 @@ class Stream:
         on_timeout: TimeoutFunction | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Applies an asynchronous row function to many rows at a time; see `runtime.operators.functions.async_map`.
+        """Apply an asynchronous row function to many rows at a time; see `AsyncMap`.
 
         Args:
-            function: `async def`; gets a row as a dict, returns any number of rows of `schema`.
-            capacity: most requests at a time in one subtask; beyond that the input waits.
-            ordered: answers leave in the order of the rows; else as they come.
-            on_timeout: what goes on for a row whose request took too long; None: the operator fails.
+            function: `async def`; maps a row (dict) to any number of rows of `schema`.
+            capacity: maximum number of requests in flight per subtask; beyond that the input waits.
+            timeout_ms: time limit of a request.
+            ordered: emit results in the order of the input rows; otherwise as they complete.
+            on_timeout: rows to emit for a request that timed out; None: the operator fails.
         """
         check_function(uid, function, asynchronous=True)
         check_schema(uid, schema)
@@ -343,15 +344,15 @@ class Stream:
         *,
         parallelism: int | None = None,
     ) -> Stream:
-        """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
-        check_factory(uid, function_factory, BroadcastProcessFunction, ": one with a key goes behind key_by")
+        """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
+        check_factory(uid, function_factory, BroadcastProcessFunction, ": a keyed function needs key_by")
         check_schema(uid, schema)
         joined = self._then(uid, lambda: Process(function_factory(), schema), parallelism, schema)
         self.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)
         return joined
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Partitions by the values of `columns`."""
+        """Partition by the values of `columns`."""
         if not columns:
             raise JobRejected("bad-keys", self.uid, "key_by needs at least one column")
         for column in columns:
@@ -359,12 +360,13 @@ class Stream:
         return KeyedStream(self, columns)
 
     def partition_custom(self, function: Partitioner, *columns: str) -> Stream:
-        """Has `function` decide which subtask of the next step each row goes to.
+        """Have `function` choose the subtask of the next step for each row.
 
-        There is no key then, so no keyed state: use lists of the subtask, or a union list where rows have a home.
+        The stream has no key, so the next step has no keyed state: use list state, or a union list if a restore
+        must assign values to subtasks as the function does.
 
         Args:
-            function: gets a batch of `columns` and the number of subtasks; returns an integer per row, from 0.
+            function: maps a batch of `columns` and the number of subtasks to an integer from 0 per row.
         """
         if not columns:
             raise JobRejected("bad-keys", self.uid, "partition_custom needs at least one column")
@@ -373,7 +375,7 @@ class Stream:
         return replace(self, dealt=_Dealt(columns, function))
 
     def sink(self, uid: str, sink: Sink, *, parallelism: int | None = None, name: str = "") -> None:
-        """Ends the stream."""
+        """End the stream in a sink."""
         sink = _bound(uid, sink)
         _check_end(uid, sink)
         guarantee = _guarantee(uid, sink)
@@ -391,12 +393,12 @@ class Stream:
 
 @dataclass(frozen=True)
 class IterativeStream(Stream):
-    """A stream into which records come back."""
+    """The head of a loop."""
 
     def close_with(self, stream: Stream) -> None:
-        """Brings the records of `stream`, which comes from this one, back here. Their columns must be those of here.
+        """Feed `stream`, which must descend from this head and have its columns, back into the head.
 
-        May be called again for another stream.
+        May be called again with another stream.
         """
         before = self.flow._blueprint.feedback_into(self.uid)
         self.flow._connect(stream, self.uid, input=before + 1, feedback=True)
@@ -421,11 +423,11 @@ class KeyedStream:
     ) -> Stream:
         """Event-time windows aligned to the epoch.
 
-        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then one per aggregate.
+        Output columns: the keys, `window_start`, `window_end` (timestamp[ms]), then a column per aggregate.
 
         Args:
-            time: name of the timestamp column (or int64 milliseconds).
-            slide: from the beginning of a window to that of the next, so that they overlap; None: `size`.
+            time: name of the column of event times (timestamp, date, or integer milliseconds).
+            slide: distance between the starts of two consecutive windows, which may overlap; None: `size`.
         """
         check_column(uid, "time", time)
         check_aggregates(uid, aggregates)
@@ -447,10 +449,10 @@ class KeyedStream:
         changelog: bool = False,
         parallelism: int | None = None,
     ) -> Stream:
-        """Running aggregates; each batch emits the new values of the keys it touched.
+        """Running aggregates; each batch emits the new values of its keys.
 
         Args:
-            changelog: emit inserts and updates, told apart by a column `op`; see `runtime.operators.running_aggregate`.
+            changelog: emit inserts and updates, with the row kind in column `op`; see `RunningAggregate`.
         """
         check_aggregates(uid, aggregates)
         keys, wanted = self.keys, dict(aggregates)
@@ -466,10 +468,10 @@ class KeyedStream:
         max_wait_ms: int | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Applies `function` to batches of rows of many keys, in the order of each key.
+        """Apply `function` to batches of rows of many keys, in order within each key.
 
-        A batch leaves with `max_rows` rows, or when its first has waited `max_wait_ms`; without an
-        age limit (None) only when it is full, or at the end of the input.
+        A batch is emitted at `max_rows` rows, or when its first row has waited `max_wait_ms`. Without a time limit
+        (None) it is emitted only when it is full, or at the end of the input.
         """
         check_function(uid, function)
         keys, limits = self.keys, _named(uid, lambda: BatchLimits(max_rows, max_wait_ms))
@@ -484,11 +486,11 @@ class KeyedStream:
         time: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Applies a row-wise function with state and timers per key; see `runtime.operators.functions.keyed_process`.
+        """Apply a row-wise function with state and timers per key; see `KeyedProcessFunction`.
 
         Args:
-            function_factory: makes the function of one subtask, such as its class.
-            schema: of the rows that come out; columns that a row lacks are null, others are refused.
+            function_factory: creates the function of each subtask; usually its class.
+            schema: of the output rows; missing columns are null, unknown columns are refused.
             time: column of event times, for `context.timestamp`.
         """
         check_factory(uid, function_factory, KeyedProcessFunction)
@@ -509,7 +511,7 @@ class KeyedStream:
         time: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """As `process`, with a second stream whose rows every subtask gets: `process_broadcast`."""
+        """Like `process`, with a second stream whose rows every subtask gets in `process_broadcast`."""
         check_factory(uid, function_factory, KeyedBroadcastProcessFunction)
         joined = self.process(uid, function_factory, schema, time=time, parallelism=parallelism)
         self.stream.flow._connect(rules, joined.uid, Partitioning.BROADCAST, input=RULES)

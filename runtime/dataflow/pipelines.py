@@ -21,20 +21,20 @@ from runtime.ports import Sink, Source, StageFolders, UsesFolders
 
 ENTRY_POINT_GROUP: Final = "weir.pipelines"
 QUERY_NAME_LENGTH_MAX: Final = 100
-QUERY_LENGTH_MAX: Final = 20_000  #: characters of its SQL
-IMPORT_LIMIT_S: Final = 20.0  #: for one entry point
+QUERY_LENGTH_MAX: Final = 20_000  #: characters of SQL
+IMPORT_LIMIT_S: Final = 20.0  #: per entry point
 
 P = TypeVar("P", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
 class PipelineContext:
-    """What a pipeline may ask its surroundings: which paths it may use.
+    """The environment of a pipeline: the paths that it may use.
 
     Args:
-        input_root: the folder of what PySpark stages compute of bounded sources, for a run; "": none, as in BATCH.
-        column_root: the folder of the columns that Spark was asked for, of the version.
-        stream_root: the folder of what standing PySpark stages have written; "": none yet, as at compilation.
+        input_root: folder of the run with the output of PySpark stages for bounded sources; "": none, as in BATCH.
+        column_root: folder of the version with the columns that Spark reported.
+        stream_root: folder of the output of standing PySpark stages; "": none yet, as at compilation.
     """
 
     input_root: str
@@ -43,7 +43,7 @@ class PipelineContext:
     stream_root: str = ""
 
     def check_path(self, parameter: str, path: str) -> None:
-        """For a path that goes to no source or sink, such as a file that a PySpark stage reads.
+        """Check a path that is used by no source or sink, such as a file that a PySpark stage reads.
 
         Raises:
             JobRejected: `path` is outside WEIR_DATA_ROOTS; `parameter` is named.
@@ -51,7 +51,7 @@ class PipelineContext:
         self.data_roots.check(parameter, path)
 
     def is_input(self, path: str) -> bool:
-        """Whether `path` lies below the folder of the run's inputs, after its symbolic links."""
+        """Whether `path` lies below the folder of the run's inputs, with symbolic links resolved."""
         return bool(self.input_root) and Path(path).resolve().is_relative_to(Path(self.input_root).resolve())
 
 
@@ -60,13 +60,13 @@ class Pipeline(Generic[P]):
     """A named, parameterised job, offered through the entry point group `weir.pipelines`.
 
     Args:
-        params: a msgspec Struct; its JSON schema is what the console checks and draws a form from.
-        build: makes the dataflow; touches nothing outside.
-        queries: SQL by name, which the console runs against any checkpoint of a job. Each state is a view called
-            `operator_state`, with other characters than letters and digits as `_`; `contents` lists what there is.
+        params: a msgspec Struct. The console validates against its JSON schema, and renders its form.
+        build: creates the dataflow; must have no side effects.
+        queries: SQL by name, which the console runs against any checkpoint of a job. Each state is a view named
+            `operator_state`, with `_` for characters other than letters and digits; `contents` lists the states.
 
     Raises:
-        JobRejected: a query has no name or no SQL, or is no SELECT; it is named.
+        JobRejected: a query has no name or no SQL, or is not a SELECT; it is named.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Pipeline(Generic[P]):
             _check_query(name, sql)
 
     def parse(self, raw: Mapping[str, Any]) -> P:
-        """Raises JobRejected naming the parameter."""
+        """The parameters as a Struct. Raises JobRejected naming the parameter."""
         try:
             return msgspec.convert(dict(raw), self.params, strict=True)
         except msgspec.ValidationError as error:
@@ -92,7 +92,7 @@ class Pipeline(Generic[P]):
         """The job for the parameters `raw`.
 
         Raises:
-            JobRejected: naming the parameter or operator at fault, also a folder outside WEIR_DATA_ROOTS.
+            JobRejected: naming the parameter or operator at fault, also for a folder outside WEIR_DATA_ROOTS.
         """
         params = self.parse(raw)
         shared = STAGE_FOLDERS.set(StageFolders(context.column_root, context.stream_root, context.input_root))
@@ -114,7 +114,7 @@ _SELECT: Final = re.compile(
 
 
 def _check_query(name: object, sql: object) -> None:
-    """What can be told without Spark."""
+    """The checks that need no Spark. Raises JobRejected naming the query."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > QUERY_NAME_LENGTH_MAX:
         detail = f"a query needs a name: one line of 1 to {QUERY_NAME_LENGTH_MAX} printable characters, not {name!r}"
         raise JobRejected("bad-query", "queries", detail)
@@ -130,7 +130,7 @@ def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:
 
 
 def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any], context: PipelineContext) -> None:
-    """An error names the parameter that gave the folder, or the operator if none did."""
+    """Check folders against WEIR_DATA_ROOTS. The error names the parameter with this path, or else the operator."""
     for name, path in folders.items():
         parameter = next((key for key, value in raw.items() if value == path), f"{uid}.{name}")
         context.data_roots.check(parameter, path)
@@ -138,13 +138,13 @@ def _check_folders(uid: str, folders: Mapping[str, str], raw: Mapping[str, Any],
 
 @dataclass(frozen=True)
 class Registry:
-    """The installed pipelines by name. Those that cannot be used stand in `broken`, with the reason."""
+    """The installed pipelines by name, and the unusable pipelines in `broken`, with the reason."""
 
     pipelines: Mapping[str, Pipeline[Any]]
     broken: Mapping[str, str]
 
     def pipeline(self, name: str) -> Pipeline[Any]:
-        """Raises JobRejected: no installed package offers it, or it is broken."""
+        """The pipeline called `name`. Raises JobRejected: no installed package offers it, or it is broken."""
         if name in self.broken:
             raise JobRejected("broken-pipeline", "pipeline", self.broken[name])
         if name not in self.pipelines:
@@ -154,15 +154,15 @@ class Registry:
 
 
 def registry() -> Registry:
-    """Loads every entry point; one that fails, hangs, or shares its name with another, costs that name only."""
+    """All pipelines. An entry point that fails, hangs or repeats a name makes only that name unusable."""
     return _registry(entry_points(group=ENTRY_POINT_GROUP))
 
 
 def pipeline(name: str) -> Pipeline[Any]:
-    """One pipeline of the registry; a dotted path is never accepted.
+    """A pipeline of the registry, by name; a dotted path is never accepted.
 
-    Only entry points of this name are loaded, so that a slow or broken package costs its own pipelines only. The other
-    entry points are loaded if none of these offers the pipeline: an entry point may have another name than it.
+    Only entry points of this name are loaded, so that a slow or broken package affects its own pipelines only. If none
+    of them offers the pipeline, all entry points are loaded, because an entry point's name may differ from it.
 
     Raises:
         JobRejected: no installed package offers it, or it is broken.
@@ -179,7 +179,7 @@ def _registry(points: Iterable[EntryPoint]) -> Registry:
         try:
             with _limited():
                 offered = _loaded(point)
-        except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - code of any package; people need its error
+        except (Exception, SystemExit, _TooSlow) as error:  # noqa: BLE001 - any package's code; its error is shown
             broken[point.name] = f"{place} cannot be used: {type(error).__name__.strip('_')}: {error}"
             continue
         other, where = found.setdefault(offered.name, (offered, place))
@@ -190,14 +190,14 @@ def _registry(points: Iterable[EntryPoint]) -> Registry:
 
 
 class _TooSlow(BaseException):
-    """An import took longer than `IMPORT_LIMIT_S`. No `except Exception` of the package stops it."""
+    """An import exceeded `IMPORT_LIMIT_S`. A BaseException, so that no `except Exception` of the package stops it."""
 
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Ends what runs within after `IMPORT_LIMIT_S`. Only the main thread can be interrupted; others have no limit.
+    """Interrupt the body after `IMPORT_LIMIT_S`. Only the main thread can be interrupted; other threads have no limit.
 
-    The import stays in this thread, since packages may set signal handlers, which no other thread can.
+    The import stays in this thread, because only the main thread may set signal handlers, as some packages do.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
@@ -216,7 +216,7 @@ def _limited() -> Iterator[None]:
 
 
 def parameter_schema(offered: Pipeline[Any]) -> dict[str, Any]:
-    """The JSON schema of the parameters, with their object on top, so that a form needs to follow no reference."""
+    """The JSON schema of the parameters, with the root object inlined, so that a form has no `$ref` to resolve."""
     (top,), components = msgspec.json.schema_components((offered.params,), ref_template="#/$defs/{name}")
     schema: dict[str, Any] = components.pop(top["$ref"].rsplit("/", 1)[-1])
     return schema | {"$defs": components} if components else schema

@@ -1,7 +1,7 @@
-"""What a builder has collected of a job, and the compiled job that it becomes for a parallelism.
+"""A job as its builder collects it, and the compiled job for a parallelism.
 
-It decides default parallelism and what an edge comes to between two steps, and keeps the code beside the graph. It does
-not know what a step does.
+Compilation resolves parallelism and the partitioning of each edge, and keeps the code beside the graph. It does not
+depend on the kinds of operators.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from runtime.ports import KnowsEventTime, Operator, Sink, Source, SourceReader, 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """What folds the rows of an edge whose target is a window: `make` makes it for each subtask."""
+    """Pre-aggregation on an edge into a window. `make` creates the pre-aggregator of each subtask."""
 
-    pane_ms: int  #: event time that is folded together
+    pane_ms: int  #: length of a pane
     make: Callable[[], Combiner]
     time: str = ""  #: column of event times
     size_ms: int = 0  #: length of a window
-    slide_ms: int = 0  #: from the beginning of one to that of the next
+    slide_ms: int = 0  #: distance between the starts of two consecutive windows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One operator with its code. `parallelism` None means the job's."""
+    """An operator with its code. `parallelism` None: the parallelism of the job."""
 
     uid: OperatorId
     name: str
@@ -40,7 +40,7 @@ class Step:
     parallelism: int | None
     bounded: bool = False
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    code: Any  #: Source for sources, Callable[[], Operator] for the others
+    code: Any  #: a `Source`, or for other roles a `Callable[[], Operator]`
 
     def spec(self, parallelism: int) -> OperatorSpec:
         return OperatorSpec(
@@ -55,18 +55,18 @@ class Step:
 
 @dataclass(frozen=True)
 class CompiledJob:
-    """A graph and, by uid, what makes each operator. Survives cloudpickle: slots receive it from Spark."""
+    """A graph, and the code of each operator by uid. Survives cloudpickle, with which Spark sends it to the slots."""
 
     name: str
     graph: JobGraph
     sources: Mapping[OperatorId, Source]
     operators: Mapping[OperatorId, Callable[[], Operator]]
     sinks: Mapping[OperatorId, Sink]
-    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by number of the edge
-    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by number of the edge
+    partitioners: Mapping[int, Partitioner] = field(default_factory=dict)  #: by edge number
+    foldings: Mapping[int, Folding] = field(default_factory=dict)  #: by edge number
 
     def __post_init__(self) -> None:
-        """The graph names the operators that have a committer: a restore and its report know the graph only."""
+        """Mark operators with a committer in the graph, because a restore and its report know the graph only."""
         operators = tuple(replace(operator, commits=operator.uid in self.sinks) for operator in self.graph.operators)
         if operators != self.graph.operators:
             object.__setattr__(self, "graph", replace(self.graph, operators=operators))
@@ -81,7 +81,7 @@ class Blueprint:
     sinks: dict[OperatorId, Sink] = field(default_factory=dict)
     partitioners: dict[int, Partitioner] = field(default_factory=dict)
     foldings: dict[int, Folding] = field(default_factory=dict)
-    loops: list[OperatorId] = field(default_factory=list)  #: heads
+    loops: list[OperatorId] = field(default_factory=list)  #: heads of loops
 
     def connect(self, edge: EdgeSpec, partitioner: Partitioner | None = None, folding: Folding | None = None) -> None:
         if partitioner is not None:
@@ -91,11 +91,11 @@ class Blueprint:
         self.edges.append(edge)
 
     def feedback_into(self, head: OperatorId) -> int:
-        """How many edges lead back there."""
+        """The number of back-edges into a head."""
         return sum(edge.feedback and edge.target == head for edge in self.edges)
 
     def compiled(self, name: str, parallelism: int, max_parallelism: int) -> CompiledJob:
-        """Raises JobRejected, naming the operator at fault."""
+        """The job for a parallelism. Raises JobRejected, naming the operator at fault."""
         if not 0 < parallelism <= max_parallelism:
             limit = f"must lie between 1 and max_parallelism ({max_parallelism}), not {parallelism}"
             raise JobRejected("bad-parallelism", "parallelism", limit)
@@ -118,10 +118,10 @@ class Blueprint:
     def _check_loops(self) -> None:
         for uid in self.loops:
             if not self.feedback_into(uid):
-                raise JobRejected("open-loop", uid, "nothing comes back into this loop: close it with close_with")
+                raise JobRejected("open-loop", uid, "this loop has no back-edge: close it with close_with")
 
     def _check_event_time(self) -> None:
-        """Behind an unbounded source without event time no watermark ever comes, so no window fires."""
+        """Refuse windows behind an unbounded source without watermarks: they would never fire."""
         if not self.foldings:
             return
         silent = {
@@ -136,7 +136,7 @@ class Blueprint:
                 raise JobRejected("no-event-time", window, detail)
 
     def _check_folders(self) -> None:
-        """A job that reads its own output never comes to an end of it."""
+        """Refuse a sink into a folder that a source reads: the job would read its own output without end."""
         read = {
             os.path.normpath(path): step.uid
             for step in self.steps
@@ -150,7 +150,7 @@ class Blueprint:
                     raise JobRejected("same-folder", uid, detail)
 
     def _before(self, uid: OperatorId) -> set[OperatorId]:
-        """The operators whose records or watermarks reach `uid`."""
+        """The operators upstream of `uid`, and `uid`."""
         found, waiting = {uid}, [uid]
         while waiting:
             here = waiting.pop()
@@ -161,14 +161,14 @@ class Blueprint:
 
 
 def _emits_watermarks(source: Source) -> bool:
-    """Of an author's own source its reader tells: one that overrides no `watermark` never has any."""
+    """Whether a source has watermarks. The reader of an author's source has them if it overrides `watermark`."""
     if isinstance(source, KnowsEventTime):
         return source.has_event_time
     return type(source.reader()).watermark is not SourceReader.watermark
 
 
 def _resolved(edge: EdgeSpec, by_uid: Mapping[OperatorId, OperatorSpec]) -> EdgeSpec:
-    """A forward edge between different parallelisms deals in turn instead."""
+    """The edge with its final partitioning: FORWARD between different parallelisms becomes REBALANCE."""
     if edge.partitioning is not Partitioning.FORWARD or edge.source not in by_uid or edge.target not in by_uid:
         return edge
     if by_uid[edge.source].parallelism == by_uid[edge.target].parallelism:

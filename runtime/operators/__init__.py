@@ -1,4 +1,4 @@
-"""What happens to batches on their way: partitioning, functions, joins, windows, running aggregates, sinks.
+"""Operators: partitioning, functions, joins, windows, running aggregates, sinks.
 
-Everything works on whole Arrow batches; only `FlatMapRows` loops over rows, because it calls a row function.
+Operators work on whole Arrow batches. Only row functions loop over rows.
 """

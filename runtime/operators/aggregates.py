@@ -1,8 +1,8 @@
-"""What can be computed per key: counts, sums, extremes, means. As in SQL, nulls are ignored, and nulls alone give null.
+"""Aggregates per key: counts, sums, extremes, means. As in SQL, nulls are ignored, and only nulls give null.
 
-An aggregate keeps its state in columns, at one position per key. `fold` takes rows in; `merge` takes in what other rows
-were folded to elsewhere, so that folding parts and merging them is folding the whole. Integer sums are exact and refuse
-to overflow, before anything has changed; a mean is kept as sum and count.
+An aggregate keeps its state in columns, with a position per key. `fold` adds rows; `merge` adds state that other rows
+were aggregated to, so that merging the states of two parts gives the state of the whole. Integer sums are exact: an
+overflow is refused before any state has changed. A mean is kept as sum and count.
 """
 
 from abc import ABC, abstractmethod
@@ -21,16 +21,16 @@ from runtime.state.columns import storage_dtype
 _INT64_LIMIT: Final = 2**63
 _HIGH_LIMIT: Final = 2**31
 _LOW_HALF: Final = 2**32 - 1
-_SCANNED: Final = 8  #: so many numbers are looked at in a row in the time that one is fetched
+_SCANNED: Final = 8  #: numbers scanned in sequence in the time of a random access
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Positions = npt.NDArray[np.intp]
-Change = Callable[[], None]  #: of state, which has been checked
+Change = Callable[[], None]  #: applies a checked change of the state
 
 
 class Columns(Protocol):
-    """State columns by name: arrays to read and write, in which every key has a position."""
+    """State columns by name: writable arrays with a position per key."""
 
     def column(self, name: str) -> Values: ...
     def valid(self, name: str) -> Mask: ...
@@ -38,7 +38,7 @@ class Columns(Protocol):
 
 
 class Aggregate(ABC):
-    """One aggregate of one column (or of rows). Its state columns have the name it is given, plus a suffix."""
+    """An aggregate of a column (or of rows). Its state columns are named after it, plus a suffix."""
 
     @abstractmethod
     def fields(self, name: str) -> list[pa.Field]:
@@ -50,15 +50,15 @@ class Aggregate(ABC):
 
     @abstractmethod
     def fold(self, state: Columns, name: str, batch: pa.RecordBatch, at: Positions) -> Change:
-        """What takes rows in; `at` has the position of each row's key.
+        """Check `batch` and return the change that adds it; `at` holds the position of each row's key.
 
         Raises:
-            DataRejected: the state cannot hold it.
+            DataRejected: the state cannot hold a value or the result.
         """
 
     @abstractmethod
     def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
-        """What takes state in: rows of state columns that lay elsewhere, with the position of each one's key.
+        """Check `parts` (rows of state columns) and return the change that adds them; `at` as in `fold`.
 
         Raises:
             DataRejected: as `fold`.
@@ -66,7 +66,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
-        """The values now."""
+        """The present values."""
 
 
 class Count(Aggregate):
@@ -161,9 +161,9 @@ class Mean(Sum):
 
 
 class _Extreme(Aggregate):
-    """What `Min` and `Max` share. The state has the type of the column."""
+    """Base of `Min` and `Max`. The state has the type of the column."""
 
-    _better: np.ufunc  #: of two values, which to keep; of a number and NaN, see the subclass
+    _better: np.ufunc  #: chooses between two values; for NaN see the subclasses
     _suffix: str
 
     def __init__(self, column: str) -> None:
@@ -174,7 +174,7 @@ class _Extreme(Aggregate):
 
     def kinds(self, schema: pa.Schema) -> list[Any]:
         kind = kind_of(schema, self._column)
-        time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)  # a month is no number of days
+        time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)  # months and days have no order
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or time):
             raise JobRejected("bad-aggregate", self._column, f"min and max need a number or a time, not {kind}")
         return [kind]
@@ -195,9 +195,9 @@ class _Extreme(Aggregate):
 
     def _take(self, best: Values, valid: Mask, values: Values, at: Positions) -> None:
         fresh = np.flatnonzero(~valid[at])
-        best[at[fresh]] = values[fresh]  # any value of the key will do to start from
+        best[at[fresh]] = values[fresh]  # any value of the key is a valid start
         valid[at[fresh]] = True
-        with np.errstate(invalid="ignore"):  # comparing with NaN is meant
+        with np.errstate(invalid="ignore"):  # comparisons with NaN are intended
             self._better.at(best, at, values)
 
 
@@ -216,7 +216,7 @@ class Max(_Extreme):
 
 
 class AggregateSet:
-    """The aggregates of one operator, by output column."""
+    """The aggregates of an operator, by output column."""
 
     def __init__(self, aggregates: Mapping[str, Aggregate]) -> None:
         self._aggregates = dict(aggregates)
@@ -232,20 +232,20 @@ class AggregateSet:
         return [kind for wanted in self._aggregates.values() for kind in wanted.kinds(schema)]
 
     def row_count(self) -> str:
-        """The state column that counts all rows; there must be one."""
+        """The state column that counts all rows; requires a `Count` among the aggregates."""
         return next(f"{name}:count" for name, wanted in self._aggregates.items() if type(wanted) is Count)
 
     def fold(self, state: Columns, batch: pa.RecordBatch, at: Positions) -> None:
-        """By all of them, or by none.
+        """Add rows to all aggregates, or to none if any refuses them.
 
         Raises:
-            DataRejected: the state cannot hold it.
+            DataRejected: the state cannot hold a value or the result.
         """
         for change in [wanted.fold(state, name, batch, at) for name, wanted in self._aggregates.items()]:
             change()
 
     def merge(self, state: Columns, parts: pa.RecordBatch, at: Positions) -> None:
-        """As `fold`."""
+        """Add state to all aggregates, or to none. Raises as `fold`."""
         for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
             change()
 
@@ -270,14 +270,14 @@ def _both(first: Change, second: Change) -> Change:
 
 
 def kind_of(schema: pa.Schema, column: str) -> Any:
-    """Raises JobRejected: there is no such column."""
+    """The type of a column. Raises JobRejected if the column does not exist."""
     if column not in schema.names:
         raise JobRejected("unknown-column", column, f"there is no such column; there are {', '.join(schema.names)}")
     return schema.field(column).type
 
 
 def _present(column: pa.Array, at: Positions) -> tuple[Values, Positions]:
-    """The values that are not null, as stored, and the position of each."""
+    """The values that are not null, in storage form, and their positions."""
     if column.null_count:
         at = at[column.is_valid().to_numpy(zero_copy_only=False)]
         column = column.drop_null()
@@ -305,7 +305,7 @@ def _magnitude(values: Values) -> int:
 
 def _added_checked(sums: Values, at: Positions, values: Values, name: str) -> Change:
     if values.dtype != np.uint64:
-        values = values.astype(np.int64, copy=False)  # so that it has two halves
+        values = values.astype(np.int64, copy=False)  # for splitting into two halves
     slots, which = np.unique(at, return_inverse=True)
     return partial(setitem, sums, slots, _total(sums[slots], _checked_sums(values, which, len(slots), name), name))
 
@@ -329,12 +329,12 @@ def _total(before: Values, more: Values, name: str) -> Values:
 
 
 def _fitting(values: Values, kind: np.dtype[Any], name: str) -> Values:
-    """The values as the state holds them, which may be from when the column was narrower."""
+    """The values in the type of the state, which may be narrower than the column since the column was widened."""
     if np.can_cast(values.dtype, kind):
         return values.astype(kind, copy=False)
     with np.errstate(over="ignore"):
         fitting = values.astype(kind)
-    lost = (fitting != values) & (values == values)  # what is no number equals nothing
+    lost = (fitting != values) & (values == values)  # NaN is unequal to itself
     if lost.any():
         detail = f"the state of {name!r} cannot hold {values[lost][0]}: it is of type {pa.from_numpy_dtype(kind)}"
         raise DataRejected(f"{detail}, as the column was when it began")

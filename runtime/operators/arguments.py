@@ -1,6 +1,6 @@
 """Checks of the arguments that a job author passes to the builder. Each error names the operator and the argument.
 
-What a check cannot see before the start, such as the function that a factory makes, is checked where it appears.
+Properties unknown before the start, such as the function that a factory makes, are checked where they appear.
 """
 
 import inspect
@@ -21,12 +21,12 @@ _HOOKS: Final = (
 
 
 def rejected(uid: str, argument: str, problem: str) -> JobRejected:
-    """The error for one argument of one operator."""
+    """The error for an argument of an operator."""
     return JobRejected(f"bad-{argument.replace('_', '-')}", uid, f"{argument} {problem}")
 
 
 def check_schema(uid: str, schema: object) -> None:
-    """Raises JobRejected: it is no schema, or two columns have one name."""
+    """Raises JobRejected unless `schema` is a schema with distinct column names."""
     if not isinstance(schema, pa.Schema):
         raise rejected(uid, "schema", f"must be a pyarrow.Schema, not {_type_name(schema)}")
     for name in schema.names:
@@ -35,13 +35,13 @@ def check_schema(uid: str, schema: object) -> None:
 
 
 def check_column(uid: str, argument: str, name: object) -> None:
-    """Raises JobRejected: it is no name of a column."""
+    """Raises JobRejected unless `name` can be a column name."""
     if not isinstance(name, str) or not name:
         raise rejected(uid, argument, f"must be the name of a column, not {name!r} ({_type_name(name)})")
 
 
 def check_columns(uid: str, argument: str, names: object) -> None:
-    """Raises JobRejected: it is no list of names. A text would be taken for a list of its letters."""
+    """Raises JobRejected unless `names` is a list of column names. A str is refused: it would iterate over letters."""
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise rejected(uid, argument, f"must be a list of column names, not {names!r}")
     for name in names:
@@ -49,7 +49,7 @@ def check_columns(uid: str, argument: str, names: object) -> None:
 
 
 def check_aggregates(uid: str, aggregates: object) -> None:
-    """Raises JobRejected: they are not aggregates by output column."""
+    """Raises JobRejected unless `aggregates` maps output columns to aggregates."""
     if not isinstance(aggregates, Mapping):
         raise rejected(uid, "aggregates", f"must be aggregates by output column, not {_type_name(aggregates)}")
     for name, aggregate in aggregates.items():
@@ -59,13 +59,13 @@ def check_aggregates(uid: str, aggregates: object) -> None:
 
 
 def check_parallelism(uid: str, parallelism: object) -> None:
-    """Raises JobRejected: there cannot be so many subtasks."""
+    """Raises JobRejected unless `parallelism` is None or a positive integer."""
     if parallelism is not None and (type(parallelism) is not int or parallelism < 1):
         raise rejected(uid, "parallelism", f"must be a whole number, at least 1, not {parallelism!r}")
 
 
 def check_folder(uid: str, argument: str, path: object) -> None:
-    """Raises JobRejected: as a path it would name a local folder that nobody means, such as "s3:" or "~"."""
+    """Raises JobRejected if the path would name an unintended local folder, such as "s3:" or "~"."""
     if str(path).startswith("~"):
         raise rejected(uid, argument, f"{path}: ~ is not expanded; write the path of the home folder")
     if str(path).startswith("$"):
@@ -78,11 +78,11 @@ def check_folder(uid: str, argument: str, path: object) -> None:
 
 
 def check_function(uid: str, function: object, *, asynchronous: bool = False, rows: bool = False) -> None:
-    """Raises JobRejected: it cannot be called, or its calls cannot return what the operator needs.
+    """Raises JobRejected unless the function is callable and its calls return what the operator needs.
 
     Args:
-        asynchronous: the operator awaits it.
-        rows: it may yield.
+        asynchronous: the operator awaits the result.
+        rows: the function may yield.
     """
     if not callable(function):
         raise rejected(uid, "function", f"must be callable, not {_type_name(function)}")
@@ -94,10 +94,10 @@ def check_function(uid: str, function: object, *, asynchronous: bool = False, ro
 
 
 def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> None:
-    """Raises JobRejected: it does not make functions of the class `wanted`; only a class can be looked into.
+    """Raises JobRejected unless the factory makes functions of the class `wanted`. Only a class can be inspected.
 
     Args:
-        advice: for a function of another class.
+        advice: appended to the error if the function has another class.
     """
     if not callable(factory) or isinstance(factory, wanted):
         problem = f"must be the class of the function, or make one for each subtask, not an instance: {factory!r}"
@@ -109,7 +109,7 @@ def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> 
 
 
 def check_hooks(uid: str, function: type) -> None:
-    """Raises JobRejected: a hook is missing, or never runs when it is called.
+    """Raises JobRejected if a hook is missing or would never run.
 
     The body of a hook with `yield` or `async` runs only if its result is iterated or awaited, which no caller does.
     """

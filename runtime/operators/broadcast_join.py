@@ -1,8 +1,7 @@
-"""A join with a bounded stream that every subtask holds whole.
+"""Broadcast join: a stream with a bounded stream that every subtask holds as a whole.
 
-Input 1 is the build side: its rows are kept in broadcast state, and indexed when the first probe row comes. Input 0 is
-the probe side; no row of it comes before the end of the build side (`build_sides`). A null key matches nothing, as
-in SQL.
+Input 1 is the build side: its rows are broadcast state, and indexed when the first probe row arrives. Input 0 is the
+probe side; its rows arrive after the end of the build side (`core/build_sides`). As in SQL, a null key matches no row.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ class BroadcastJoin(Operator):
     """Adds columns of the build side to the probe side.
 
     Args:
-        on: key columns, of the same name on both sides; unique in the build side.
+        on: key columns, with the same names on both sides; unique in the build side.
         take: columns of the build side to add.
         how: "inner" drops probe rows without a match, "left" keeps them with nulls.
     """
@@ -47,7 +46,7 @@ class BroadcastJoin(Operator):
         self._build: BroadcastTable = context.state.broadcast_table("build")
 
     def joined_columns(self, probe: pa.Schema, build: pa.Schema) -> pa.Schema:
-        """The columns that come out, for the columns of both sides.
+        """The output columns for the columns of both sides.
 
         Raises:
             JobRejected: the build side lacks a column, or both sides have it.
@@ -69,7 +68,7 @@ class BroadcastJoin(Operator):
         self._lookup = None
 
     def _check_build(self, schema: pa.Schema) -> list[str]:
-        """The columns that are kept of it."""
+        """The columns of the build side to keep."""
         wanted = list(dict.fromkeys([*self._on, *self._take]))
         for name in wanted:
             if name not in schema.names:
@@ -102,7 +101,7 @@ class BroadcastJoin(Operator):
 
 
 class _Lookup:
-    """Build rows by key. Without a build row every lookup fails, and its columns are of type null."""
+    """Build rows by key. Without build rows no look-up succeeds, and the added columns have type null."""
 
     def __init__(self, on: Sequence[str], table: pa.Table | None) -> None:
         self._on = on

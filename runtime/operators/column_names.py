@@ -1,10 +1,10 @@
-"""Names of columns of our own, beside those that an author chooses freely."""
+"""Names for internal columns beside columns whose names the author chooses."""
 
 from collections.abc import Container
 
 
 def free(name: str, taken: Container[str]) -> str:
-    """`name`, behind as many colons as it takes to be none of these."""
+    """`name`, prefixed by as many colons as needed to differ from the `taken` names."""
     while name in taken:
         name = f":{name}"
     return name

@@ -1,4 +1,4 @@
-"""When a record happened: columns of times as int64 milliseconds since the epoch."""
+"""Event times: columns of times as int64 milliseconds since the epoch."""
 
 from typing import Final
 
@@ -11,17 +11,17 @@ from runtime.errors import DataRejected, JobRejected
 Times = npt.NDArray[np.int64]
 
 _PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-_LIMIT_MS: Final = 1 << 62  #: 146 million years; every window of such a time begins and ends within 64 bits
+_LIMIT_MS: Final = 1 << 62  #: 146 million years; windows of such times begin and end within 64 bits
 _MS_PER_S: Final = 1_000
 _MS_PER_DAY: Final = 86_400_000
 
 
 def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
-    """The times in column `name`, rounded down to milliseconds; integers are milliseconds already.
+    """The times in column `name`, rounded down to milliseconds; integers are milliseconds.
 
     Raises:
-        JobRejected: there is no such column, or it holds no times.
-        DataRejected: a time is null, or too far away for windows.
+        JobRejected: the column does not exist, or holds no times.
+        DataRejected: a time is null or out of range.
     """
     ticks, per_ms = _ticks(batch, name)
     if len(ticks):
@@ -30,14 +30,14 @@ def event_times_ms(batch: pa.RecordBatch, name: str) -> Times:
 
 
 def in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
-    """By row, whether its time is near enough for windows. Raises as `event_times_ms`, but for that."""
+    """By row, whether the time is in the range of windows. Raises as `event_times_ms`, except for the range."""
     ticks, per_ms = _ticks(batch, name)
     limit = _LIMIT_MS * per_ms
     return np.asarray((-limit <= ticks) & (ticks < limit))
 
 
 def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
-    """By row, the number of the pane of `size_ms` that its time lies in, from the epoch; one number if all are alike.
+    """By row, the number of the pane of `size_ms` with its time, counted from the epoch; a single int if all are equal.
 
     Raises:
         JobRejected, DataRejected: as `event_times_ms`.
@@ -51,7 +51,7 @@ def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
 
 
 def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
-    """The times, and how many of their units make a millisecond."""
+    """The times in the unit of the column, and the number of units per millisecond."""
     if name not in batch.schema.names:
         raise JobRejected("unknown-column", name, f"there is no such column; there are {', '.join(batch.schema.names)}")
     column = batch.column(name)
@@ -74,7 +74,7 @@ def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
 
 
 def _milliseconds(seconds: Times) -> Times:
-    """Those too far away stay so, instead of beginning anew at the other end of 64 bits."""
+    """Seconds to milliseconds. Times out of range stay out of range instead of wrapping around."""
     limit = _LIMIT_MS // _MS_PER_S + 1
     return np.clip(seconds, -limit, limit) * _MS_PER_S
 

@@ -1,6 +1,6 @@
-"""The head of a loop: passes on what comes from outside and what comes round, unchanged.
+"""The head of a loop: forwards rows from outside and from the back-edges unchanged.
 
-It has no state: what was on its way round at a barrier is logged by whoever runs it.
+It has no state: the subtask logs the rows in flight on back-edges at a barrier.
 """
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ from runtime.ports import Collector, Operator
 
 
 class Iterate(Operator):
-    """Both kinds of input must have the same columns; the collector refuses what differs, by the head's name."""
+    """All inputs must have the same columns; the collector refuses a difference and names the head."""
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         out.emit(batch)

@@ -1,7 +1,7 @@
-"""Dealing the rows of a batch to subtasks, those that own their keys or those that a function names.
+"""Partitioning: the rows of a batch for each subtask, by key group or by an author's function.
 
-A hash or a function gives the subtask of each row. For few targets the rows of each are marked and taken; for more, one
-stable radix sort, and slices. Both keep the order of rows within each target.
+A hash or a function gives the subtask of each row. For few subtasks the rows of each are selected; for more, a stable
+radix sort is followed by slices. Both keep the order of rows within a subtask.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,26 +16,26 @@ from runtime.core.job.key_groups import owner_of
 from runtime.errors import DataRejected, JobRejected, WeirError
 from runtime.state.index.hashing import key_groups
 
-_FEW: Final = 8  #: targets for which marking costs less than sorting
+_FEW: Final = 8  #: number of subtasks up to which selecting is cheaper than sorting
 
-#: Gets a batch of the wanted columns and the number of targets; returns a target per row.
+#: Maps a batch of the chosen columns and the number of subtasks to a subtask per row.
 Partitioner = Callable[[pa.RecordBatch, int], npt.ArrayLike]
 
 
 def by_function(
     batch: pa.RecordBatch, columns: Sequence[str], function: Partitioner, target: str, parallelism: int
 ) -> list[pa.RecordBatch | None]:
-    """The rows of `batch` for each subtask of `target`, as a function says, in their order; None where there are none.
+    """The rows of `batch` for each subtask of `target`, chosen by a function, in order; None: no rows.
 
     Raises:
-        WeirError: the function failed or returned something else than such subtasks; `target` is named.
-        DataRejected, JobRejected: the function raised it.
+        WeirError: the function failed or returned an invalid result; `target` is named.
+        DataRejected, JobRejected: raised by the function.
     """
     try:
         wanted = batch.select(list(columns))
         owners = _checked(np.asarray(function(wanted, parallelism)), wanted, parallelism)
     except (DataRejected, JobRejected):
-        raise  # whoever refuses its input says that trying again cannot help
+        raise  # the function refused its input: a retry cannot help
     except Exception as error:
         raise WeirError(f"the partitioner before operator {target!r}: {type(error).__name__}: {error}") from error
     return _dealt(batch, owners, parallelism)
@@ -55,7 +55,7 @@ def _checked(found: npt.NDArray[Any], rows: pa.RecordBatch, parallelism: int) ->
 def by_key_group(
     batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int, parallelism: int
 ) -> list[pa.RecordBatch | None]:
-    """The rows of `batch` for each subtask, in their order; None where there are none."""
+    """The rows of `batch` for each subtask, by key group, in order; None: no rows."""
     if parallelism == 1 or not batch.num_rows:
         return [batch if batch.num_rows else None, *[None] * (parallelism - 1)]
     return _dealt(batch, _owners(max_parallelism, parallelism)[key_groups(batch, keys, max_parallelism)], parallelism)
@@ -82,6 +82,6 @@ def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.intp]) -> pa.RecordBatch 
 
 @lru_cache(maxsize=64)
 def _owners(max_parallelism: int, parallelism: int) -> npt.NDArray[np.uint16]:
-    """The owner of each key group; 16 bits, for which numpy sorts by radix."""
+    """The owner of each key group, as 16-bit integers, which numpy sorts by radix."""
     owners = [owner_of(group, max_parallelism, parallelism) for group in range(max_parallelism)]
     return np.array(owners, dtype=np.uint16)

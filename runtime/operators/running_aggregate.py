@@ -1,8 +1,8 @@
-"""Aggregates over all records so far, per key; each batch emits the new values of the keys that it touched.
+"""Aggregates over all rows so far, per key; each batch emits the new values of its keys.
 
-As a changelog the output says what each row does to the table of results, in a column `op` with Flink's row kinds:
-`insert` a key that is new; `update_before` withdraws what was given out for a key, and `update_after` takes its place.
-Of a key whose values stay the same it says nothing. Keys are never forgotten here, so there is no `delete`.
+A changelog output has a column `op` with Flink's row kinds: `insert` for a new key, `update_before` to retract the
+previous row of a key, `update_after` for its replacement. A key with unchanged values emits no row. Keys are never
+removed, so `delete` does not occur.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,18 @@ from runtime.state.index.key_index import NOWHERE, Slots
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import UNSETTLED
 
-OP: Final = "op"  #: the column of a changelog that says what a row does
+OP: Final = "op"  #: changelog column with the row kind
 _ROWS_PER_BATCH: Final = 65_536
 INSERT, UPDATE_BEFORE, UPDATE_AFTER = "insert", "update_before", "update_after"
 
 
 class RunningAggregate(Operator):
-    """Emits the keys, then one column per aggregate, sorted by key within a batch.
+    """Emits the keys, then a column per aggregate, sorted by key within a batch.
 
     Args:
         keys: key columns.
         aggregates: by output column.
-        changelog: emit what changed, with a last column `op`.
+        changelog: emit changes, with a last column `op`.
     """
 
     def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], changelog: bool = False) -> None:
@@ -61,7 +61,7 @@ class RunningAggregate(Operator):
             out.emit(self._sorted(rows))
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """Emits nothing: the values of each key leave once, in `finish`."""
+        """Emits no rows: `finish` emits the values of each key once."""
         self._is_sorted = True
         if batch.num_rows:
             self._fold(batch, *self._keys_of(batch))
@@ -83,7 +83,7 @@ class RunningAggregate(Operator):
         return distinct, distinct.once(columns)
 
     def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """By key. Whole numbers that occur once mostly lie in order; if not, numpy sorts them several times faster."""
+        """Rows sorted by key. Distinct integers are mostly in order already; if not, numpy sorts them faster."""
         keys = rows.column(0)
         if OP in rows.schema.names or len(self._keys) > 1 or keys.null_count or not pa.types.is_integer(keys.type):
             return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in self._keys]))
@@ -106,13 +106,13 @@ class RunningAggregate(Operator):
         changed = pc.and_(known, _differ(before, now, self._aggregates.names))
         kinds = [
             (now.filter(pc.invert(known)), INSERT),
-            (before.filter(changed), UPDATE_BEFORE),  # ahead of what takes its place: sorting by key is stable
+            (before.filter(changed), UPDATE_BEFORE),  # before its replacement: the sort by key is stable
             (now.filter(changed), UPDATE_AFTER),
         ]
         return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
 
     def _results(self, slots: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        """What is known of the keys. The table has some in another form: text that came as codes, one zero of two."""
+        """Rows of these keys. Columns that the table normalises (dictionaries, -0.0) are read from the table."""
         shown = [
             values if pa.types.is_integer(values.type) else self._table.key_column(key, slots)
             for key, values in zip(self._keys, keys, strict=True)
@@ -133,7 +133,7 @@ def _differ(before: pa.RecordBatch, now: pa.RecordBatch, names: Sequence[str]) -
 
 
 def differs(before: pa.Array, now: pa.Array) -> pa.Array:
-    """By row, whether two columns of one type differ. A null equals a null only, and what is no number is one value."""
+    """By row, whether two columns of the same type differ. Nulls are equal to each other, and so are NaNs."""
     both = pc.fill_null(pc.not_equal(before, now), False)
     if pa.types.is_floating(now.type):
         both = pc.and_not(both, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(now)), False))

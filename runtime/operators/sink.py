@@ -1,8 +1,8 @@
-"""The step at the end of a stream: two-phase commit between a writer and a committer.
+"""The operator at the end of a stream: two-phase commit between a writer and a committer.
 
-What the writer prepares before a barrier belongs to that checkpoint. It is committed when that checkpoint, or any later
-one, has completed, and rides along as a committable until then. A new attempt starts empty: what a checkpoint holds
-uncommitted is committed by the job master before anything is deployed.
+The committables that the writer prepares before a barrier belong to that checkpoint. They are committed when it or a
+later checkpoint has completed, and are part of every checkpoint until then. A new attempt starts without committables:
+the job master commits those of the restored checkpoint before it deploys the job.
 """
 
 from typing import Any

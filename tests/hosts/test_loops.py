@@ -202,7 +202,7 @@ def test_a_function_in_a_loop_puts_out_what_it_holds_back_when_the_loop_settles(
 def test_a_loop_that_is_not_closed_is_refused() -> None:
     flow = Dataflow("open")
     flow.source("numbers", Numbers(total=1)).iterate("loop").sink("out", PrintSink())
-    with pytest.raises(JobRejected, match="nothing comes back into this loop") as refused:
+    with pytest.raises(JobRejected, match="this loop has no back-edge") as refused:
         flow.compile(1)
     assert (refused.value.code, refused.value.field) == ("open-loop", "loop")
 

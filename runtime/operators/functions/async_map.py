@@ -1,10 +1,10 @@
-"""Asynchronous requests: rows go out to a service, many at a time, and what it answers goes on.
+"""Asynchronous requests per row: many are in flight at a time, as in Flink's `AsyncWaitOperator` (FLIP-12).
 
-The requests run on an event loop of their own, in one thread beside the slot's; the operator looks at the answers when
-it is woken. Rows without an answer are state, so a restored job asks again for each of them. Event time does not
-overtake them, and the end of the input waits for them.
+The requests run on an event loop of their own, in a thread beside the slot's loop. A completed request wakes the
+operator, which emits its rows. Rows without a response are state, so a restored job requests them again. Watermarks do
+not overtake them, and the end of the input waits for them.
 
-A function that must block (a client without asyncio) calls it through `asyncio.to_thread`.
+A function that must block (a client without asyncio) should use `asyncio.to_thread`.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from runtime.ports import Collector, Operator, OperatorContext
 AsyncFunction = Callable[[Row], Awaitable[Iterable[Row]]]
 TimeoutFunction = Callable[[Row], Iterable[Row]]
 
-_CLOSE_S: Final = 2.0  #: how long cancelled requests may take to end
+_CLOSE_S: Final = 2.0  #: time limit for cancelled requests to end
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows that have not been asked for: there are as many requests as there may be."""
+    """Rows that wait for capacity: no request has been made for them."""
 
     batch: pa.RecordBatch
-    time: int  #: event time when they came
+    time: int  #: watermark when they arrived
 
 
 @dataclass(slots=True)
 class _Request:
     row: Row
-    stored: pa.RecordBatch  #: the row as it came
+    stored: pa.RecordBatch  #: the unchanged input row
     time: int
     deadline_ms: int
     future: "Future[list[Row]]"
@@ -53,7 +53,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Most requests at a time in one subtask, and how long one may take."""
+    """Maximum number of requests in flight per subtask, and the time limit of a request."""
 
     capacity: int
     timeout_ms: int
@@ -69,10 +69,10 @@ class AsyncMap(Operator):
     """Applies an asynchronous row function.
 
     Args:
-        function: gets a row as a dict, returns rows as dicts.
-        schema: of the rows that come out; columns that a row lacks are null, others are refused.
-        ordered: answers leave in the order of the rows; else as they come.
-        on_timeout: what goes on for a row whose request took too long; None: the operator fails.
+        function: maps a row (dict) to rows (dicts).
+        schema: of the output rows; missing columns are null, unknown columns are refused.
+        ordered: emit results in the order of the input rows; otherwise as they complete.
+        on_timeout: rows to emit for a request that timed out; None: the operator fails.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class AsyncMap(Operator):
         self._ask()
 
     def _ask(self) -> None:
-        """Makes requests for rows that wait, while there may be more."""
+        """Make requests for waiting rows, up to the capacity."""
         while self._waiting and len(self._requests) < self._limits.capacity:
             waiting = self._waiting[0]
             asked = waiting.batch.slice(0, self._limits.capacity - len(self._requests))
@@ -170,7 +170,7 @@ class AsyncMap(Operator):
         self._requests.append(_Request(row, stored, time, self._context.now_ms() + self._limits.timeout_ms, future))
 
     def _answered(self) -> list[_Request]:
-        """The requests whose rows may leave now."""
+        """The requests whose rows may be emitted now."""
         if not self._ordered:
             return [request for request in self._requests if request.done]
         found = []
@@ -181,10 +181,10 @@ class AsyncMap(Operator):
         return found
 
     def _give_up(self, now_ms: int) -> None:
-        """Ends requests that take too long.
+        """Cancel requests that have timed out and use `on_timeout` instead.
 
         Raises:
-            TimeoutError: there is no function for that.
+            TimeoutError: there is no `on_timeout`.
         """
         for request in self._requests:
             if request.deadline_ms > now_ms or request.done:
@@ -196,7 +196,7 @@ class AsyncMap(Operator):
             request.future.set_result(list(self._on_timeout(request.row)))
 
     def _spread(self, rows: pa.Table) -> dict[int, pa.Table]:
-        """Over the key groups of this subtask, in their order, so that they can be dealt to more subtasks."""
+        """The rows spread over the key groups of this subtask, in order, so that a restore can redistribute them."""
         groups = self._context.key_groups
         size = -(-rows.num_rows // len(groups))
         return {
@@ -209,7 +209,7 @@ class AsyncMap(Operator):
 async def _answer(function: AsyncFunction, row: Row) -> list[Row]:
     try:
         return list(await function(row))
-    except SystemExit as error:  # it would end the event loop, and with it the answers to all other rows
+    except SystemExit as error:  # would end the event loop, and with it all other requests
         raise RuntimeError(f"the function for {row} wanted to exit: {error}") from error
 
 
@@ -218,7 +218,7 @@ class _Runner:
 
     Args:
         name: of the thread.
-        wake: called, from that thread, when a request has ended.
+        wake: called on that thread when a request has completed.
     """
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
@@ -233,7 +233,7 @@ class _Runner:
         return future
 
     def close(self) -> None:
-        """Cancels what is under way. A request that does not end by that is left behind."""
+        """Cancel the requests in flight. Requests that ignore the cancellation are abandoned after `_CLOSE_S`."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).add_done_callback(lambda _: self._stop())
         self._thread.join(_CLOSE_S)

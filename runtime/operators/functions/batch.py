@@ -1,6 +1,6 @@
-"""Stateless steps: a function over whole batches, and a function over rows.
+"""Stateless operators: a function over whole batches, and a function over rows.
 
-The row function is the one place of the data plane that touches single records in Python.
+`FlatMapRows` calls Python code for each row; `MapBatches` does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,14 +12,14 @@ import pyarrow as pa
 from runtime.operators.functions.row_values import batch_of, note_row, rows_of
 from runtime.ports import Collector, Operator
 
-ROWS_PER_BATCH: Final = 16_384  #: most rows that a flat map puts into one output batch
+ROWS_PER_BATCH: Final = 16_384  #: maximum rows per output batch of a flat map
 
 
 def applied(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What a batch function gives.
+    """The result of a batch function.
 
     Raises:
-        TypeError: it is no record batch.
+        TypeError: the result is not a record batch.
     """
     result = function(batch)
     if not isinstance(result, pa.RecordBatch):
@@ -28,10 +28,10 @@ def applied(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.Reco
 
 
 class MapBatches(Operator):
-    """Applies a function to every batch. An empty result is not sent.
+    """Applies a function to every batch. An empty result is not forwarded.
 
     Args:
-        function: gets a record batch, returns one (of one schema for every input).
+        function: maps a record batch to a record batch, of the same schema for every input.
     """
 
     def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
@@ -43,16 +43,16 @@ class MapBatches(Operator):
             out.emit(result)
 
     def of_no_rows(self, schema: pa.Schema) -> pa.RecordBatch:
-        """What the function makes of an empty batch: columns, where no row shows them."""
+        """The result for an empty batch: its columns, when no row shows them."""
         return applied(self._function, pa.RecordBatch.from_pylist([], schema))
 
 
 class FlatMapRows(Operator):
-    """Applies a row function that gives any number of rows.
+    """Applies a row function that returns any number of rows.
 
     Args:
-        function: gets a row as a dict, returns rows as dicts.
-        schema: of the rows that come out; columns that a row lacks are null, others are refused.
+        function: maps a row (dict) to rows (dicts).
+        schema: of the output rows; missing columns are null, unknown columns are refused.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Iterable[dict[str, Any]]], schema: pa.Schema) -> None:

@@ -1,7 +1,7 @@
-"""What all row-wise functions of authors share: their hooks, what they may ask for, and the operator that drives them.
+"""Row-wise functions of authors: their hooks, their context, and the operator that calls them.
 
-Everything runs on the subtask's loop, one thing at a time. A function gets its collector as an argument wherever it may
-emit; there is none in `snapshot` and `close`, and one that was kept refuses.
+All hooks run on the subtask's loop, one at a time. A hook that may emit gets the collector as an argument. `snapshot`
+and `close` get none, and a collector kept from an earlier hook refuses rows.
 """
 
 from abc import ABC, abstractmethod
@@ -20,18 +20,18 @@ from runtime.ports import Collector, Operator, OperatorContext
 
 Row = dict[str, Any]
 
-RULES: Final = 1  #: the input of broadcast rows
+RULES: Final = 1  #: number of the input with broadcast rows
 
 
 class _Nowhere(list[Row]):
-    """In place of the rows while no hook that may emit is being called, so that `emit` need not ask each time."""
+    """Stands in for the rows outside hooks that may emit, so that `emit` needs no check per row."""
 
     def append(self, row: Row) -> NoReturn:
         raise WeirError("output is refused outside of the hooks that are given a collector: it would be lost")
 
 
 class RowCollector:
-    """Where a function's rows go, as dicts; those of one call leave in batches, in their order."""
+    """Collects the output rows (dicts) of a function and emits them in batches, in order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -39,10 +39,10 @@ class RowCollector:
         self._target: Collector
 
     def emit(self, row: Row) -> None:
-        """Gives out a row; columns that it lacks are null. It is taken as it is: do not change it afterwards.
+        """Emit a row; missing columns are null. The row is not copied: do not change it afterwards.
 
         Raises:
-            WeirError: no hook that may emit is being called: it would be lost.
+            WeirError: no hook that may emit is running: the row would be lost.
         """
         rows = self._rows
         rows.append(row)
@@ -51,7 +51,7 @@ class RowCollector:
 
     @contextmanager
     def into(self, target: Collector) -> Iterator[None]:
-        """Accepts rows, and sends them to `target`."""
+        """Accept rows within the context, and emit them to `target`."""
         self._target, self._rows = target, []
         try:
             yield
@@ -66,15 +66,15 @@ class RowCollector:
 
 
 class FunctionContext:
-    """What every function may ask for. States are declared in `open`."""
+    """Services for every function. States are declared in `open`."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
-        self._alike = False  #: what is being handled, every subtask handles alike
+        self._alike = False  #: the current hook runs identically on every subtask
 
     @property
     def index(self) -> int:
-        """Of this subtask, from 0."""
+        """Index of this subtask, from 0."""
         return self._context.index
 
     @property
@@ -83,19 +83,19 @@ class FunctionContext:
 
     @property
     def restored(self) -> bool:
-        """Whether the states hold what a checkpoint had; false at a first start."""
+        """Whether the states were restored from a checkpoint; false at a first start."""
         return self._context.restored
 
     def now_ms(self) -> int:
-        """Processing time."""
+        """Processing time in ms."""
         return self._context.now_ms()
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Adds to a counter that the console shows."""
+        """Add to a counter that the console shows."""
         self._context.count(name, amount)
 
     def broadcast_map(self, name: str) -> "BroadcastState":
-        """Entries that every subtask holds alike; written in `open` and `process_broadcast` only."""
+        """Entries that are identical on every subtask; written in `open` and `process_broadcast` only."""
         return BroadcastState(self, self._context.state.broadcast_map(name))
 
     @property
@@ -112,7 +112,7 @@ class FunctionContext:
 
 
 class BroadcastState(MutableMapping[Any, Any]):
-    """Broadcast entries, read only where subtasks see different rows: else their copies would drift apart."""
+    """Broadcast entries, read-only in hooks whose rows differ between subtasks: otherwise the copies would diverge."""
 
     def __init__(self, context: FunctionContext, entries: MutableMapping[Any, Any]) -> None:
         self._context = context
@@ -148,63 +148,63 @@ C = TypeVar("C", bound=FunctionContext)
 
 
 def returned_rows(value: object) -> JobRejected:
-    """The error for a hook that returned rows instead of emitting them: they would be lost."""
+    """The error for a hook that returned rows instead of emitting them."""
     detail = f"it returned {type(value).__name__}, which would be lost: emit rows with out.emit, and return nothing"
     return JobRejected("rows-returned", "process", detail)
 
 
 class Function(ABC, Generic[C]):
-    """The hooks of a row-wise function; one function per subtask. `out.emit` takes rows as dicts."""
+    """The hooks of a row-wise function; each subtask has its own instance. `out.emit` takes rows as dicts."""
 
     def open(self, context: C) -> None:
-        """Declare state; it holds what was restored from then on."""
+        """Declare states. Declared states hold the restored values."""
 
     def start(self, context: C, out: RowCollector) -> None:
-        """Called once before the first row: what was restored and must precede it is emitted here."""
+        """Called once before the first row. Emit restored rows that must precede new rows."""
 
     @abstractmethod
     def process(self, row: Row, context: C, out: RowCollector) -> None:
         """Handle a row."""
 
     def on_timer(self, timestamp_ms: int, context: C, out: RowCollector) -> None:
-        """A timer is due."""
+        """Handle a due timer."""
 
     def snapshot(self, checkpoint: int) -> None:
-        """Put what lies in memory into declared state. Nothing can be emitted."""
+        """Write values held in memory to declared states. Emitting is refused."""
 
     def checkpoint_completed(self, checkpoint: int) -> None:
         """The checkpoint is durable. Called at most once per id, in order; ids may be skipped."""
 
     def checkpoint_aborted(self, checkpoint: int) -> None:
-        """The checkpoint was given up. What was put into state for it goes with the next one."""
+        """The checkpoint was aborted. State written for it becomes part of the next checkpoint."""
 
     def settle(self, context: C, out: RowCollector) -> None:
-        """In a loop whose inputs have ended, again and again until nothing comes round: emit what is held back."""
+        """Emit buffered rows. Called repeatedly in a loop whose inputs have ended, until no rows circulate."""
 
     def end_input(self, input: int, context: C, out: RowCollector) -> None:
-        """Input `input` (1: the broadcast rows) has truly ended."""
+        """Input `input` (1: the broadcast rows) has ended. Not called when the job stops."""
 
     def finish(self, context: C, out: RowCollector) -> None:
-        """All inputs have truly ended: emit what is left. No output after this."""
+        """All inputs have ended: emit the remaining rows. No output after this. Not called when the job stops."""
 
     def close(self) -> None:
-        """Free resources: called once, however the subtask ends, also when `open` failed."""
+        """Free resources. Called exactly once, however the subtask ends, also after a failed `open`."""
 
 
 class HandlesBroadcast(ABC, Generic[C]):
-    """What a function with a second, broadcast input does as well."""
+    """Additional hook of a function with a second, broadcast input."""
 
     @abstractmethod
     def process_broadcast(self, row: Row, context: C, out: RowCollector) -> None:
-        """Handle a broadcast row: every subtask gets it. Broadcast state is written here."""
+        """Handle a broadcast row, which every subtask gets. Broadcast state is written here."""
 
 
 class FunctionOperator(Operator, Generic[C]):
-    """Drives a function.
+    """Runs a function.
 
     Args:
-        function: for this subtask alone.
-        schema: of the rows that come out.
+        function: the instance of this subtask.
+        schema: of the output rows.
     """
 
     def __init__(self, function: Function[C], schema: pa.Schema) -> None:
@@ -216,11 +216,11 @@ class FunctionOperator(Operator, Generic[C]):
 
     @abstractmethod
     def _made(self, context: OperatorContext) -> C:
-        """The context of the function."""
+        """The context for the function."""
 
     @abstractmethod
     def _rows(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """Hands rows of the main input to the function."""
+        """Pass rows of the main input to the function."""
 
     @property
     def function(self) -> Function[C]:

@@ -1,4 +1,4 @@
-"""Rows that an operator holds for a while, as keyed state: Arrow by key group, so they move with their groups."""
+"""Buffered rows of an operator as keyed state: an Arrow stream per key group, so rows move with their groups."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -12,18 +12,18 @@ _KEY: Final = msgspec.msgpack.encode(None)
 
 
 class KeptRows:
-    """What `snapshot` puts away and the next attempt finds."""
+    """Rows that are stored at a snapshot and read after a restore."""
 
     def __init__(self, table: ObjectTable) -> None:
         self._table = table
 
     def restored(self) -> list[pa.RecordBatch]:
-        """In the order of key groups."""
+        """The restored batches in the order of key groups."""
         stored = sorted((entry[0], data) for entry, data in self._table.items())
         return [batch for _, data in stored for batch in pa.ipc.open_stream(data).read_all().to_batches()]
 
     def replace(self, parts: Mapping[int, pa.Table]) -> None:
-        """Keeps these, by key group, and nothing else."""
+        """Replace all stored rows by these, given by key group."""
         for group in [entry[0] for entry, _ in self._table.items() if entry[0] not in parts]:
             self._table.delete(_entry(group))
         for group, rows in parts.items():
@@ -31,7 +31,7 @@ class KeptRows:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """One table of batches that agree in columns, though perhaps not in what may be null."""
+    """A table of batches with the same columns; nullability may differ."""
     return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
 
 

@@ -22,13 +22,13 @@
 
     stream.key_by("user").process("sessions", Sessions, schema, time="at")
 
-The order of rows and timers is known only as far as the watermark tells: rows arrive out of order, and a row may be
-processed before a timer that its time has passed. `Sessions` gives the same answer wherever the watermark falls,
-because a row joins the session that it belongs to by its own time. A function that only compares the timer with the
-last row does not, and its answers differ from run to run, and between STREAMING and BATCH.
+The order of rows and timers is defined only as far as the watermark determines it. Rows arrive out of order, so a row
+may be processed before a timer whose time is earlier. `Sessions` gives the same result wherever the watermark falls,
+because a row joins its session by its own time. A function that compares the timer with the last row only gives
+different results from run to run, and between STREAMING and BATCH.
 
-A batch is taken row by row inside one operator: what a row puts into state, the next one sees. Everything runs on the
-subtask's loop, one thing at a time, so rows and timers of a key never meet.
+A batch is processed row by row within an operator: a row sees the state changes of the row before. All hooks run on the
+subtask's loop, one at a time, so rows and timers of a key are never handled concurrently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,18 +63,18 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class ProcessContext(FunctionContext):
-    """What a function may ask for. States are declared in `open`; they and timers are those of the current key."""
+    """Services for a keyed function. States are declared in `open`; states and timers belong to the current key."""
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         self.key = CurrentKey()
         self._cells: list[Cells] = []
         self._values: list[ValueState] = []
-        self._numbers: dict[At, int] = {}  #: of the keys of timers
-        self._read_keys: dict[int, Any] = {}  #: by number
+        self._numbers: dict[At, int] = {}  #: numbers of the keys of timers
+        self._read_keys: dict[int, Any] = {}  #: decoded keys by number
         self.event_timers = Timers(context.state.object_table("_event_timers"), self.key)
         self.processing_timers = Timers(context.state.object_table("_processing_timers"), self.key)
-        #: Milliseconds: the event time of the row (None without a time column), or the time of the timer.
+        #: Milliseconds: event time of the row (None without a time column), or time of the timer.
         self.timestamp: int | None = None
 
     # ------------------------------------------------------------ states
@@ -87,11 +87,11 @@ class ProcessContext(FunctionContext):
         return state
 
     def list_state(self, name: str, *, ttl_ms: int | None = None) -> KeyedListState:
-        """With a time to live, each element has its own."""
+        """With a time to live, each element expires by itself."""
         return KeyedListState(self._declare(name, ttl_ms))
 
     def map_state(self, name: str, *, ttl_ms: int | None = None) -> MapState:
-        """With a time to live, each entry has its own."""
+        """With a time to live, each entry expires by itself."""
         return MapState(self._declare(name, ttl_ms))
 
     def reducing_state(
@@ -108,14 +108,14 @@ class ProcessContext(FunctionContext):
         *,
         ttl_ms: int | None = None,
     ) -> AggregatingState:
-        """Args: `create` makes an accumulator, `add` folds a value into it and returns it, `result` reads it."""
+        """Args: `create` makes an accumulator, `add` returns it with a value added, `result` reads it."""
         return AggregatingState(self.value_state(name, ttl_ms=ttl_ms), create, add, result)
 
     # ------------------------------------------------------------ here and now
 
     @property
     def current_key(self) -> Any:
-        """The value of the key column; a tuple when there are several."""
+        """The value of the key column; a tuple if there are several."""
         number = self.key.number
         try:
             return self._read_keys[number]
@@ -125,18 +125,18 @@ class ProcessContext(FunctionContext):
             return key
 
     def register_event_timer(self, timestamp_ms: int) -> None:
-        """`on_timer` is called when the watermark reaches it; if it is past already, at the next watermark."""
+        """Have `on_timer` called when the watermark reaches `timestamp_ms`; if it has, at the next watermark."""
         self.event_timers.register(timestamp_ms)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """`on_timer` is called when the wall clock reaches it. Those still ahead when the input ends do not fire."""
+        """Have `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of input do not fire."""
         self.processing_timers.register(timestamp_ms)
 
     # ------------------------------------------------------------ for the operator
 
     @contextmanager
     def handling(self, keys: list[At]) -> Iterator[None]:
-        """While rows or timers of these keys are handled, one after the other; each sets the key's number first."""
+        """Handle rows or timers of these keys within the context; each sets the number of its key first."""
         self.key.keys = keys
         for state in self._values:
             state.begin(len(keys))
@@ -149,7 +149,7 @@ class ProcessContext(FunctionContext):
             self._numbers, self._read_keys = {}, {}
 
     def enter(self, at: At, timestamp: int) -> None:
-        """A timer comes, perhaps of a key that was not handled yet."""
+        """Make `at` the current key for a timer. The key may be new to this batch."""
         number = self._numbers.setdefault(at, len(self._numbers))
         if number == len(self.key.keys):
             self.key.keys.append(at)
@@ -169,20 +169,23 @@ class ProcessContext(FunctionContext):
 
 
 class KeyedProcessFunction(Function[ProcessContext]):
-    """What an author writes; one per subtask. Only `process` and `on_timer` have a current key."""
+    """Base class of an author's keyed function; each subtask has its own instance.
+
+    Only `process` and `on_timer` have a current key.
+    """
 
 
 class KeyedBroadcastProcessFunction(KeyedProcessFunction, HandlesBroadcast[ProcessContext]):
-    """With a second input whose rows every subtask gets; there is no current key then."""
+    """A keyed function with a second input whose rows every subtask gets; these have no current key."""
 
 
 class KeyedProcess(FunctionOperator[ProcessContext]):
-    """Runs a function over rows and timers.
+    """Runs a keyed function over rows and timers.
 
     Args:
-        function: for this subtask alone.
+        function: the instance of this subtask.
         keys: key columns: text, binary, integers or booleans.
-        schema: of the rows that come out.
+        schema: of the output rows.
         time: column of event times.
     """
 
@@ -193,7 +196,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         self._keys = tuple(keys)
         self._time = time
         self._checked: pa.Schema | None = None
-        self._sorted_key: At | None = None  #: of the last row of sorted input
+        self._sorted_key: At | None = None  #: key of the last row of sorted input
 
     @property
     def time(self) -> str | None:
@@ -224,9 +227,9 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                 raise
 
     def process_sorted(self, batch: pa.RecordBatch, out: Collector) -> None:
-        """The timers before a row's time fire before it, all timers of a key before the next key (as Flink in BATCH).
+        """Process rows sorted by key and time, as Flink does in BATCH. The queue holds timers of the current key only.
 
-        So the queue holds timers of the current key only.
+        A timer fires before the first row of its key with a later time, and before the rows of the next key.
         """
         if not batch.num_rows:
             return
@@ -255,7 +258,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
                     raise
 
     def _fire_current(self, watermark: int) -> None:
-        """Fires timers of the current key in the middle of its rows."""
+        """Fire due timers of the current key between its rows."""
         on_timer: Callable[..., object] = self._function.on_timer
         for timestamp, _, _ in self._context.event_timers.due(watermark):
             self._context.timestamp = timestamp
@@ -266,7 +269,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         return repeat(None) if self._time is None else event_times_ms(batch, self._time).tolist()
 
     def _keys_of(self, batch: pa.RecordBatch) -> tuple[list[At], list[int]]:
-        """Key group and key of each distinct key, and which of them each row has."""
+        """Key group and key of each distinct key, and by row the number of its key."""
         columns = batch.select(list(self._keys))
         distinct = factorise(columns.columns)
         once = columns.take(pa.array(distinct.first))
@@ -307,7 +310,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
 
 
 def _can_be_key(kind: Any) -> bool:
-    """Types whose Python values are equal exactly where their keys are, also after they were stored."""
+    """Whether the Python values of this type are equal exactly where the keys are, also after a restore."""
     return any(
         test(kind)
         for test in (

@@ -7,14 +7,14 @@
     self.mean = context.aggregating_state("mean", lambda: [0, 0], lambda a, v: [a[0] + v, a[1] + 1],
                                           lambda a: a[0] / a[1])  get, add, clear
 
-Values are JSON values (and bytes). Those that can change are encoded when they are put, so what `get` returns is a
-copy, and the same before and after a restore. A change to it counts when it is put back. A value that would come back
-as another type, such as a tuple, a set or a datetime, is refused.
+Values are JSON values or bytes. Mutable values are encoded when they are written, so `get` returns a copy that is the
+same before and after a restore. To change a value, read it and write it back. A value that would be restored as
+another type, such as a tuple, a set or a datetime, is refused.
 
-A time to live is processing time since an element was last written. What has outlived it is not there to any read, and
-is removed at the next snapshot at the latest.
+A time to live is processing time since the last write of an element. An expired element is invisible to reads. It is
+removed at the next snapshot at the latest.
 
-Lists and maps are here, and what all kinds share; those that have one value per key are in `value_state`.
+This module has the parts that all kinds share, lists and maps; `value_state` has the kinds with a single value per key.
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -35,7 +35,7 @@ At = tuple[int, bytes]  #: key group, key
 class CurrentKey:
     """The key whose row or timer is being handled; all states of an operator share it.
 
-    It is a number: rows and timers are handled many at a time, and each time the keys that occur are numbered.
+    It is a number: rows and timers are handled in batches, and the keys of each batch are numbered.
     """
 
     __slots__ = ("keys", "number")
@@ -60,10 +60,10 @@ def no_key() -> WeirError:
 
 
 class Cells:
-    """The elements of one named state under the current key.
+    """The elements of a named state under the current key.
 
-    Each is stored as bytes, with the time at which it expires; or as the value itself, if it is plain and lives for
-    ever: then it is encoded once, when a snapshot is written, and not for every row.
+    An element is stored as bytes, with the time at which it expires. A plain value that never expires is stored without
+    encoding: it is then encoded once when a snapshot is written, not for every row.
     """
 
     def __init__(self, table: ObjectTable, current: CurrentKey, now_ms: Callable[[], int], ttl_ms: int | None) -> None:
@@ -73,15 +73,15 @@ class Cells:
         self.current = current
         self._now_ms = now_ms
         self._ttl_ms = ttl_ms
-        self._expiries = self._restored_expiries()  #: soonest first, since each write moves its entry to the end
+        self._expiries = self._restored_expiries()  #: soonest first, because each write moves its entry to the end
 
     def read(self, place: Place) -> tuple[bool, Any]:
-        """Whether there is a living element, and its value."""
+        """Whether an unexpired element is present, and its value."""
         stored = self.stored(place)
         return (False, None) if stored is None else self.opened(stored)
 
     def write(self, place: Place, value: Any) -> None:
-        """Sets an element.
+        """Set an element.
 
         Raises:
             JobRejected: the value cannot be stored; the state is named.
@@ -96,16 +96,16 @@ class Cells:
         self._expiries[entry] = expires
 
     def put_for_ever(self, entry: Entry, stored: Stored) -> None:
-        """Sets an element of any key."""
+        """Set an element of any key, without expiry."""
         self._table.put(entry, stored)
         if self._expiries:  # restored from a version that had a time to live
             self._expiries.pop(entry, None)
 
     def encoded(self, value: Any, expires: int | None = None) -> bytes:
-        """How a value is stored that is not plain.
+        """The stored form of a value that is not plain.
 
         Raises:
-            JobRejected: it cannot be; the state is named.
+            JobRejected: the value cannot be stored; the state is named.
         """
         name = self._table.schema.name
         check_storable(name, value)
@@ -115,7 +115,7 @@ class Cells:
             raise not_storable(name, error) from error
 
     def opened(self, stored: Stored) -> tuple[bool, Any]:
-        """Whether it lives, and the value."""
+        """Whether the stored element is unexpired, and its value."""
         expires, value = _opened(stored)
         return (False, None) if self._is_past(expires) else (True, value)
 
@@ -123,21 +123,21 @@ class Cells:
         self.delete((*self.current.get(), place))
 
     def delete(self, entry: Entry) -> None:
-        """Removes an element of any key."""
+        """Remove an element of any key."""
         self._expiries.pop(entry, None)
         self._table.delete(entry)
 
     def stored(self, place: Place) -> Stored | None:
-        """What lies in the table, whether it lives or not."""
+        """The stored form of an element, expired or not; None if it is absent."""
         return self._table.under(*self.current.get()).get(place)
 
     def living(self) -> list[tuple[Any, Any]]:
-        """Places and values of the current key, in the order in which they were written."""
+        """Places and values of the unexpired elements of the current key, in the order of writing."""
         found = ((place, *_opened(stored)) for place, stored in self._table.under(*self.current.get()).items())
         return [(place, value) for place, expires, value in found if not self._is_past(expires)]
 
     def next_place(self) -> int:
-        """One behind the last place of a list."""
+        """The place after the last element of a list."""
         last = next(reversed(self._table.under(*self.current.get())), None)
         return last + 1 if isinstance(last, int) else 0
 
@@ -146,7 +146,7 @@ class Cells:
             self.remove(place)
 
     def sweep(self) -> None:
-        """Removes what has expired, of all keys."""
+        """Remove expired elements of all keys."""
         now, expired = self._now_ms(), []
         for entry, expires in self._expiries.items():
             if expires > now:
@@ -164,7 +164,7 @@ class Cells:
 
 
 def _opened(stored: Stored) -> tuple[int | None, Any]:
-    """When it expires, and the value."""
+    """Expiry (None: never) and value of a stored element."""
     if type(stored) is not bytes:
         return None, stored
     expires, value = _decode(stored)
@@ -172,7 +172,7 @@ def _opened(stored: Stored) -> tuple[int | None, Any]:
 
 
 class KeyedListState:
-    """A list per key. Adding costs the element alone, however long the list is."""
+    """A list per key. The cost of `add` does not depend on the length of the list."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
@@ -194,7 +194,7 @@ class KeyedListState:
 
 
 class MapState(MutableMapping[Any, Any]):
-    """A dictionary per key; its keys are text, integers or bytes, in the order in which they were written."""
+    """A dictionary per key, in the order of writing; map keys are str, int or bytes."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells

@@ -1,7 +1,7 @@
-"""Micro-batches: rows of many keys leave together, when there are enough or the first has waited long enough.
+"""Micro-batches: rows of many keys are emitted together, when there are enough or the first has waited long enough.
 
-Rows leave in the order in which they came, so the order of a key is kept. Those that wait are keyed state: they are
-restored with their key groups and leave before anything new of their keys.
+Rows are emitted in the order of arrival, so the order within a key is kept. Buffered rows are keyed state: they are
+restored with their key groups and emitted before new rows of their keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ BY_TIME: Final = "batches_by_time"
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When a batch leaves: with so many rows, or when the first of them has waited so long."""
+    """When a batch is emitted: at `max_rows` rows, or when the first row has waited `max_wait_ms`."""
 
     max_rows: int
-    max_wait_ms: int | None  #: None: a batch leaves when it is full, or at the end of the input
+    max_wait_ms: int | None  #: None: only when it is full, or at the end of the input
 
     def __post_init__(self) -> None:
         if self.max_rows < 1:
@@ -41,7 +41,7 @@ class Batches(Operator):
 
     Args:
         keys: key columns.
-        function: gets a record batch, returns one; an empty result is not sent.
+        function: maps a record batch to a record batch; an empty result is not forwarded.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Batches(Operator):
         self._rows = 0
         self._deadline_ms: int | None = None  #: of the first row in the buffer
         self._time = MIN_WATERMARK
-        self._hold = MIN_WATERMARK  #: event time when the first row in the buffer came
+        self._hold = MIN_WATERMARK  #: watermark when the first row of the buffer arrived
 
     @property
     def max_wait_ms(self) -> int | None:

@@ -1,7 +1,7 @@
-"""Row-wise functions on streams without keys: lists and broadcast entries for state, and processing timers.
+"""Row-wise functions without keys: state is list state and broadcast entries; timers are processing-time timers.
 
     class Heartbeat(ProcessFunction):
-        # Passes rows on, and says once a minute how many there were.
+        # Forwards rows, and emits their number once a minute.
 
         def open(self, context):
             self.stored = context.list_state("seen")
@@ -16,7 +16,7 @@
             out.emit(row)
 
         def on_timer(self, timestamp_ms, context, out):
-            if timestamp_ms == self.due:  # the timers of the attempt before were restored
+            if timestamp_ms == self.due:  # timers of the previous attempt were restored
                 out.emit({"seen": self.seen})
                 self.start(context, out)
 
@@ -25,9 +25,9 @@
 
     stream.process("heartbeat", Heartbeat, schema)
 
-State and timers belong to the subtask. When a job is restored at another parallelism, lists and timers are dealt anew,
-and a union list is given to all. A union list has a price: while some subtasks of the operator have finished and others
-have not, no checkpoint completes, so a savepoint or a stop asked for then fails.
+State and timers belong to the subtask. A restore at another parallelism redistributes lists and timers, and gives every
+subtask the whole union list. A union list has a price: while only some subtasks of the operator have finished, no
+checkpoint completes. A savepoint or stop requested in this phase fails.
 """
 
 import heapq
@@ -48,7 +48,7 @@ from runtime.ports import Collector, ListState, OperatorContext
 
 
 class SubtaskContext(FunctionContext):
-    """What a function without keys may ask for. States are declared in `open`."""
+    """Services for a function without keys. States are declared in `open`."""
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
@@ -56,19 +56,19 @@ class SubtaskContext(FunctionContext):
         self._timers: list[int] = sorted(set(self._stored.get()))
 
     def list_state(self, name: str) -> ListState:
-        """JSON values, dealt contiguously over the subtasks on restore."""
+        """JSON values; a restore redistributes them in contiguous parts over the subtasks."""
         return self._context.state.list_state(name)
 
     def union_list_state(self, name: str) -> ListState:
-        """JSON values; on restore every subtask is given those of all."""
+        """JSON values; a restore gives every subtask the values of all subtasks."""
         return self._context.state.union_list_state(name)
 
     def register_processing_timer(self, timestamp_ms: int) -> None:
-        """`on_timer` is called when the wall clock reaches it. Those still ahead when the input ends do not fire.
+        """Have `on_timer` called at processing time `timestamp_ms`. Timers pending at the end of the input do not fire.
 
         Raises:
-            TypeError: it is not a whole number.
-            ValueError: it is too large for a snapshot.
+            TypeError: `timestamp_ms` is not an int.
+            ValueError: `timestamp_ms` exceeds 64 bits.
         """
         check_time(timestamp_ms)
         if timestamp_ms not in self._timers:
@@ -81,7 +81,7 @@ class SubtaskContext(FunctionContext):
         return self._timers[0] if self._timers else None
 
     def due(self, now_ms: int) -> list[int]:
-        """Takes out the timers up to and including `now_ms`; those that are set meanwhile wait for the next time."""
+        """Remove and return the timers up to and including `now_ms`. Timers set meanwhile are due at the next call."""
         found = []
         while self._timers and self._timers[0] <= now_ms:
             found.append(heapq.heappop(self._timers))
@@ -92,15 +92,15 @@ class SubtaskContext(FunctionContext):
 
 
 class ProcessFunction(Function[SubtaskContext]):
-    """What an author writes; one per subtask."""
+    """Base class of an author's function without keys; each subtask has its own instance."""
 
 
 class BroadcastProcessFunction(ProcessFunction, HandlesBroadcast[SubtaskContext]):
-    """With a second input whose rows every subtask gets."""
+    """A function without keys, with a second input whose rows every subtask gets."""
 
 
 class Process(FunctionOperator[SubtaskContext]):
-    """Runs a function over rows and timers."""
+    """Runs a function without keys over rows and timers."""
 
     def _made(self, context: OperatorContext) -> SubtaskContext:
         return SubtaskContext(context)

@@ -1,6 +1,6 @@
-"""Rows as dicts of Python values, from batches and back: as `to_pylist` and `from_pylist` do, several times as fast.
+"""Rows as dicts of Python values, from batches and back: as `to_pylist` and `from_pylist`, but several times as fast.
 
-It decides nothing: values, order and conversions are Arrow's. What it adds is the name of a column that cannot be made.
+Values, order and conversions are those of Arrow. Errors additionally name the column.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,25 +14,25 @@ import pyarrow.compute as pc
 from runtime.errors import JobRejected
 
 Row = dict[str, Any]
-MAX_ROW_CHARACTERS: Final = 300  #: of a row that an error shows
+MAX_ROW_CHARACTERS: Final = 300  #: maximum length of a row in an error
 
-_FIRST, _LAST = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")  #: what a `datetime` can be, at least
-_EXACT_UNITS: Final = ("s", "ms", "us")  #: of finer ones a `datetime` would lose digits
+_FIRST, _LAST = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")  #: range of a `datetime`
+_EXACT_UNITS: Final = ("s", "ms", "us")  #: a `datetime` has no nanoseconds
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Each row as a dict by column name. Made one by one: many dicts at once keep the garbage collector busy."""
+    """Each row as a dict by column name. Rows are made lazily: many live dicts slow the garbage collector down."""
     if not batch.num_columns:
         return iter(batch.to_pylist())
     return _maker(tuple(batch.schema.names))([values_of(column) for column in batch.columns])
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of these rows; columns that a row lacks are null.
+    """A batch of these rows; missing columns are null.
 
     Raises:
-        JobRejected: a row has a column that the schema lacks, or none where the schema allows no null.
-        TypeError: a value does not fit its column, which is named; or a row is no dict.
+        JobRejected: a row has a column that the schema lacks, or lacks a column that is not nullable.
+        TypeError: a value does not fit its column, which is named; or a row is not a dict.
     """
     columns = [_column(rows, field.name, field.type) for field in schema]
     if max(map(len, rows), default=0) > len(columns) or any(column.null_count for column in columns):
@@ -41,7 +41,7 @@ def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_names(rows: Sequence[Row], columns: Sequence[pa.Array], schema: pa.Schema) -> None:
-    """A row with a column too many is longer than the schema, or lacks another column, which is null then."""
+    """Check column names. A row with an unknown column is longer than the schema, or leaves a null elsewhere."""
     names = set(schema.names)
     if not all(map(names.issuperset, rows)):
         extra = sorted({str(name) for row in rows for name in row if name not in names})
@@ -53,7 +53,7 @@ def _check_names(rows: Sequence[Row], columns: Sequence[pa.Array], schema: pa.Sc
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """The values of one column."""
+    """The Python values of a column."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     values: list[Any] = (_times(column) if _are_plain_times(column) else column).tolist()
@@ -62,11 +62,11 @@ def values_of(column: pa.Array) -> list[Any]:
 
 @lru_cache(maxsize=256)
 def _maker(names: tuple[str, ...]) -> Callable[[list[list[Any]]], Iterator[Row]]:
-    """What makes rows of columns with these names: code that spells them, a third of the time of `dict(zip(...))`."""
+    """A function from columns to rows with these names: generated code, a third of the time of `dict(zip(...))`."""
     values = [f"v{number}" for number in range(len(names))]
     pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     code = f"lambda columns: ({{{pairs}}} for {', '.join(values)}, in zip(*columns, strict=True))"
-    made: Callable[[list[list[Any]]], Iterator[Row]] = eval(code)  # noqa: S307  # names stand in it as literals
+    made: Callable[[list[list[Any]]], Iterator[Row]] = eval(code)  # noqa: S307  # names are string literals in it
     return made
 
 
@@ -79,10 +79,10 @@ def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Arrow would cut the digits off a `float` that it is told to take for an integer; a cast refuses."""
+    """An integer column. Arrow would truncate a `float` for an integer type; a cast refuses it."""
     try:
         made = pa.array(values)
-    except OverflowError:  # only unsigned ones may be that large
+    except OverflowError:  # only uint64 holds such integers
         return pa.array(values, kind)
     return made.cast(kind) if pa.types.is_floating(made.type) or made.type == kind else pa.array(values, kind)
 
@@ -103,7 +103,7 @@ def _times(column: pa.Array) -> Any:
 
 
 def _are_plain_times(column: pa.Array) -> bool:
-    """Whether numpy makes the same values of them as Arrow does."""
+    """Whether numpy converts the column to the same values as Arrow does."""
     kind = column.type
     if not (
         pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.tz is None and kind.unit in _EXACT_UNITS)
@@ -118,6 +118,6 @@ def _are_plain_times(column: pa.Array) -> bool:
 
 
 def note_row(error: BaseException, row: Any) -> None:
-    """Adds to an error of a row-wise function the row at which it arose, shortened."""
+    """Add the row, shortened, to an error of a row-wise function."""
     text = repr(row)
     error.add_note(f"at the row {text if len(text) <= MAX_ROW_CHARACTERS else text[:MAX_ROW_CHARACTERS] + ' …'}")

@@ -1,6 +1,6 @@
-"""Timers of keys, in one sense of time: what is due comes out in the order of (timestamp, key).
+"""Timers per key for a single time domain (event or processing time), fired in the order of (timestamp, key).
 
-They are keyed state, so they are restored with their key groups. The queue beside the state is only an order on it.
+Timers are keyed state, so they are restored with their key groups. The queue is an index of this state.
 """
 
 import heapq
@@ -20,11 +20,11 @@ _Queued = tuple[int, tuple[Any, ...], int, bytes]
 
 
 class Timers:
-    """The timers of one operator subtask.
+    """The timers of an operator subtask.
 
     Args:
         table: the state; the place of an entry is its timestamp.
-        current: whose timer is set.
+        current: the key for which a timer is registered.
     """
 
     def __init__(self, table: ObjectTable, current: CurrentKey) -> None:
@@ -40,11 +40,11 @@ class Timers:
         return self._queue[0][0] if self._queue else None
 
     def register(self, timestamp_ms: int) -> None:
-        """Sets a timer of the current key. The same one again changes nothing.
+        """Register a timer of the current key. Registering the same timer again has no effect.
 
         Raises:
-            TypeError: it is not a whole number.
-            ValueError: it is too large for a snapshot.
+            TypeError: `timestamp_ms` is not an int.
+            ValueError: `timestamp_ms` exceeds 64 bits.
         """
         check_time(timestamp_ms)
         group, key = self._current.get()
@@ -53,7 +53,7 @@ class Timers:
             heapq.heappush(self._queue, (timestamp_ms, _order(key), group, key))
 
     def due(self, time: int) -> Iterator[Timer]:
-        """Takes timers out, up to and including `time`, and among them those that are set meanwhile."""
+        """Remove and yield timers up to and including `time`, also timers that are registered meanwhile."""
         while self._queue and self._queue[0][0] <= time:
             timestamp, _, group, key = heapq.heappop(self._queue)
             self._table.delete((group, key, timestamp))
@@ -61,11 +61,11 @@ class Timers:
 
 
 def check_time(timestamp_ms: Any) -> None:
-    """For what a timer may be set.
+    """Check the timestamp of a timer.
 
     Raises:
-        TypeError: it is not a whole number.
-        ValueError: it is too large for a snapshot.
+        TypeError: it is not an int.
+        ValueError: it exceeds 64 bits.
     """
     if type(timestamp_ms) is not int:
         raise TypeError(f"a timer is set for an int of milliseconds, not {type(timestamp_ms).__name__}")
@@ -74,5 +74,5 @@ def check_time(timestamp_ms: Any) -> None:
 
 
 def _order(key: bytes) -> tuple[Any, ...]:
-    """What sorts keys by value, nulls last."""
+    """A sort key for keys: by value, nulls last."""
     return tuple((value is None, value) for value in msgspec.msgpack.decode(key))

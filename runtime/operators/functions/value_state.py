@@ -1,8 +1,8 @@
-"""State with one value per key: value, reducing, aggregating.
+"""State with a single value per key: value, reducing, aggregating.
 
-While rows or timers are handled, what is stored lies in a list by the number of its key: it is looked up in the table
-once, and put back once, however many rows of the key come between. Nothing of it outlives the batch, so a snapshot
-never meets it. Values with a time to live lie in the table at all times.
+While a batch of rows or timers is handled, stored values are cached in a list by key number. Each is read from the
+table once and written back once, however many rows its key has. The cache does not outlive the batch, so a snapshot
+never misses a value. Values with a time to live are not cached.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from typing import Any, Final, NoReturn, SupportsIndex
 from runtime.operators.functions.keyed_state import Cells, no_key
 from runtime.state.object_table import GREATEST, LEAST, Place, is_plain
 
-_THE_VALUE: Final[Place] = None  #: the place of a state that has one
-_PLAIN: Final = frozenset({int, float, bool, str})  #: types of what is stored as it is
-_UNREAD: Final = object()  #: what the table has was not looked up
-_ABSENT: Final = object()  #: there is nothing
+_THE_VALUE: Final[Place] = None  #: the place of a single value
+_PLAIN: Final = frozenset({int, float, bool, str})  #: types that are stored without encoding
+_UNREAD: Final = object()  #: not yet read from the table
+_ABSENT: Final = object()  #: the key has no value
 _NOTHING: Final = object()
 
 
 class _NoKeys(list[Any]):
-    """In place of the values while there is no current key, so that reading and writing need not ask each time."""
+    """Stands in for the values while there is no current key, so that reads and writes need no check."""
 
     def __getitem__(self, number: SupportsIndex | slice) -> NoReturn:
         raise no_key()
@@ -29,20 +29,20 @@ class _NoKeys(list[Any]):
 
 
 class ValueState:
-    """One value per key."""
+    """A value per key, without a time to live."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
         self._key = cells.current
-        self._values: list[Any] = _NoKeys()  #: as they are to be stored
-        self._before: list[Any] = []  #: what the table has
+        self._values: list[Any] = _NoKeys()  #: by key number, in stored form
+        self._before: list[Any] = []  #: by key number, as in the table
 
     def get(self, default: Any = None) -> Any:
         value = self._values[self._key.number]
         return value if type(value) in _PLAIN else self._opened(value, default)
 
     def update(self, value: Any) -> None:
-        if (type(value) is int and LEAST <= value <= GREATEST) or is_plain(value):  # a call is more than a comparison
+        if (type(value) is int and LEAST <= value <= GREATEST) or is_plain(value):  # the comparison saves a call
             self._values[self._key.number] = value
         else:
             self._values[self._key.number] = self._cells.encoded(value)
@@ -53,17 +53,17 @@ class ValueState:
     # ------------------------------------------------------------ for the context
 
     def begin(self, count: int) -> None:
-        """Keys 0 to `count` are handled from now on."""
+        """Start a batch of `count` keys, numbered from 0."""
         self._values = [_UNREAD] * count
         self._before = [_UNREAD] * count
 
     def grow(self) -> None:
-        """One more key."""
+        """Add a key to the batch."""
         self._values.append(_UNREAD)
         self._before.append(_UNREAD)
 
     def end(self) -> None:
-        """Puts what has changed into the table."""
+        """End the batch: write changed values to the table."""
         values, self._values = self._values, _NoKeys()
         for at, value, before in zip(self._key.keys, values, self._before, strict=True):
             if value is _ABSENT and before is not _ABSENT:
@@ -83,7 +83,7 @@ class ValueState:
 
 
 class ExpiringValueState(ValueState):
-    """One value per key, for a time."""
+    """A value per key, with a time to live."""
 
     def get(self, default: Any = None) -> Any:
         there, value = self._cells.read(_THE_VALUE)
@@ -97,7 +97,7 @@ class ExpiringValueState(ValueState):
 
 
 class AggregatingState:
-    """An accumulator per key: `create` makes it, `add` folds a value into it, `result` reads it."""
+    """An accumulator per key: `create` makes it, `add` returns it with a value added, `result` reads it."""
 
     def __init__(
         self,
@@ -123,14 +123,14 @@ class AggregatingState:
 
 
 class ReducingState:
-    """All values of a key folded into one by a function of two."""
+    """All values of a key reduced to a single value by a function of two values."""
 
     def __init__(self, folded: ValueState, function: Callable[[Any, Any], Any]) -> None:
         self._folded = folded
         self._function = function
 
     def get(self) -> Any:
-        """The value so far; None before the first."""
+        """The reduced value so far; None before the first value."""
         return self._folded.get()
 
     def add(self, value: Any) -> None:

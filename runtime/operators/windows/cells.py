@@ -1,4 +1,4 @@
-"""State columns of aggregates that live in memory only: plain arrays, no keys, no snapshot."""
+"""State columns of aggregates in memory only: plain arrays without keys and without a snapshot."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Positions = npt.NDArray[np.intp]
 
 
 class Cells:
-    """Columns of `fields` (settled ones) with `count` positions, empty at first. Implements `aggregates.Columns`."""
+    """Columns of `fields` (types bound) with `count` positions, initially empty. Implements `aggregates.Columns`."""
 
     def __init__(self, fields: Sequence[pa.Field], count: int) -> None:
         self._count = count
@@ -40,13 +40,13 @@ class Cells:
             part[slots] = 0
 
     def copy(self, count: int) -> "Cells":
-        """The same with `count` positions, no fewer than now."""
+        """A copy with `count` positions, at least as many as now."""
         copied = Cells([*self._fields.values()], count)
         copied.put(slice(0, self._count), self, slice(0, self._count))
         return copied
 
     def put(self, at: slice | Positions, other: "Cells", there: slice | Positions) -> None:
-        """Takes over the values of `other`, which has the same columns."""
+        """Copy values from `other`, which has the same columns."""
         for name, column in self._columns.items():
             column[at] = other._columns[name][there]
         for name, valid in self._valid.items():

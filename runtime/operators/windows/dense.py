@@ -1,7 +1,7 @@
-"""Aggregates of integer keys that lie close together, in arrays that key and pane point into.
+"""Aggregates of integer keys that lie close together, in arrays indexed by pane and key.
 
-A pane is a row of an array, a key a column. Rows are used in turn, by the number of the pane, and there are as many as
-a power of two says: so a position is a shift away, and nothing is looked up. What does not fit is refused.
+A pane is a row of the array, a key a column. The number of rows is a power of two, and panes use them as a ring. So a
+position is computed by a mask and needs no look-up. Keys that are too far apart are refused.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ import pyarrow as pa
 from runtime.operators.event_time import Times
 from runtime.operators.windows.cells import Cells, Positions
 
-_ALWAYS: Final = 1 << 15  #: cells that are never too many
-_PER_ROW: Final = 32  #: and so many for each row of a batch: a pane takes many batches
+_ALWAYS: Final = 1 << 15  #: cells that are always allowed
+_PER_ROW: Final = 32  #: cells allowed per row of a batch, because a pane takes many batches
 _MOST: Final = 1 << 21
 _LEAST: Final = -(2**63)
-_FEWEST_PANES: Final = 2  #: while one is being filled, the next begins
+_FEWEST_PANES: Final = 2  #: the next pane begins while the present one is being filled
 
 Keys = npt.NDArray[np.int64]
 
 
 class DensePanes:
-    """Cells of some panes.
+    """Cells of a few consecutive panes.
 
     Args:
         fields: state columns.
-        counting: the one that counts rows.
+        counting: the state column that counts rows.
     """
 
     def __init__(self, fields: Sequence[pa.Field], counting: str) -> None:
@@ -36,10 +36,10 @@ class DensePanes:
         self._counting = counting
         self._low, self._span, self._depth = 0, 0, 0
         self.cells = Cells(fields, 0)
-        self.panes = range(0)  #: from the first that holds something to the last
+        self.panes = range(0)  #: from the first pane in use to the last
 
     def positions(self, keys: Keys, panes: Times | int) -> Positions | None:
-        """Where each row belongs, and room for it; None where the cells would be too many."""
+        """The cell of each row, after growing if needed; None if there would be too many cells."""
         first, last = (panes, panes) if isinstance(panes, int) else (int(panes.min()), int(panes.max()))
         if not self._make_room(int(keys.min()), int(keys.max()), first, last, len(keys)):
             return None
@@ -49,14 +49,14 @@ class DensePanes:
         return at
 
     def held(self, panes: range) -> tuple[Keys, Times, Positions]:
-        """The key and the pane of everything that these panes hold, and where it is. They are the first of all."""
+        """Keys, panes and positions of the cells in use in `panes`, which must be the first panes."""
         counts = self.cells.column(self._counting)
         slots = np.concatenate([np.flatnonzero(counts[piece]) + piece.start for piece in self._pieces(panes)])
         places, keys = np.divmod(slots, self._span)
         return keys + self._low, ((places - panes.start) & (self._depth - 1)) + panes.start, slots
 
     def drop(self, panes: range) -> None:
-        """Forgets what these panes hold. They are the first of all."""
+        """Clear `panes`, which must be the first panes."""
         for piece in self._pieces(panes):
             self.cells.clear(piece)
         self.panes = range(panes.stop, self.panes.stop)
@@ -67,7 +67,7 @@ class DensePanes:
         return range(min(first, self.panes.start), max(last + 1, self.panes.stop))
 
     def _pieces(self, panes: range) -> list[slice]:
-        """Where the cells of these panes are: in one piece, or in two where they go round."""
+        """The cells of these panes: a single slice, or two where the ring wraps around."""
         start, end = (panes.start & (self._depth - 1)) * self._span, self._depth * self._span
         stop = start + len(panes) * self._span
         return [slice(start, min(stop, end)), *([slice(0, stop - end)] if stop > end else [])]
@@ -82,7 +82,7 @@ class DensePanes:
         span = high - low + 1
         if depth * span > most:
             return False
-        spare = min(span // 8, (most // depth - span) // 2)  # at both ends, so that it seldom moves
+        spare = min(span // 8, (most // depth - span) // 2)  # at both ends, so that it moves seldom
         self._move(max(low - spare, _LEAST), span + 2 * spare, depth)
         return True
 
@@ -90,7 +90,7 @@ class DensePanes:
         return max(high + 1, self._low + self._span) - min(low, self._low)
 
     def _move(self, low: int, span: int, depth: int) -> None:
-        """Has other bounds from now on, which hold all that is there."""
+        """Change the bounds. The new bounds include all panes and keys in use."""
         cells = Cells(self._fields, depth * span)
         if self.panes:
             panes = np.arange(self.panes.start, self.panes.stop)[:, np.newaxis]

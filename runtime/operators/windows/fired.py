@@ -1,7 +1,8 @@
-"""How far event time had come, by key group: no window that has fired opens or fires again.
+"""The watermark up to which windows have fired, by key group: a window that has fired never opens or fires again.
 
-Subtasks of one operator may know different times at a barrier. Restored as one they begin with the lower, and what is
-there of windows does not say which have fired. So that is state; savepoints from before it was kept restore without.
+Subtasks of an operator may have different watermarks at a barrier. Restored into one subtask they start from the
+lowest, and the window state does not show which windows have fired. So the watermark per key group is state. Savepoints
+taken before this state existed restore without it.
 """
 
 from collections.abc import Sequence
@@ -22,18 +23,18 @@ from runtime.state.index.hashing import key_groups
 from runtime.state.object_table import ObjectTable
 
 LATE_RECORDS: Final = "late_records"
-_FAR: Final = 3 << 61  #: beyond all event times, by more than a window
+_FAR: Final = 3 << 61  #: beyond all event times by more than a window
 _encode: Final = msgspec.msgpack.encode
 
 
 class FiredTimes:
-    """Of one operator subtask.
+    """The fired watermarks of an operator subtask.
 
     Args:
         keys: key columns.
         size_ms: length of a window.
-        slide_ms: from the beginning of one to that of the next.
-        only_size_ms: refuse what windows of another size have left; None: they may differ.
+        slide_ms: distance between the starts of two consecutive windows.
+        only_size_ms: refuse restored state of windows of another size; None: the size may differ.
     """
 
     def __init__(
@@ -44,20 +45,20 @@ class FiredTimes:
         self._size_ms, self._slide_ms = size_ms, slide_ms
         self._table: ObjectTable = context.state.object_table("fired")
         self._name = _encode(only_size_ms)
-        self._before = np.full(context.max_parallelism, MIN_WATERMARK)  #: by key group, as restored
+        self._before = np.full(context.max_parallelism, MIN_WATERMARK)  #: restored watermark by key group
         for (group, name, _), at in self._table.items():
-            assert isinstance(at, bytes), "it was written as such"
+            assert isinstance(at, bytes), "watermarks are stored as bytes"
             self._check(name)
             self._before[group] = msgspec.msgpack.decode(at)
-        self.least = int(self._before[list(context.key_groups)].min())  #: all had come so far
-        self.greatest = int(self._before.max())  #: and none further
+        self.least = int(self._before[list(context.key_groups)].min())  #: reached by all key groups
+        self.greatest = int(self._before.max())  #: exceeded by no key group
 
     def before(self, keys: pa.RecordBatch) -> Times:
-        """By row, how far its key group had come when it was restored."""
+        """By row, the restored watermark of its key group."""
         return self._before[key_groups(keys, self._keys, self._context.max_parallelism)]
 
     def without_late(self, parts: pa.RecordBatch, time: int) -> pa.RecordBatch:
-        """Without the rows of which the last window has fired, now that it is `time`. They are counted."""
+        """The rows whose last window has not fired at watermark `time`. The other rows are counted as late."""
         starts = parts.column(len(self._keys)).to_numpy()
         if not len(starts) or int(starts.min()) >= self._open_from(np.array(max(time, self.greatest))):
             return parts
@@ -69,19 +70,19 @@ class FiredTimes:
         return parts.filter(pc.invert(pa.array(late)))
 
     def keep(self, time: int) -> None:
-        """Before a snapshot: it is `time` now."""
+        """Put watermark `time` into the state, before a snapshot."""
         for group in self._context.key_groups:
             at = _encode(max(time, int(self._before[group])))
             if self._table.under(group, self._name).get(None) != at:
                 self._table.put((group, self._name, None), at)
 
     def _open_from(self, times: npt.NDArray[np.int64]) -> Any:
-        """The first pane of a window that has not fired at each of these times."""
+        """The first pane of the earliest window that has not fired, for each of these watermarks."""
         reached = np.clip(times, -_FAR, _FAR) + 1 - self._size_ms
         return reached // self._slide_ms * self._slide_ms + self._slide_ms
 
     def _check(self, name: bytes) -> None:
         if name != self._name:
             was, now = msgspec.msgpack.decode(name), msgspec.msgpack.decode(self._name)
-            detail = f"the state holds windows of {was} ms, not of {now} ms: their rows would be given out as others'"
+            detail = f"the state holds windows of {was} ms, not of {now} ms: its rows would be emitted in other windows"
             raise JobRejected("window-changed", self._context.uid, detail)

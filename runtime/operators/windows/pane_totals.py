@@ -1,9 +1,10 @@
-"""Totals over the panes of overlapping windows, without merging every pane again for every window.
+"""Totals of overlapping windows without merging every pane for every window.
 
-Two stacks: of the panes up to some point there are totals from each of them to that point, what came behind it is in
-one total, and a window is two of these, merged. When the windows have passed the first stack both are made anew, from
-all panes. So a pane is merged a few times in its life, however many windows it lies in. All this follows from the state
-and lives in memory only. A key has one position in all totals.
+Two-stacks sliding aggregation (Tangwongsan et al. 2015, 2017). The front stack holds, for each of its panes, the total
+from that pane to the end of the stack. The back is a single total of all later panes. A window is the merge of both.
+When the windows have passed the front, both are rebuilt from all panes. So a pane is merged a few times in its life,
+however many windows contain it. All totals are derived from the state and live in memory only. A key has the same
+position in all totals.
 """
 
 from bisect import bisect_left
@@ -19,21 +20,21 @@ from runtime.state.index.key_index import Slots
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import TableSchema
 
-_FRONT_CELLS: Final = 1 << 22  #: positions of the first stack at most
-_FEWEST_FRONT: Final = 4  #: panes that are in it in any case
-_SPARE_KEYS: Final = 1024  #: positions of keys that are gone that are not worth a clean-up
+_FRONT_CELLS: Final = 1 << 22  #: maximum number of cells in the front stack
+_FEWEST_FRONT: Final = 4  #: panes that the front stack holds in any case
+_SPARE_KEYS: Final = 1024  #: unused positions up to this number are not worth a clean-up
 
 PaneSlots = Callable[[int], Slots]
 
 
 class PaneTotals:
-    """Of one operator subtask.
+    """The totals of an operator subtask.
 
     Args:
         table: the state: a row per key and pane.
-        keys: the key columns that make a key, without the pane.
-        aggregates: one of them counts rows.
-        slots_of: the rows of a pane.
+        keys: the key columns without the pane.
+        aggregates: must include a count of all rows.
+        slots_of: returns the row ids of a pane.
     """
 
     def __init__(self, table: KeyedTable, keys: Sequence[str], aggregates: AggregateSet, slots_of: PaneSlots) -> None:
@@ -41,28 +42,28 @@ class PaneTotals:
         self._keys = tuple(keys)
         self._aggregates = aggregates
         self._slots_of = slots_of
-        self._known: KeyedTable | None = None  #: by key, its position
-        self._live = 0  #: positions when they were last given out anew
-        self._rows: dict[int, tuple[Slots, Positions]] = {}  #: by pane, its rows in the table and their positions
-        self._front: dict[int, Cells] = {}  #: from each of the first panes up to the last one in front, in their order
+        self._known: KeyedTable | None = None  #: assigns positions to keys
+        self._live = 0  #: number of keys at the last reset of the positions
+        self._rows: dict[int, tuple[Slots, Positions]] = {}  #: by pane, its row ids and their positions
+        self._front: dict[int, Cells] = {}  #: by pane, the total from there to the last front pane, in order
         self._front_last: int | None = None
         self._back: Cells | None = None
         self._back_first: int | None = None
-        self._upto: int | None = None  #: panes below are in front or back; None: nothing holds
+        self._upto: int | None = None  #: panes below are in front or back; None: rebuild
 
     def changed(self, pane: int) -> None:
-        """More has come for a pane."""
+        """Invalidate a pane whose state has changed."""
         if self._upto is not None and pane < self._upto:
             self._upto = None
         self._rows.pop(pane, None)
 
     def forget(self, pane: int) -> None:
-        """The state has it no more."""
+        """Drop a pane that has left the state."""
         self._rows.pop(pane, None)
         self._front.pop(pane, None)
 
     def of(self, panes: Sequence[int], start: int, end: int) -> tuple[list[pa.Array], list[pa.Array]]:
-        """Keys and results of what lies in [start, end), which must not go back; `panes` are those there, in order."""
+        """Keys and results of window [start, end). Starts must not decrease; `panes` are its panes in order."""
         upto = self._upto
         if upto is None or not self._reaches(start):
             self._begin(panes)
@@ -77,13 +78,13 @@ class PaneTotals:
     # ------------------------------------------------------------ the stacks
 
     def _reaches(self, start: int) -> bool:
-        """Whether the stacks hold what lies behind `start` apart from what lies before."""
+        """Whether the stacks can separate panes from `start` on from earlier panes."""
         if self._front_last is not None and start <= self._front_last:
             return any(pane >= start for pane in self._front)
         return self._back_first is None or self._back_first >= start
 
     def _begin(self, panes: Sequence[int]) -> None:
-        """Puts all of these in front."""
+        """Rebuild with all of these panes in front."""
         renewed = self._renew()
         self._front, self._back, self._back_first = {}, None, None
         self._front_last = panes[-1]
@@ -94,7 +95,7 @@ class PaneTotals:
             if number < max(_FEWEST_FRONT, _FRONT_CELLS // max(1, len(cells))):
                 kept[pane] = cells.copy(len(cells))
             else:
-                kept.clear()  # few keys let later ones be kept; but whoever looks for this pane must not find those
+                kept.clear()  # a gap in the kept totals would give a wrong total for this pane
         self._front = dict(reversed(kept.items()))
         if renewed:
             self._live = len(self._known_keys)
@@ -117,7 +118,7 @@ class PaneTotals:
         return both
 
     def _with_pane(self, cells: Cells, pane: int) -> Cells:
-        """`cells`, or longer ones in their place, with a pane in it."""
+        """Add a pane to `cells`. Returns `cells`, or a longer copy."""
         slots, at = self._rows_of(pane)
         known = len(self._known_keys)
         if known > len(cells):
@@ -150,7 +151,7 @@ class PaneTotals:
         return self._rows[pane]
 
     def _renew(self) -> bool:
-        """Forgets the positions where most may be those of keys that are gone."""
+        """Reset the positions if most of them may belong to deleted keys."""
         if len(self._known_keys) <= 2 * self._live + _SPARE_KEYS:
             return False
         self._known, self._rows = None, {}

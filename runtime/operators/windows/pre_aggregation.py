@@ -1,15 +1,17 @@
-"""What windows are sent instead of rows: rows folded per key and pane before the shuffle.
+"""Pre-aggregation in front of windows: rows are aggregated per key and pane before the shuffle.
 
-A pane is a stretch of event time that no window cuts. What is held of it must go before event time has passed its end,
-and before anything else is said (a barrier, the end, a channel set aside, a probe): so nothing is held when state is
-captured, and whoever judges lateness judges as if rows had not been held. What does not pay is passed on row by row, in
-the same columns, which are these by position: the keys, when the pane begins (ms), the state columns of the aggregates,
-and how many rows were folded to this one. The keys go by their names there; all others get names that no key has.
+Flink calls this local-global aggregation. A pane is a slice of event time that no window boundary cuts (panes: Li et
+al. 2005; Flink SQL: slices).
 
-A sum that leaves 64 bits is refused where windows are, since it may be one of rows that are late: such rows are passed
-on as well. A single value that the sum cannot hold (an unsigned one from 2^63 on) is refused here, late or not.
-
-Integer keys that lie close together go straight into arrays (`dense`), all others into a table.
+- Rows of a pane are forwarded before the watermark that closes the pane, and before any other control message: barrier,
+  end of data, idleness, termination marker. So the buffer is empty when state is captured, and buffering never changes
+  which rows are late.
+- Where pre-aggregation does not shrink the data, rows are forwarded unaggregated, in the same columns. By position:
+  the keys, the start of the pane (ms), the state columns of the aggregates, the number of input rows. Key columns keep
+  their names; the other columns get names that no key has.
+- A sum beyond 64 bits is refused by the window, because it may belong to late rows; such rows are forwarded
+  unaggregated too. A single value that the sum cannot hold (unsigned, from 2^63 on) is refused here, late or not.
+- Integer keys that lie close together are aggregated in arrays (`DensePanes`), all other keys in a table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,39 +37,39 @@ from runtime.state.schema import TableSchema, namespace_field
 
 _PANE: Final = ":pane"
 _ROWS: Final = ":count"
-_MOST_HELD: Final = 1 << 19  #: entries in the table
+_MOST_HELD: Final = 1 << 19  #: entries of the table at which everything is forwarded
 _BATCH_ROWS: Final = 65_536
-_WORTH_ARRAYS: Final = 1.5  #: rows to an entry
-_WORTH_TABLE: Final = 4  #: rows to a key within a batch: looking keys up here costs what it costs behind the shuffle
-_TOO_FEW: Final = 1 << 10  #: rows of a batch that say little
-_JUDGED: Final = 1 << 14  #: entries after which it is seen whether it pays
-_PAUSE: Final = 1 << 22  #: rows until it is tried again
+_WORTH_ARRAYS: Final = 1.5  #: minimum rows per forwarded entry
+_WORTH_TABLE: Final = 4  #: minimum rows per key of a batch: a table look-up costs as much here as in the window
+_TOO_FEW: Final = 1 << 10  #: a smaller batch is no basis for a decision
+_JUDGED: Final = 1 << 14  #: forwarded entries after which the reduction ratio is evaluated
+_PAUSE: Final = 1 << 22  #: rows to bypass before the next attempt
 
 
 class Combiner(Protocol):
-    """On one edge of one subtask. Whatever it gives must be sent at once, ahead of what comes next."""
+    """Pre-aggregation on an output edge of a subtask. Returned batches must be sent at once, before anything else."""
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]: ...
     def advance(self, watermark: int) -> list[pa.RecordBatch]:
-        """What must go before the receiver is told of `watermark`."""
+        """The batches that must be sent before `watermark`."""
 
     def flush(self) -> list[pa.RecordBatch]:
-        """Everything."""
+        """All buffered rows, as batches."""
 
 
 def counting(aggregates: Mapping[str, Aggregate]) -> AggregateSet:
-    """These and, where none of them counts all rows, one more behind them that does."""
+    """The aggregates, plus a hidden last count of all rows if none of them counts all rows."""
     counted = any(type(wanted) is Count for wanted in aggregates.values())
     return AggregateSet(aggregates if counted else {**aggregates, free("", aggregates): Count()})
 
 
 def rows_of(parts: pa.RecordBatch) -> int:
-    """How many rows went into these."""
+    """The number of input rows in these parts."""
     return int(pc.sum(parts.column(-1)).as_py())
 
 
 def state_of(parts: pa.RecordBatch, keys: int, state: pa.Schema) -> pa.RecordBatch:
-    """The state columns of parts with so many keys, by their names in the state. The last may count the rows."""
+    """The state columns of `parts` behind `keys` key columns, named as in the state. The last may count the rows."""
     first = keys + 1
     return pa.RecordBatch.from_arrays(parts.columns[first : first + len(state)], names=state.names)
 
@@ -90,10 +92,10 @@ class WindowCombiner:
         self._aggregates = counting(aggregates)
         self._settled = False
         self._watermark = MIN_WATERMARK
-        self._first_end: int | None = None  #: of the panes held
-        self._rows, self._entries = 0, 0  #: given out since it was last judged
-        self._paused = 0  #: rows that are still to be passed on as they are
-        self._table_paused = 0  #: rows that are still to be kept out of the table
+        self._first_end: int | None = None  #: of the buffered panes, ms
+        self._rows, self._entries = 0, 0  #: input rows and entries forwarded since the last evaluation
+        self._paused = 0  #: rows that still bypass pre-aggregation
+        self._table_paused = 0  #: rows that still bypass the table
 
     def add(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         if not batch.num_rows:
@@ -127,7 +129,7 @@ class WindowCombiner:
         return found
 
     def flush(self) -> list[pa.RecordBatch]:
-        """It is not judged by what it gives out here: a barrier may come when a pane has hardly begun."""
+        """Flushes at barriers do not count towards the reduction ratio: early in a pane most entries hold one row."""
         judged = self._rows, self._entries
         found = [] if self._first_end is None else self._given_out(None)
         self._rows, self._entries = judged
@@ -136,7 +138,7 @@ class WindowCombiner:
     # ------------------------------------------------------------ taking in
 
     def _settle(self, schema: pa.Schema) -> None:
-        """Takes over the types of the data, which are those of all batches of a stream."""
+        """Bind the types of the state to the data. All batches of a stream have the same types."""
         if self._settled:
             return
         kinds = self._aggregates.kinds(schema)
@@ -159,7 +161,7 @@ class WindowCombiner:
         return True
 
     def _close_together(self, batch: pa.RecordBatch) -> Keys | None:
-        """The keys as integers, if they are such."""
+        """The keys as integers; None if they are not a single non-null integer column."""
         column = batch.column(self._keys[0])
         kind = column.type
         if len(self._keys) > 1 or not types.is_integer(kind) or types.is_uint64(kind) or column.null_count:
@@ -192,7 +194,7 @@ class WindowCombiner:
         return pa.array(starts * self._pane_ms)
 
     def _given_out(self, before: int | None) -> list[pa.RecordBatch]:
-        """What is held of the panes before this one, or of all."""
+        """The buffered entries of panes before number `before`; None: of all panes."""
         found = [*self._out_of_arrays(before), *self._out_of_table(before)]
         self._first_end = self._earliest_end()
         for parts in found:
@@ -215,7 +217,7 @@ class WindowCombiner:
         due = self._table.slots()
         if before is not None:
             due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
-        slots = due[self._table.column(self._aggregates.row_count())[due] > 0]  # rows that were refused left others
+        slots = due[self._table.column(self._aggregates.row_count())[due] > 0]  # refused rows left empty entries
         if len(slots):
             keys = [self._table.key_column(name, slots) for name in self._keys]
             yield self._parts(keys, self._table.key_column(self._pane, slots), self._table, slots)
@@ -235,7 +237,7 @@ class WindowCombiner:
         return min(starts) + self._pane_ms if starts else None
 
     def _judge(self) -> None:
-        """Stops for a while where most rows have an entry of their own."""
+        """Bypass pre-aggregation for a while if it does not shrink the data."""
         if self._entries < _JUDGED:
             return
         if self._rows < _WORTH_ARRAYS * self._entries:
@@ -244,10 +246,10 @@ class WindowCombiner:
 
 
 def _key_type(schema: pa.Schema, key: str) -> Any:
-    """The type in which it is sent.
+    """The type in which a key column is sent.
 
     Raises:
-        JobRejected: it has no values that can be told apart, stored and sorted.
+        JobRejected: its values cannot be compared, stored and sorted.
     """
     kind = plain_type(kind_of(schema, key))
     check_key_type(key, kind)
@@ -257,12 +259,12 @@ def _key_type(schema: pa.Schema, key: str) -> Any:
 
 
 def _takeable(column: pa.Array) -> pa.Array:
-    """Arrow has no kernel that takes rows of views."""
+    """Arrow has no kernel that takes rows of view types."""
     return plain(column) if types.is_string_view(column.type) or types.is_binary_view(column.type) else column
 
 
 def _told_apart(fields: Sequence[pa.Field]) -> pa.Schema:
-    """The first to have a name keeps it."""
+    """Fields with distinct names; the first field with a name keeps it."""
     names: list[str] = []
     for field in fields:
         names.append(free(field.name, names))

@@ -1,11 +1,11 @@
-"""Event-time windows that overlap: of one size, one beginning every `slide`.
+"""Event-time windows that overlap: windows of the same size, a new window every `slide`.
 
-The state is a row per key and pane, where a pane is as long as the greatest common divisor of size and slide: so no
-window cuts one, and a row is kept once, however many windows it lies in. A pane goes when the last window that it lies
-in has fired. A row is late when that window has; while some of its windows have fired and others have not, it counts
-for those.
+The state is a row per key and pane (Li et al. 2005; Flink SQL: slice). A pane is as long as the greatest common divisor
+of size and slide. So no window cuts a pane, and a row is stored once, however many windows contain it. A pane is
+deleted when its last window has fired. A row whose last window has fired is late; a row with some windows still open
+counts for these.
 
-Panes say nothing of which windows have fired, so how far event time had come is state too (`fired`).
+Panes do not show which windows have fired, so the fired watermark is state too (`FiredTimes`).
 """
 
 from bisect import bisect_left, insort
@@ -31,16 +31,16 @@ from runtime.state.index.key_index import Slots
 from runtime.state.keyed_table import KeyedTable
 from runtime.state.schema import UNSETTLED, namespace_field
 
-_MOST_PANES: Final = 10_000  #: of a window: with more, the slide is most likely a mistake
+_MOST_PANES: Final = 10_000  #: per window: with more, the slide is most likely a mistake
 _MS: Final = timedelta(milliseconds=1)
-MAX_LENGTH: Final = timedelta(days=36_525)  #: 100 years; above 292 its nanoseconds do not fit 64 bits
+MAX_LENGTH: Final = timedelta(days=36_525)  #: 100 years; from 292 years on its nanoseconds exceed 64 bits
 
 
 def window_ms(uid: str, size: timedelta, slide: timedelta | None) -> tuple[int, int]:
-    """Size and slide in milliseconds; without a slide, windows follow each other.
+    """Size and slide in milliseconds; without a slide the windows are tumbling.
 
     Raises:
-        JobRejected: there are no such windows.
+        JobRejected: no such windows are possible.
     """
     size_ms = _milliseconds(uid, "size", size)
     slide_ms = size_ms if slide is None else _milliseconds(uid, "slide", slide)
@@ -72,7 +72,7 @@ class SlidingWindow(Operator):
     Args:
         keys: key columns.
         size_ms: length of a window.
-        slide_ms: from the beginning of one to that of the next; one begins at the epoch.
+        slide_ms: distance between the starts of two consecutive windows, which are aligned to the epoch.
         aggregates: by output column.
     """
 
@@ -83,7 +83,7 @@ class SlidingWindow(Operator):
         self._aggregates = counting(aggregates)
         self._fields = self._aggregates.fields()
         self._output = WindowOutput(self._keys, size_ms, aggregates)
-        self._pane = free(f"pane_{self._pane_ms}_ms", self._keys)  #: so that panes of another length are refused
+        self._pane = free(f"pane_{self._pane_ms}_ms", self._keys)  #: the name refuses state with other panes
         self._settled_for: pa.Schema | None = None
 
     def open(self, context: OperatorContext) -> None:
@@ -119,11 +119,11 @@ class SlidingWindow(Operator):
     def snapshot(self, checkpoint: int) -> None:
         self._fired.keep(self._time)
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ panes
 
     def _restore(self) -> None:
         self._time = self._fired.least
-        self._panes: list[int] = []  #: when those begin that hold something, in order
+        self._panes: list[int] = []  #: starts of the panes with rows, ascending
         self._slots: dict[int, list[Slots]] = {}
         self._by_pane(self._table.slots())
 
@@ -133,12 +133,12 @@ class SlidingWindow(Operator):
         kinds, keys = [field.type for field in schema], len(self._keys) + 1
         before = self._table.schema
         self._table.settle(kinds[:keys], kinds[keys : keys + len(self._fields)])
-        if self._table.schema is not before:  # totals are in the types of the table
+        if self._table.schema is not before:  # totals have the types of the table
             self._totals = PaneTotals(self._table, self._keys, self._aggregates, self._slots_of)
         self._settled_for = schema
 
     def _note(self, fresh: Slots, panes: pa.Array) -> None:
-        """Remembers which rows are new, and that totals have changed."""
+        """Record new rows by pane, and invalidate the totals of the changed panes."""
         self._by_pane(fresh)
         for pane in pc.unique(panes).to_pylist():
             self._totals.changed(pane)
@@ -165,7 +165,7 @@ class SlidingWindow(Operator):
     # ------------------------------------------------------------ windows
 
     def _next_start(self) -> int:
-        """When the first window begins that has not fired and holds something."""
+        """Start of the first window that has not fired and has a pane."""
         after_fired = (self._time + 1 - self._size_ms) // self._slide_ms + 1
         holding = -((self._size_ms - self._pane_ms - self._panes[0]) // self._slide_ms)
         return max(after_fired, holding) * self._slide_ms
@@ -182,7 +182,7 @@ class SlidingWindow(Operator):
     def _not_fired(
         self, keys: Sequence[pa.Array], results: Sequence[pa.Array], at: int
     ) -> tuple[list[pa.Array], list[pa.Array]]:
-        """Only the keys of key groups that had not come to this time before they were restored."""
+        """Only keys of key groups whose restored watermark was below `at`."""
         batch = pa.RecordBatch.from_arrays(list(keys), names=list(self._keys))
         wanted = pa.array(self._fired.before(batch) < at)
         return [key.filter(wanted) for key in keys], [result.filter(wanted) for result in results]

@@ -1,8 +1,8 @@
-"""Event-time tumbling windows over keys. What comes in has been folded by `combine`, one pane to a window.
+"""Event-time tumbling windows per key. The input is pre-aggregated, with a single pane per window.
 
-A window [s, e) is complete when the watermark has reached e - 1: it fires once, and what comes later for it is late: it
-is counted, and dropped. A window is a key of the table (the author's keys, then its start), so it moves with its key
-group and leaves a tombstone when it has fired. How far event time had come is state too (`fired`).
+A window [s, e) is complete when the watermark has reached e - 1. It fires once. Later rows are late: counted and
+dropped. The table has a row per key and window start, so a window moves with its key group and leaves a tombstone when
+it has fired. The watermark up to which windows have fired is state too (`FiredTimes`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _ROWS_PER_BATCH: Final = 65_536
 
 
 class WindowOutput:
-    """Windows as rows: the keys, when the window begins and ends, and the aggregates.
+    """Windows as rows: the keys, start and end of the window, and the aggregates.
 
     Raises:
         JobRejected: two of these columns have the same name.
@@ -44,7 +44,7 @@ class WindowOutput:
             raise JobRejected("duplicate-column", ", ".join(keys), detail)
 
     def emit(self, keys: Sequence[pa.Array], starts: Times, results: Sequence[pa.Array], out: Collector) -> None:
-        """In the order of windows, then keys."""
+        """Emit rows in the order of windows, then keys."""
         times = [pa.array(starts).view(_TIME), pa.array(starts + self._size_ms).view(_TIME)]
         fired = pa.RecordBatch.from_arrays([*keys, *times, *results], names=self._names)
         fired = fired.take(pc.sort_indices(fired, sort_keys=self._order))

@@ -107,10 +107,10 @@ def test_no_key_is_behind_a_routing_of_the_authors() -> None:
     flow = Dataflow("dealt")
     numbers = flow.source("numbers", Numbers(total=1))
     dealt = numbers.partition_custom(_first, "key")
-    with pytest.raises(JobRejected, match="hash decides itself where rows go") as refused:
+    with pytest.raises(JobRejected, match="its input uses hash partitioning") as refused:
         dealt.key_by("key").aggregate("counts", {"n": Count()})
     assert (refused.value.code, refused.value.field) == ("bad-partitioning", "counts")
-    with pytest.raises(JobRejected, match="table: broadcast decides itself"):
+    with pytest.raises(JobRejected, match="table: its input uses broadcast partitioning"):
         numbers.join_broadcast("table", dealt, on=["key"], take=["value"])
     with pytest.raises(JobRejected, match="at least one column"):
         numbers.partition_custom(_first)

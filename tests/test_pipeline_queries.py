@@ -36,8 +36,8 @@ def test_a_query_reads(sql: str) -> None:
         ({"all": " \n"}, "queries['all']: a query needs SQL"),
         ({"all": None}, "queries['all']: a query needs SQL"),
         ({"all": "SELECT '" + "x" * 20_000 + "'"}, "queries['all']: a query needs SQL"),
-        ({"all": "DROP TABLE jobs"}, "queries['all']: a query reads only"),
-        ({"all": "-- SELECT 1"}, "queries['all']: a query reads only"),
+        ({"all": "DROP TABLE jobs"}, "queries['all']: a query must only read"),
+        ({"all": "-- SELECT 1"}, "queries['all']: a query must only read"),
     ],
 )
 def test_a_query_that_cannot_be_is_refused_by_name(queries: Any, words: str) -> None:

@@ -153,7 +153,7 @@ class Dataflow:
         dealt, partitioner = stream.dealt, None
         if dealt is not None:
             if partitioning is not Partitioning.FORWARD:
-                detail = f"{partitioning} decides itself where rows go: leave out the partition_custom before it"
+                detail = f"its input uses {partitioning} partitioning: leave out the partition_custom before it"
                 raise JobRejected("bad-partitioning", target, detail)
             partitioning, keys, partitioner = Partitioning.CUSTOM, dealt.columns, dealt.function
         edge = EdgeSpec(

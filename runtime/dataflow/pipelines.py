@@ -122,7 +122,7 @@ def _check_query(name: object, sql: object) -> None:
         detail = f"a query needs SQL: 1 to {QUERY_LENGTH_MAX} characters"
         raise JobRejected("bad-query", f"queries[{name!r}]", detail)
     if _SELECT.match(sql) is None:
-        raise JobRejected("bad-query", f"queries[{name!r}]", "a query reads only: it begins with SELECT or WITH")
+        raise JobRejected("bad-query", f"queries[{name!r}]", "a query must only read: begin it with SELECT or WITH")
 
 
 def _folders(end: Source | Sink) -> Iterable[tuple[str, str]]:
@@ -225,11 +225,11 @@ def parameter_schema(offered: Pipeline[Any]) -> dict[str, Any]:
 def _loaded(point: EntryPoint) -> Pipeline[Any]:
     offered = point.load()
     if not isinstance(offered, Pipeline):
-        raise TypeError(f"it is no Pipeline but {type(offered).__name__}")
+        raise TypeError(f"it is not a Pipeline but {type(offered).__name__}")
     try:
         parameter_schema(offered)
     except (TypeError, KeyError) as error:
-        raise TypeError(f"its params have no schema, as a msgspec.Struct has: {error}") from error
+        raise TypeError(f"its params must be a msgspec.Struct with a JSON schema: {error}") from error
     return offered
 
 

@@ -132,7 +132,7 @@ class Blueprint:
         for number in self.foldings:
             window = self.edges[number].target
             for uid in sorted(silent & self._before(window)):
-                detail = f"its windows would never fire: the unbounded source {uid!r} gives no event_time"
+                detail = f"its windows would never fire: the unbounded source {uid!r} has no event_time"
                 raise JobRejected("no-event-time", window, detail)
 
     def _check_folders(self) -> None:

@@ -336,10 +336,10 @@ def _fitting(values: Values, kind: np.dtype[Any], name: str) -> Values:
         fitting = values.astype(kind)
     lost = (fitting != values) & (values == values)  # NaN is unequal to itself
     if lost.any():
-        detail = f"the state of {name!r} cannot hold {values[lost][0]}: it is of type {pa.from_numpy_dtype(kind)}"
-        raise DataRejected(f"{detail}, as the column was when it began")
+        detail = f"the state of {name!r} has type {pa.from_numpy_dtype(kind)} and cannot hold {values[lost][0]}"
+        raise DataRejected(f"{detail}: the column was narrower when the state was created")
     return fitting
 
 
 def _overflow(name: str) -> DataRejected:
-    return DataRejected(f"the sum {name!r} leaves the range of a 64-bit integer")
+    return DataRejected(f"the sum {name!r} exceeds the range of a 64-bit integer")

@@ -100,11 +100,11 @@ def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> 
         advice: appended to the error if the function has another class.
     """
     if not callable(factory) or isinstance(factory, wanted):
-        problem = f"must be the class of the function, or make one for each subtask, not an instance: {factory!r}"
+        problem = f"must be a class, or a factory that makes a function per subtask, not an instance: {factory!r}"
         raise rejected(uid, "function_factory", problem)
     if isinstance(factory, type):
         if not issubclass(factory, wanted):
-            raise rejected(uid, "function_factory", f"{factory.__name__} is no {wanted.__name__}{advice}")
+            raise rejected(uid, "function_factory", f"{factory.__name__} is not a {wanted.__name__}{advice}")
         check_hooks(uid, factory)
 
 

@@ -153,7 +153,7 @@ class _Lookup:
         for name, probe, build in zip(self._on, keys, self._keys, strict=True):
             check_key_type(name, probe.type)
             if common_key_type(probe.type, build.type) is None:
-                raise JobRejected("bad-join", name, f"the key is {probe.type} here and {build.type} in the build side")
+                raise JobRejected("bad-join", name, f"the probe side has {probe.type}, the build side {build.type}")
 
 
 def _any_null(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

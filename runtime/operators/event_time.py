@@ -70,7 +70,9 @@ def _ticks(batch: pa.RecordBatch, name: str) -> tuple[Times, int]:
         return np.minimum(np.asarray(column), _LIMIT_MS).astype(np.int64), 1
     if pa.types.is_integer(kind):
         return np.asarray(column, dtype=np.int64), 1
-    raise JobRejected("bad-time-column", name, f"an event time is a timestamp, a date or milliseconds, not {kind}")
+    raise JobRejected(
+        "bad-time-column", name, f"event times are a timestamp, a date or integer milliseconds, not {kind}"
+    )
 
 
 def _milliseconds(seconds: Times) -> Times:

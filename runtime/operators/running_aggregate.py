@@ -41,7 +41,7 @@ class RunningAggregate(Operator):
         self._changelog = changelog
         self._names = [*self._keys, *self._aggregates.names]
         if changelog and not aggregates:
-            raise JobRejected("bad-aggregates", ", ".join(self._keys), "a changelog needs an aggregate that can change")
+            raise JobRejected("bad-aggregates", ", ".join(self._keys), "a changelog needs at least one aggregate")
         names = [*self._names, OP] if changelog else self._names
         if len(set(names)) != len(names):
             raise JobRejected("duplicate-column", ", ".join(self._keys), f"output columns must differ: {names}")

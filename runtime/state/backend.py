@@ -263,7 +263,7 @@ class SubtaskState:
 
     def _claim(self, name: str, kind: str, keys: int | None = None) -> None:
         if not _NAME.fullmatch(name):
-            raise JobRejected("bad-state-name", name, "a state name has letters, digits, '_', '.' and '-', 64 at most")
+            raise JobRejected("bad-state-name", name, "a state name has at most 64 letters, digits, '_', '.' and '-'")
         if name in self._kinds:
             raise JobRejected("duplicate-state", name, "the operator declares this state twice")
         self._kinds[name] = kind

@@ -230,7 +230,7 @@ class KeyedTable:
 
     def _encode(self, columns: Sequence[pa.Array], learn: bool) -> CodeRows:
         if not self.settled:
-            raise JobRejected("state-type-open", self.schema.name, f"a column without a type: {self.schema.describe()}")
+            raise JobRejected("state-type-open", self.schema.name, f"unknown column type in {self.schema.describe()}")
         keys = [plain(column) for column in columns]
         if learn and any(key.type != field.type for key, field in zip(keys, self.schema.keys, strict=True)):
             self.settle([key.type for key in keys], [field.type for field in self.schema.values])

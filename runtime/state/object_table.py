@@ -147,7 +147,7 @@ class ObjectTable:
         """
         kinds = batch.schema.types[2:]
         if kinds != [_BINARY, _BINARY]:
-            detail = f"the checkpoint has columns {', '.join(map(str, kinds))} here, and no objects"
+            detail = f"the checkpoint has columns of type {', '.join(map(str, kinds))} here, not objects"
             raise JobRejected("state-type-changed", self.schema.name, detail)
         start, stop = np.searchsorted(batch.column(0).to_numpy(), [groups.start, groups.stop])
         columns = (column.to_pylist() for column in batch.slice(int(start), int(stop - start)).columns)

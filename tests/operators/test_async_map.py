@@ -194,7 +194,7 @@ def test_a_request_that_takes_too_long_fails_the_operator_and_names_the_row() ->
         harness.clock.advance(49)
         assert harness.tick() == []
         harness.clock.advance(1)
-        with pytest.raises(TimeoutError, match=re.escape("no answer within 50 ms to the row {'v': 7}")):
+        with pytest.raises(TimeoutError, match=re.escape("timed out after 50 ms: the request for the row {'v': 7}")):
             harness.tick()
 
 
@@ -226,7 +226,7 @@ def test_an_exit_that_a_function_asks_for_is_an_error_and_no_timeout() -> None:
     made = AsyncMap(leaves, SCHEMA, RequestLimits(10, 1_000), on_timeout=lambda row: [])
     with opened(made) as harness:
         harness.process(batch(1))
-        with pytest.raises(RuntimeError, match=re.escape("the function for {'v': 1} wanted to exit: 3")):
+        with pytest.raises(RuntimeError, match=re.escape("the function called sys.exit(3) for the row {'v': 1}")):
             until(lambda: harness.tick() and False, 10)
 
 

@@ -17,7 +17,7 @@ def test_a_column_that_cannot_be_made_is_named() -> None:
         def process(self, row: dict[str, Any], context: ProcessContext, out: RowCollector) -> None:
             out.emit({"k": "a", "v": "many"})
 
-    with pytest.raises(TypeError, match="column 'v' of the rows that come out is int64: Could not convert 'many'"):
+    with pytest.raises(TypeError, match="column 'v' of the output rows is int64: Could not convert 'many'"):
         Harness(operator(Wrong())).process(batch([("a", 1)]))
 
 

@@ -263,7 +263,7 @@ def test_a_timer_that_no_snapshot_can_hold_is_refused_where_it_is_set() -> None:
         def start(self, context: SubtaskContext, out: RowCollector) -> None:
             context.register_processing_timer(2**63)
 
-    with pytest.raises(ValueError, match="a timer is set for 64 bits of milliseconds"):
+    with pytest.raises(ValueError, match="the timestamp of a timer must fit 64 bits"):
         Harness(Process(Wrong(), SCHEMA))
 
 

@@ -140,7 +140,7 @@ def test_columns_that_a_row_lacks_are_null() -> None:
 
 @pytest.mark.parametrize("value", ["7", 1.5, float("nan"), True, 2**70, [1], object(), b"x"])
 def test_a_value_of_a_wrong_type_names_its_column(value: Any) -> None:
-    with pytest.raises(TypeError, match="column 'total' of the rows that come out is int64: "):
+    with pytest.raises(TypeError, match="column 'total' of the output rows is int64: "):
         batch_of([{"key": "a", "total": 1}, {"key": "b", "total": value}], SCHEMA)
 
 

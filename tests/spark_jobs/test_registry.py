@@ -49,7 +49,7 @@ def listed(process: Command, site: Path) -> dict[str, Any]:
     [
         ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        ("PIPELINE = 7", "it is no Pipeline but int"),
+        ("PIPELINE = 7", "it is not a Pipeline but int"),
         ("", "AttributeError"),
         (MODULE.format(name="torn", about="x").replace("params=Params", "params=int"), "schema"),
         (

@@ -113,7 +113,7 @@ class AsyncMap(Operator):
         self._kept.replace(self._spread(joined(rows)) if rows else {})
 
     def finish(self, out: Collector) -> None:
-        assert not self._requests, "the end came before the answers"
+        assert not self._requests, "finish was called with requests in flight"
 
     def close(self) -> None:
         if self._runner is not None:
@@ -190,7 +190,9 @@ class AsyncMap(Operator):
             if request.deadline_ms > now_ms or request.done:
                 continue
             if self._on_timeout is None:
-                raise TimeoutError(f"no answer within {self._limits.timeout_ms} ms to the row {request.row}")
+                raise TimeoutError(
+                    f"timed out after {self._limits.timeout_ms} ms: the request for the row {request.row}"
+                )
             request.future.cancel()
             request.future = Future()
             request.future.set_result(list(self._on_timeout(request.row)))
@@ -210,7 +212,7 @@ async def _answer(function: AsyncFunction, row: Row) -> list[Row]:
     try:
         return list(await function(row))
     except SystemExit as error:  # would end the event loop, and with it all other requests
-        raise RuntimeError(f"the function for {row} wanted to exit: {error}") from error
+        raise RuntimeError(f"the function called sys.exit({error}) for the row {row}") from error
 
 
 class _Runner:

@@ -27,7 +27,7 @@ class _Nowhere(list[Row]):
     """Stands in for the rows outside hooks that may emit, so that `emit` needs no check per row."""
 
     def append(self, row: Row) -> NoReturn:
-        raise WeirError("output is refused outside of the hooks that are given a collector: it would be lost")
+        raise WeirError("emit was called outside a hook that gets a collector: the row would be lost")
 
 
 class RowCollector:

@@ -304,7 +304,7 @@ class KeyedProcess(FunctionOperator[ProcessContext]):
         for name in self._keys:
             kind = plain_type(schema.field(name).type)
             if not _can_be_key(kind):
-                detail = f"a key of a process function is text, binary, an integer or a boolean, not {kind}"
+                detail = f"a key of a process function must be text, binary, an integer or a boolean, not {kind}"
                 raise JobRejected("bad-key-type", name, detail)
         self._checked = schema
 

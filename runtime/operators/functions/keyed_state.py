@@ -68,7 +68,7 @@ class Cells:
 
     def __init__(self, table: ObjectTable, current: CurrentKey, now_ms: Callable[[], int], ttl_ms: int | None) -> None:
         if ttl_ms is not None and ttl_ms <= 0:
-            raise JobRejected("bad-ttl", table.schema.name, f"a time to live is at least 1 ms, not {ttl_ms}")
+            raise JobRejected("bad-ttl", table.schema.name, f"a time to live must be at least 1 ms, not {ttl_ms}")
         self._table = table
         self.current = current
         self._now_ms = now_ms

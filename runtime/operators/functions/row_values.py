@@ -45,11 +45,11 @@ def _check_names(rows: Sequence[Row], columns: Sequence[pa.Array], schema: pa.Sc
     names = set(schema.names)
     if not all(map(names.issuperset, rows)):
         extra = sorted({str(name) for row in rows for name in row if name not in names})
-        detail = f"the schema of the rows that come out has no such column; it has {', '.join(schema.names)}"
+        detail = f"the output schema has no such column; it has {', '.join(schema.names)}"
         raise JobRejected("unknown-column", ", ".join(extra), detail)
     for column, field in zip(columns, schema, strict=True):
         if column.null_count and not field.nullable:
-            raise JobRejected("missing-column", field.name, "a row has no value for it, and the schema allows no null")
+            raise JobRejected("missing-column", field.name, "a row has no value for this column, which is not nullable")
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -75,7 +75,7 @@ def _column(rows: Sequence[Row], name: str, kind: pa.DataType) -> pa.Array:
     try:
         return _integers(values, kind) if pa.types.is_integer(kind) else pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"column {name!r} of the rows that come out is {kind}: {error}") from error
+        raise TypeError(f"column {name!r} of the output rows is {kind}: {error}") from error
 
 
 def _integers(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -95,7 +95,7 @@ def _under(rows: Sequence[Row], name: str) -> list[Any]:
             return [row.get(name) for row in rows]
     except (TypeError, AttributeError) as error:
         kinds = ", ".join(sorted({type(row).__name__ for row in rows} - {"dict"}))
-        raise TypeError(f"the rows that come out are dicts by column name, not {kinds}") from error
+        raise TypeError(f"output rows must be dicts by column name, not {kinds}") from error
 
 
 def _times(column: pa.Array) -> Any:

@@ -68,9 +68,9 @@ def check_time(timestamp_ms: Any) -> None:
         ValueError: it exceeds 64 bits.
     """
     if type(timestamp_ms) is not int:
-        raise TypeError(f"a timer is set for an int of milliseconds, not {type(timestamp_ms).__name__}")
+        raise TypeError(f"a timer needs an int (milliseconds), not {type(timestamp_ms).__name__}")
     if not MIN_WATERMARK <= timestamp_ms <= MAX_WATERMARK:
-        raise ValueError(f"a timer is set for 64 bits of milliseconds, and {timestamp_ms} has more")
+        raise ValueError(f"the timestamp of a timer must fit 64 bits (milliseconds), not {timestamp_ms}")
 
 
 def _order(key: bytes) -> tuple[Any, ...]:

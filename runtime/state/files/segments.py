@@ -111,12 +111,12 @@ def _range(store: SnapshotStore, segment: Segment, offset: int, nbytes: int) -> 
 def _verify(segment: Segment, checksum: str, *data: bytes) -> None:
     algorithm, _, _ = checksum.partition(":")
     if algorithm != _ALGORITHM:
-        raise CorruptState(segment.path, f"it has a checksum of an unknown kind: {algorithm}")
+        raise CorruptState(segment.path, f"unknown checksum algorithm: {algorithm}")
     digest = _digest()
     for part in data:
         digest.update(part)
     if _text(digest) != checksum:
-        raise CorruptState(segment.path, "it has been altered: its checksum is not that of its manifest")
+        raise CorruptState(segment.path, "it was altered: its checksum differs from its manifest")
 
 
 def _digest() -> Any:

@@ -141,7 +141,7 @@ class Dataflow:
         keys: tuple[str, ...] = (),
         build: bool = False,
         feedback: bool = False,
-        folding: Folding | None = None,
+        pre_aggregation: Folding | None = None,
         value_types: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Add an edge. FORWARD is replaced by the stream's custom partitioning, if any."""
@@ -167,7 +167,7 @@ class Dataflow:
             build=build,
             feedback=feedback,
         )
-        self._blueprint.connect(edge, partitioner, folding)
+        self._blueprint.connect(edge, partitioner, pre_aggregation)
 
 
 def _key_types(stream: Stream, keys: tuple[str, ...], target: OperatorId) -> tuple[str, ...]:
@@ -434,12 +434,12 @@ class KeyedStream:
         keys, wanted, (size_ms, slide_ms) = self.keys, dict(aggregates), window_ms(uid, size, slide)
         pane_ms = gcd(size_ms, slide_ms)
         combiner = partial(WindowCombiner, keys, time, pane_ms, wanted)
-        folding = Folding(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
+        pre_aggregation = Folding(pane_ms, combiner, time=time, size_ms=size_ms, slide_ms=slide_ms)
         if slide_ms == size_ms:
             tumbling = _made(uid, lambda: TumblingWindow(keys, size_ms, wanted))
-            return self._then(uid, tumbling, parallelism, folding, ("windows", wanted))
+            return self._then(uid, tumbling, parallelism, pre_aggregation, ("windows", wanted))
         sliding = _made(uid, lambda: SlidingWindow(keys, size_ms, slide_ms, wanted))
-        return self._then(uid, sliding, parallelism, folding, ("panes", wanted))
+        return self._then(uid, sliding, parallelism, pre_aggregation, ("panes", wanted))
 
     def aggregate(
         self,
@@ -522,12 +522,19 @@ class KeyedStream:
         uid: str,
         make: Callable[[], Operator],
         parallelism: int | None,
-        folding: Folding | None = None,
+        pre_aggregation: Folding | None = None,
         state: tuple[str, Mapping[str, Aggregate]] | None = None,
     ) -> Stream:
         """`state`: the name of the operator's keyed table, and the aggregates in it."""
         flow = self.stream.flow
         after = flow._add(uid, "", Role.OPERATOR, parallelism, make)
         types = () if state is None else _value_types(self.stream, *state, after.uid)
-        flow._connect(self.stream, after.uid, Partitioning.HASH, keys=self.keys, folding=folding, value_types=types)
+        flow._connect(
+            self.stream,
+            after.uid,
+            Partitioning.HASH,
+            keys=self.keys,
+            pre_aggregation=pre_aggregation,
+            value_types=types,
+        )
         return after

@@ -83,11 +83,13 @@ class Blueprint:
     foldings: dict[int, Folding] = field(default_factory=dict)
     loops: list[OperatorId] = field(default_factory=list)  #: heads of loops
 
-    def connect(self, edge: EdgeSpec, partitioner: Partitioner | None = None, folding: Folding | None = None) -> None:
+    def connect(
+        self, edge: EdgeSpec, partitioner: Partitioner | None = None, pre_aggregation: Folding | None = None
+    ) -> None:
         if partitioner is not None:
             self.partitioners[len(self.edges)] = partitioner
-        if folding is not None:
-            self.foldings[len(self.edges)] = folding
+        if pre_aggregation is not None:
+            self.foldings[len(self.edges)] = pre_aggregation
         self.edges.append(edge)
 
     def feedback_into(self, head: OperatorId) -> int:

@@ -34,7 +34,7 @@ class Columns(Protocol):
 
     def column(self, name: str) -> Values: ...
     def valid(self, name: str) -> Mask: ...
-    def value_column(self, name: str, slots: Positions) -> pa.Array: ...
+    def value_column(self, name: str, row_ids: Positions) -> pa.Array: ...
 
 
 class Aggregate(ABC):
@@ -65,7 +65,7 @@ class Aggregate(ABC):
         """
 
     @abstractmethod
-    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
+    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
         """The present values."""
 
 
@@ -84,8 +84,8 @@ class Count(Aggregate):
     def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return _merged_counts(state, f"{name}:count", parts, at)
 
-    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
-        return state.value_column(f"{name}:count", slots)
+    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+        return state.value_column(f"{name}:count", row_ids)
 
 
 class CountIf(Count):
@@ -128,8 +128,8 @@ class Sum(Aggregate):
     def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return self._added(state, name, parts.column(f"{name}:sum"), at)
 
-    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
-        return state.value_column(f"{name}:sum", slots)
+    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+        return state.value_column(f"{name}:sum", row_ids)
 
     def _added(self, state: Columns, name: str, column: pa.Array, at: Positions) -> Change:
         values, at = _present(column, at)
@@ -154,9 +154,9 @@ class Mean(Sum):
     def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return _both(super().merge(state, name, parts, at), _merged_counts(state, f"{name}:count", parts, at))
 
-    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
-        counts = state.column(f"{name}:count")[slots]
-        sums = state.column(f"{name}:sum")[slots]
+    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+        counts = state.column(f"{name}:count")[row_ids]
+        sums = state.column(f"{name}:sum")[row_ids]
         return pa.array(sums / np.maximum(counts, 1), mask=counts == 0)
 
 
@@ -185,8 +185,8 @@ class _Extreme(Aggregate):
     def merge(self, state: Columns, name: str, parts: pa.RecordBatch, at: Positions) -> Change:
         return self._taken(state, name, parts.column(f"{name}:{self._suffix}"), at)
 
-    def result(self, state: Columns, name: str, slots: Positions) -> pa.Array:
-        return state.value_column(f"{name}:{self._suffix}", slots)
+    def result(self, state: Columns, name: str, row_ids: Positions) -> pa.Array:
+        return state.value_column(f"{name}:{self._suffix}", row_ids)
 
     def _taken(self, state: Columns, name: str, column: pa.Array, at: Positions) -> Change:
         values, at = _present(column, at)
@@ -249,8 +249,8 @@ class AggregateSet:
         for change in [wanted.merge(state, name, parts, at) for name, wanted in self._aggregates.items()]:
             change()
 
-    def results(self, state: Columns, slots: Positions) -> list[pa.Array]:
-        return [wanted.result(state, name, slots) for name, wanted in self._aggregates.items()]
+    def results(self, state: Columns, row_ids: Positions) -> list[pa.Array]:
+        return [wanted.result(state, name, row_ids) for name, wanted in self._aggregates.items()]
 
 
 def _count_field(name: str) -> pa.Field:
@@ -306,8 +306,10 @@ def _magnitude(values: Values) -> int:
 def _added_checked(sums: Values, at: Positions, values: Values, name: str) -> Change:
     if values.dtype != np.uint64:
         values = values.astype(np.int64, copy=False)  # for splitting into two halves
-    slots, which = np.unique(at, return_inverse=True)
-    return partial(setitem, sums, slots, _total(sums[slots], _checked_sums(values, which, len(slots), name), name))
+    row_ids, which = np.unique(at, return_inverse=True)
+    return partial(
+        setitem, sums, row_ids, _total(sums[row_ids], _checked_sums(values, which, len(row_ids), name), name)
+    )
 
 
 def _checked_sums(values: Values, rows: Positions, count: int, name: str) -> Values:

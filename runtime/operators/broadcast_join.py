@@ -119,8 +119,8 @@ class _Lookup:
         self._check_types(keys)
         distinct = factorise(keys)
         once = [plain(key) for key in distinct.once(keys)]
-        slots = self._index.find(self._encoded(once, learn=False))
-        rows = np.where(slots == NOWHERE, NOWHERE, self._row_of[slots])
+        row_ids = self._index.find(self._encoded(once, learn=False))
+        rows = np.where(row_ids == NOWHERE, NOWHERE, self._row_of[row_ids])
         rows[_any_null(once)] = NOWHERE
         return np.asarray(rows[distinct.which])
 
@@ -138,9 +138,9 @@ class _Lookup:
             raise DataRejected(f"the build side of a join has the key {self._repeated(keys, distinct.which)} twice")
         self._row_of = np.zeros(1, dtype=np.intp)
         if len(usable):
-            slots = self._index.add(self._encoded(keys, learn=True))
+            row_ids = self._index.add(self._encoded(keys, learn=True))
             self._row_of = np.zeros(self._index.capacity, dtype=np.intp)
-            self._row_of[slots] = usable
+            self._row_of[row_ids] = usable
 
     def _repeated(self, keys: Sequence[pa.Array], which: Slots) -> dict[str, Any]:
         row = int(np.flatnonzero(np.bincount(which)[which] > 1)[0])

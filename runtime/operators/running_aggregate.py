@@ -69,9 +69,9 @@ class RunningAggregate(Operator):
     def finish(self, out: Collector) -> None:
         if not self._is_sorted:
             return
-        slots = self._table.slots()
-        for start in range(0, len(slots), _ROWS_PER_BATCH):
-            some = slots[start : start + _ROWS_PER_BATCH]
+        row_ids = self._table.slots()
+        for start in range(0, len(row_ids), _ROWS_PER_BATCH):
+            some = row_ids[start : start + _ROWS_PER_BATCH]
             rows = self._shown([self._table.key_column(key, some) for key in self._keys], some)
             out.emit(_with_op(self._sorted(rows), INSERT) if self._changelog else self._sorted(rows))
 
@@ -94,10 +94,10 @@ class RunningAggregate(Operator):
         return self._results(self._fold(batch, distinct, keys), keys)
 
     def _fold(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> Slots:
-        slots = self._table.upsert(keys)
-        self._aggregates.fold(self._table, batch, slots[distinct.which])
-        self._table.touch(slots)
-        return slots
+        row_ids = self._table.upsert(keys)
+        self._aggregates.fold(self._table, batch, row_ids[distinct.which])
+        self._table.touch(row_ids)
+        return row_ids
 
     def _changes(self, batch: pa.RecordBatch, distinct: Distinct, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         known = pa.array(self._table.find(keys) != NOWHERE)
@@ -111,16 +111,16 @@ class RunningAggregate(Operator):
         ]
         return pa.concat_batches([_with_op(rows, op) for rows, op in kinds])
 
-    def _results(self, slots: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+    def _results(self, row_ids: Slots, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """Rows of these keys. Columns that the table normalises (dictionaries, -0.0) are read from the table."""
         shown = [
-            values if pa.types.is_integer(values.type) else self._table.key_column(key, slots)
+            values if pa.types.is_integer(values.type) else self._table.key_column(key, row_ids)
             for key, values in zip(self._keys, keys, strict=True)
         ]
-        return self._shown(shown, slots)
+        return self._shown(shown, row_ids)
 
-    def _shown(self, keys: Sequence[pa.Array], slots: Slots) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, slots)], names=self._names)
+    def _shown(self, keys: Sequence[pa.Array], row_ids: Slots) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([*keys, *self._aggregates.results(self._table, row_ids)], names=self._names)
 
 
 def _with_op(rows: pa.RecordBatch, op: str) -> pa.RecordBatch:

@@ -75,21 +75,21 @@ class ValueColumn:
         values.data[:] = self._values.data
         self.field, self._values = field, values
 
-    def clear(self, slots: Slots) -> None:
-        self.data[slots] = 0
+    def clear(self, row_ids: Slots) -> None:
+        self.data[row_ids] = 0
         if (valid := self.valid) is not None:
-            valid[slots] = False
+            valid[row_ids] = False
 
-    def copy(self, slots: Slots) -> ColumnRows:
+    def copy(self, row_ids: Slots) -> ColumnRows:
         valid = self.valid
-        return ColumnRows(self.field, self.data[slots], None if valid is None else valid[slots])
+        return ColumnRows(self.field, self.data[row_ids], None if valid is None else valid[row_ids])
 
-    def put(self, slots: Slots, values: pa.Array) -> None:
+    def put(self, row_ids: Slots, values: pa.Array) -> None:
         """Write restored values."""
         data = self.data
         if pa.types.is_temporal(self.field.type):
             values = values.view(pa.from_numpy_dtype(data.dtype))
         if (valid := self.valid) is not None:
-            valid[slots] = values.is_valid().to_numpy(zero_copy_only=False)
+            valid[row_ids] = values.is_valid().to_numpy(zero_copy_only=False)
         filled = values.fill_null(pa.scalar(0).cast(values.type)) if values.null_count else values
-        data[slots] = filled.to_numpy(zero_copy_only=False)
+        data[row_ids] = filled.to_numpy(zero_copy_only=False)

@@ -77,11 +77,11 @@ class KeyedTable:
     def upsert(self, keys: Sequence[pa.Array]) -> Slots:
         """The row id of each row of `keys`, which must be distinct. New rows hold zeroes and are not valid."""
         codes = self._encode(keys, learn=True)
-        slots = self._index.find(codes)
-        missing = np.flatnonzero(slots == NOWHERE)
+        row_ids = self._index.find(codes)
+        missing = np.flatnonzero(row_ids == NOWHERE)
         if len(missing):
-            slots[missing] = self._add(keys, codes, missing)
-        return slots
+            row_ids[missing] = self._add(keys, codes, missing)
+        return row_ids
 
     def find(self, keys: Sequence[pa.Array]) -> Slots:
         """The row id of each row of `keys`, or `NOWHERE`."""
@@ -91,30 +91,30 @@ class KeyedTable:
         """The row ids of all keys."""
         return self._index.slots()
 
-    def key_groups(self, slots: Slots) -> npt.NDArray[np.int32]:
+    def key_groups(self, row_ids: Slots) -> npt.NDArray[np.int32]:
         """The key group of each row id."""
-        return self._groups.data[slots]
+        return self._groups.data[row_ids]
 
     def key_codes(self, name: str) -> npt.NDArray[np.int64]:
         """A key column by row id, as 64-bit codes: integers and times are their own code. Read only."""
         return self._index.column(self.schema.keys.get_field_index(name))
 
-    def key_column(self, name: str, slots: Slots) -> pa.Array:
+    def key_column(self, name: str, row_ids: Slots) -> pa.Array:
         """The values of a key column, as Arrow."""
         position = self.schema.keys.get_field_index(name)
-        nulls = self._index.column(-1)[slots] & (1 << position) != 0
-        return self._codecs[position].decode(self._index.column(position)[slots], nulls)
+        nulls = self._index.column(-1)[row_ids] & (1 << position) != 0
+        return self._codecs[position].decode(self._index.column(position)[row_ids], nulls)
 
     def forget_texts(self) -> None:
         """Drop interned texts of deleted keys once there are many. Captures taken before keep their own codec."""
         assert not self._tombstones, "pending tombstones still use the codes"
         for position, codec in enumerate(self._codecs):
             if isinstance(codec, InternedCodec) and len(codec) > 2 * len(self) + _SPARE_INTERNED:
-                slots = self.slots()
-                nulls = self._index.column(-1)[slots] & (1 << position) != 0
-                codes = np.where(nulls, UNKNOWN, self._index.column(position)[slots])
+                row_ids = self.slots()
+                nulls = self._index.column(-1)[row_ids] & (1 << position) != 0
+                codes = np.where(nulls, UNKNOWN, self._index.column(position)[row_ids])
                 self._codecs[position], codes = codec.compacted(codes)
-                self._index.recode(position, slots, np.where(nulls, 0, codes))
+                self._index.recode(position, row_ids, np.where(nulls, 0, codes))
 
     # ------------------------------------------------------------ values
 
@@ -128,22 +128,22 @@ class KeyedTable:
         assert mask is not None, "the field is not nullable"
         return mask
 
-    def value_column(self, name: str, slots: Slots) -> pa.Array:
+    def value_column(self, name: str, row_ids: Slots) -> pa.Array:
         """The values of a value column, as Arrow."""
-        return self._columns[name].copy(slots).to_arrow()
+        return self._columns[name].copy(row_ids).to_arrow()
 
-    def touch(self, slots: Slots) -> None:
+    def touch(self, row_ids: Slots) -> None:
         """Mark rows as changed since the last capture."""
-        self._dirty.data[slots] = True
+        self._dirty.data[row_ids] = True
 
-    def delete(self, slots: Slots) -> None:
+    def delete(self, row_ids: Slots) -> None:
         """Remove keys. The next delta holds their tombstones."""
-        known = slots[self._captured.data[slots]]
+        known = row_ids[self._captured.data[row_ids]]
         if len(known):
             self._tombstones.append((self._groups.data[known], self._index.codes_of(known)))
-        self._dirty.data[slots] = False
-        self._captured.data[slots] = False
-        self._index.remove(slots)
+        self._dirty.data[row_ids] = False
+        self._captured.data[row_ids] = False
+        self._index.remove(row_ids)
 
     # ------------------------------------------------------------ snapshots
 
@@ -165,8 +165,8 @@ class KeyedTable:
     def capture_all(self) -> list[TableRows]:
         """A copy of every row; later deltas are relative to it."""
         self.mark_captured()
-        slots = self.slots()
-        return [self._copy(slots)] if len(slots) else []
+        row_ids = self.slots()
+        return [self._copy(row_ids)] if len(row_ids) else []
 
     def capture_changes(self) -> list[TableRows]:
         """Tombstones first, then copies of the changed rows, both since the last capture."""
@@ -193,10 +193,10 @@ class KeyedTable:
 
     def restore(self, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> None:
         """Write restored rows; their keys must be distinct. They are marked as changed and never captured."""
-        slots = self.upsert(keys)
+        row_ids = self.upsert(keys)
         for column, array in zip(self._columns.values(), values, strict=True):
-            column.put(slots, array.cast(column.field.type))
-        self.touch(slots)
+            column.put(row_ids, array.cast(column.field.type))
+        self.touch(row_ids)
 
     def take_over(self, batch: pa.RecordBatch, groups: range) -> None:
         """Apply the rows of a segment that belong to `groups`.
@@ -214,9 +214,9 @@ class KeyedTable:
 
     # ------------------------------------------------------------ inside
 
-    def _copy(self, slots: Slots) -> TableRows:
-        values = tuple(column.copy(slots) for column in self._columns.values())
-        groups, codes = self._groups.data[slots], self._index.codes_of(slots)
+    def _copy(self, row_ids: Slots) -> TableRows:
+        values = tuple(column.copy(row_ids) for column in self._columns.values())
+        groups, codes = self._groups.data[row_ids], self._index.codes_of(row_ids)
         return TableRows(self.schema, groups, codes, tuple(self._codecs), values)
 
     def _widen(self, before: TableSchema) -> None:
@@ -244,16 +244,16 @@ class KeyedTable:
         return codes
 
     def _add(self, keys: Sequence[pa.Array], codes: CodeRows, missing: Slots) -> Slots:
-        slots = self._index.add(codes[:, missing])
+        row_ids = self._index.add(codes[:, missing])
         self._grow()
         rows = pa.array(missing)
         hashes = hash_columns([keys[position].take(rows) for position in self.schema.partition_columns])
-        self._groups.data[slots] = groups_of(hashes, self._max_parallelism)
+        self._groups.data[row_ids] = groups_of(hashes, self._max_parallelism)
         for column in self._columns.values():
-            column.clear(slots)
-        self._dirty.data[slots] = True
-        self._captured.data[slots] = False
-        return slots
+            column.clear(row_ids)
+        self._dirty.data[row_ids] = True
+        self._captured.data[row_ids] = False
+        return row_ids
 
     def _grow(self) -> None:
         for part in (self._groups, self._dirty, self._captured):

@@ -30,14 +30,14 @@ class Cells:
     def valid(self, name: str) -> npt.NDArray[np.bool_]:
         return self._valid[name]
 
-    def value_column(self, name: str, slots: Positions) -> pa.Array:
+    def value_column(self, name: str, row_ids: Positions) -> pa.Array:
         valid = self._valid.get(name)
-        chosen = None if valid is None else valid[slots]
-        return ColumnRows(self._fields[name], self._columns[name][slots], chosen).to_arrow()
+        chosen = None if valid is None else valid[row_ids]
+        return ColumnRows(self._fields[name], self._columns[name][row_ids], chosen).to_arrow()
 
-    def clear(self, slots: slice) -> None:
+    def clear(self, row_ids: slice) -> None:
         for part in (*self._columns.values(), *self._valid.values()):
-            part[slots] = 0
+            part[row_ids] = 0
 
     def copy(self, count: int) -> "Cells":
         """A copy with `count` positions, at least as many as now."""

@@ -51,9 +51,9 @@ class DensePanes:
     def held(self, panes: range) -> tuple[Keys, Times, Positions]:
         """Keys, panes and positions of the cells in use in `panes`, which must be the first panes."""
         counts = self.cells.column(self._counting)
-        slots = np.concatenate([np.flatnonzero(counts[piece]) + piece.start for piece in self._pieces(panes)])
-        places, keys = np.divmod(slots, self._span)
-        return keys + self._low, ((places - panes.start) & (self._depth - 1)) + panes.start, slots
+        row_ids = np.concatenate([np.flatnonzero(counts[piece]) + piece.start for piece in self._pieces(panes)])
+        places, keys = np.divmod(row_ids, self._span)
+        return keys + self._low, ((places - panes.start) & (self._depth - 1)) + panes.start, row_ids
 
     def drop(self, panes: range) -> None:
         """Clear `panes`, which must be the first panes."""

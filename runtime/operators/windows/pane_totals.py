@@ -72,8 +72,10 @@ class PaneTotals:
                 self._push(pane)
         self._upto = end
         cells = self._both(start)
-        slots = np.flatnonzero(cells.column(self._aggregates.row_count()))
-        return [self._known_keys.key_column(key, slots) for key in self._keys], self._aggregates.results(cells, slots)
+        row_ids = np.flatnonzero(cells.column(self._aggregates.row_count()))
+        return [self._known_keys.key_column(key, row_ids) for key in self._keys], self._aggregates.results(
+            cells, row_ids
+        )
 
     # ------------------------------------------------------------ the stacks
 
@@ -119,16 +121,16 @@ class PaneTotals:
 
     def _with_pane(self, cells: Cells, pane: int) -> Cells:
         """Add a pane to `cells`. Returns `cells`, or a longer copy."""
-        slots, at = self._rows_of(pane)
+        row_ids, at = self._rows_of(pane)
         known = len(self._known_keys)
         if known > len(cells):
             cells = cells.copy(known + known // 4)
-        self._aggregates.merge(cells, self._parts(self._table, slots), at)
+        self._aggregates.merge(cells, self._parts(self._table, row_ids), at)
         return cells
 
-    def _parts(self, state: Cells | KeyedTable, slots: Positions) -> pa.RecordBatch:
+    def _parts(self, state: Cells | KeyedTable, row_ids: Positions) -> pa.RecordBatch:
         names = self._aggregates.fields().names
-        return pa.RecordBatch.from_arrays([state.value_column(name, slots) for name in names], names=names)
+        return pa.RecordBatch.from_arrays([state.value_column(name, row_ids) for name in names], names=names)
 
     # ------------------------------------------------------------ positions
 
@@ -145,9 +147,9 @@ class PaneTotals:
 
     def _rows_of(self, pane: int) -> tuple[Slots, Positions]:
         if pane not in self._rows:
-            slots = self._slots_of(pane)
-            keys = [self._table.key_column(key, slots) for key in self._keys]
-            self._rows[pane] = slots, self._known_keys.upsert(keys)
+            row_ids = self._slots_of(pane)
+            keys = [self._table.key_column(key, row_ids) for key in self._keys]
+            self._rows[pane] = row_ids, self._known_keys.upsert(keys)
         return self._rows[pane]
 
     def _renew(self) -> bool:

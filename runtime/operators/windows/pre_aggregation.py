@@ -177,8 +177,8 @@ class WindowCombiner:
         if batch.num_rows > _TOO_FEW and batch.num_rows < _WORTH_TABLE * len(distinct):
             self._table_paused = _PAUSE
             return False
-        slots = self._table.upsert(distinct.once(columns))
-        self._aggregates.fold(self._table, batch, slots[distinct.which])
+        row_ids = self._table.upsert(distinct.once(columns))
+        self._aggregates.fold(self._table, batch, row_ids[distinct.which])
         return True
 
     # ------------------------------------------------------------ giving out
@@ -207,33 +207,33 @@ class WindowCombiner:
         due = panes if before is None else range(panes.start, min(panes.stop, before))
         if not due:
             return
-        keys, numbers, slots = self._dense.held(due)
-        if len(slots):
+        keys, numbers, row_ids = self._dense.held(due)
+        if len(row_ids):
             key = pa.array(keys).cast(self._schema.field(0).type)
-            yield self._parts([key], pa.array(numbers * self._pane_ms), self._dense.cells, slots)
+            yield self._parts([key], pa.array(numbers * self._pane_ms), self._dense.cells, row_ids)
         self._dense.drop(due)
 
     def _out_of_table(self, before: int | None) -> Iterator[pa.RecordBatch]:
         due = self._table.slots()
         if before is not None:
             due = due[self._table.key_codes(self._pane)[due] < before * self._pane_ms]
-        slots = due[self._table.column(self._aggregates.row_count())[due] > 0]  # refused rows left empty entries
-        if len(slots):
-            keys = [self._table.key_column(name, slots) for name in self._keys]
-            yield self._parts(keys, self._table.key_column(self._pane, slots), self._table, slots)
+        row_ids = due[self._table.column(self._aggregates.row_count())[due] > 0]  # refused rows left empty entries
+        if len(row_ids):
+            keys = [self._table.key_column(name, row_ids) for name in self._keys]
+            yield self._parts(keys, self._table.key_column(self._pane, row_ids), self._table, row_ids)
         self._table.delete(due)
         self._table.forget_texts()
 
-    def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, slots: Slots) -> pa.RecordBatch:
+    def _parts(self, keys: Sequence[pa.Array], starts: pa.Array, state: Columns, row_ids: Slots) -> pa.RecordBatch:
         names = [*self._fields.names, self._aggregates.row_count()]
-        columns = [state.value_column(name, slots) for name in names]
+        columns = [state.value_column(name, row_ids) for name in names]
         return pa.RecordBatch.from_arrays([*keys, starts, *columns], schema=self._schema)
 
     def _earliest_end(self) -> int | None:
         starts = [pane * self._pane_ms for pane in self._dense.panes[:1]]
-        slots = self._table.slots()
-        if len(slots):
-            starts.append(int(self._table.key_codes(self._pane)[slots].min()))
+        row_ids = self._table.slots()
+        if len(row_ids):
+            starts.append(int(self._table.key_codes(self._pane)[row_ids].min()))
         return min(starts) + self._pane_ms if starts else None
 
     def _judge(self) -> None:

@@ -100,10 +100,10 @@ class SlidingWindow(Operator):
             return
         columns = parts.columns[: len(self._keys) + 1]
         distinct = factorise(columns)
-        slots = self._table.upsert(distinct.once(columns))
-        fresh = slots[self._table.column(self._aggregates.row_count())[slots] == 0]
-        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), slots[distinct.which])
-        self._table.touch(slots)
+        row_ids = self._table.upsert(distinct.once(columns))
+        fresh = row_ids[self._table.column(self._aggregates.row_count())[row_ids] == 0]
+        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), row_ids[distinct.which])
+        self._table.touch(row_ids)
         self._note(fresh, columns[-1])
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
@@ -143,21 +143,21 @@ class SlidingWindow(Operator):
         for pane in pc.unique(panes).to_pylist():
             self._totals.changed(pane)
 
-    def _by_pane(self, slots: Slots) -> None:
-        starts = self._table.key_codes(self._pane)[slots]
+    def _by_pane(self, row_ids: Slots) -> None:
+        starts = self._table.key_codes(self._pane)[row_ids]
         if len(starts) and (starts != starts[0]).any():
             order = np.argsort(starts, kind="stable")
-            slots, starts = slots[order], starts[order]
+            row_ids, starts = row_ids[order], starts[order]
         borders = np.flatnonzero(np.diff(starts)) + 1
         for begin, end in zip([0, *borders], [*borders, len(starts)], strict=True):
             if begin < end:
-                self._add_to_pane(int(starts[begin]), slots[begin:end])
+                self._add_to_pane(int(starts[begin]), row_ids[begin:end])
 
-    def _add_to_pane(self, pane: int, slots: Slots) -> None:
+    def _add_to_pane(self, pane: int, row_ids: Slots) -> None:
         if pane not in self._slots:
             insort(self._panes, pane)
             self._slots[pane] = []
-        self._slots[pane].append(slots)
+        self._slots[pane].append(row_ids)
 
     def _slots_of(self, pane: int) -> Slots:
         return np.concatenate(self._slots[pane])
@@ -191,7 +191,7 @@ class SlidingWindow(Operator):
         gone = self._panes[: bisect_left(self._panes, start)]
         if not gone:
             return
-        self._table.delete(np.concatenate([slots for pane in gone for slots in self._slots.pop(pane)]))
+        self._table.delete(np.concatenate([row_ids for pane in gone for row_ids in self._slots.pop(pane)]))
         for pane in gone:
             self._totals.forget(pane)
         self._panes = self._panes[len(gone) :]

@@ -83,17 +83,17 @@ class TumblingWindow(Operator):
             return
         columns = parts.columns[: len(self._keys) + 1]
         distinct = factorise(columns)
-        slots = self._table.upsert(distinct.once(columns))
-        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), slots[distinct.which])
-        self._table.touch(slots)
+        row_ids = self._table.upsert(distinct.once(columns))
+        self._aggregates.merge(self._table, state_of(parts, len(self._keys), self._fields), row_ids[distinct.which])
+        self._table.touch(row_ids)
         self._first_end = min(self._first_end, pc.min(columns[-1]).as_py() + self._size_ms)
 
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._watermark = max(self._watermark, watermark)
         if self._watermark < self._first_end - 1:
             return
-        slots = self._table.slots()
-        due = slots[self._table.key_codes(START)[slots] <= self._watermark + 1 - self._size_ms]
+        row_ids = self._table.slots()
+        due = row_ids[self._table.key_codes(START)[row_ids] <= self._watermark + 1 - self._size_ms]
         self._fire(due, out)
         self._table.delete(due)
         self._first_end = self._earliest_end()
@@ -109,14 +109,14 @@ class TumblingWindow(Operator):
         self._settled_for = schema
 
     def _earliest_end(self) -> int:
-        slots = self._table.slots()
-        if not len(slots):
+        row_ids = self._table.slots()
+        if not len(row_ids):
             return MAX_WATERMARK
-        return int(self._table.key_codes(START)[slots].min()) + self._size_ms
+        return int(self._table.key_codes(START)[row_ids].min()) + self._size_ms
 
-    def _fire(self, slots: Slots, out: Collector) -> None:
-        if not len(slots):
+    def _fire(self, row_ids: Slots, out: Collector) -> None:
+        if not len(row_ids):
             return
-        starts = self._table.key_codes(START)[slots]
-        keys = [self._table.key_column(key, slots) for key in self._keys]
-        self._output.emit(keys, starts, self._aggregates.results(self._table, slots), out)
+        starts = self._table.key_codes(START)[row_ids]
+        keys = [self._table.key_column(key, row_ids) for key in self._keys]
+        self._output.emit(keys, starts, self._aggregates.results(self._table, row_ids), out)

@@ -43,12 +43,12 @@ class Block:
         return len(self._slots)
 
     def find(self, firsts: Codes) -> Slots:
-        offsets, slots = firsts - self.low, self.slots
-        outside = offsets.view(np.uint64) >= len(slots)  # also when the difference wrapped round
+        offsets, row_ids = firsts - self.low, self.slots
+        outside = offsets.view(np.uint64) >= len(row_ids)  # also when the difference wrapped round
         if not outside.any():
-            return slots[offsets].astype(np.intp) - 1
+            return row_ids[offsets].astype(np.intp) - 1
         offsets[outside] = 0
-        found = slots[offsets].astype(np.intp) - 1
+        found = row_ids[offsets].astype(np.intp) - 1
         found[outside] = NOWHERE
         return found
 
@@ -127,14 +127,14 @@ class Blocks:
             found[rows] = block.find(wanted[0, rows])
         return found
 
-    def place(self, slots: Slots, codes: CodeRows) -> None:
+    def place(self, row_ids: Slots, codes: CodeRows) -> None:
         """Add keys, which must be absent and have room."""
         for block, rows in self._split(codes)[0]:
-            here = slots[rows]
+            here = row_ids[rows]
             block.slots[codes[0, rows] - block.low] = here + 1
             block.count += len(here)
 
-    def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
+    def remove(self, row_ids: Slots, codes: CodeRows, following: bool) -> None:
         """Remove keys. Empty blocks are dropped too, unless keys of the former form are still to be moved here."""
         for block, rows in self._split(codes)[0]:
             firsts = codes[0, rows]

@@ -72,19 +72,19 @@ class Buckets:
             waiting, at = waiting[onward], at[onward]
         return found
 
-    def place(self, slots: Slots, codes: CodeRows) -> None:
+    def place(self, row_ids: Slots, codes: CodeRows) -> None:
         """Add keys, which must be absent."""
-        waiting, at = slots.astype(np.int32) + np.int32(1), self._home(codes)
+        waiting, at = row_ids.astype(np.int32) + np.int32(1), self._home(codes)
         while len(waiting):
             free = self._buckets[at] <= _EMPTY
             self._buckets[at[free]] = waiting[free]  # several may choose the same bucket: numpy keeps the last
             lost = self._buckets[at] != waiting
             waiting, at = waiting[lost], self._next(at[lost])
-        self._filled += len(slots)
+        self._filled += len(row_ids)
 
-    def remove(self, slots: Slots, codes: CodeRows, following: bool) -> None:
+    def remove(self, row_ids: Slots, codes: CodeRows, following: bool) -> None:
         """Remove keys, which must be present."""
-        waiting, at = slots + 1, self._home(codes)
+        waiting, at = row_ids + 1, self._home(codes)
         while len(waiting):
             here = self._buckets[at] == waiting
             self._buckets[at[here]] = _REMOVED

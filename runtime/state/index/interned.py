@@ -74,12 +74,12 @@ class InternedCodec:
 
     def _look_up(self, hashes: Codes, texts: Texts) -> tuple[Codes, Codes]:
         """Codes, and the rows whose hash is new. `_TWIN`: the hash belongs to another value."""
-        slots = self._index.find(hashes[np.newaxis, :])
-        found = np.flatnonzero(slots != NOWHERE)
+        row_ids = self._index.find(hashes[np.newaxis, :])
+        found = np.flatnonzero(row_ids != NOWHERE)
         codes = np.full(len(hashes), UNKNOWN, dtype=np.int64)
-        numbers = self._number_of_slot.data[slots[found]]
+        numbers = self._number_of_slot.data[row_ids[found]]
         codes[found] = np.where(self._same(numbers, texts, found), numbers, _TWIN)
-        return codes, np.flatnonzero(slots == NOWHERE)
+        return codes, np.flatnonzero(row_ids == NOWHERE)
 
     def _same(self, numbers: Codes, texts: Texts, rows: Codes) -> Mask:
         """Whether the stored values equal the values of the rows."""
@@ -105,9 +105,9 @@ class InternedCodec:
     def _learn(self, hashes: Codes, texts: Texts, rows: Codes) -> None:
         """Add rows whose hashes are new and distinct."""
         numbers = self._append(texts, rows)
-        slots = self._index.add(hashes[np.newaxis, rows])
+        row_ids = self._index.add(hashes[np.newaxis, rows])
         self._number_of_slot.grow(self._index.capacity)
-        self._number_of_slot.data[slots] = numbers
+        self._number_of_slot.data[row_ids] = numbers
 
     def _append(self, texts: Texts, rows: Codes) -> Codes:
         data, starts, lengths = texts[0], texts[1][rows], texts[2][rows]

@@ -61,11 +61,11 @@ class KeyIndex:
         """A code of each key, by row id. Read only; fetch it again after keys were added."""
         return self._codes[position].data
 
-    def codes_of(self, slots: Slots) -> CodeRows:
+    def codes_of(self, row_ids: Slots) -> CodeRows:
         """A copy of the codes of these keys."""
-        codes = np.empty((len(self._codes), len(slots)), dtype=np.int64)
+        codes = np.empty((len(self._codes), len(row_ids)), dtype=np.int64)
         for row, column in zip(codes, self._codes, strict=True):
-            np.take(column.data, slots, out=row, mode="clip")  # row ids are in range; a checked `out` costs a copy
+            np.take(column.data, row_ids, out=row, mode="clip")  # row ids are in range; a checked `out` costs a copy
         return codes
 
     def find(self, codes: CodeRows) -> Slots:
@@ -82,31 +82,31 @@ class KeyIndex:
     def add(self, codes: CodeRows) -> Slots:
         """Assign a row id to each key. The keys must be distinct and absent."""
         count = codes.shape[1]
-        slots = self._take_slots(count)
+        row_ids = self._take_slots(count)
         for column, row in zip(self._codes, codes, strict=True):
-            column.data[slots] = row
-        self._live.data[slots] = True
+            column.data[row_ids] = row
+        self._live.data[row_ids] = True
         if count and not self._form.takes(codes, len(self)):
             self._renew()
-            self._waiting[slots] = False
-        self._form.place(slots, codes)
+            self._waiting[row_ids] = False
+        self._form.place(row_ids, codes)
         self._follow(_STEP + _PER_KEY * count)
         self._prepare(count)
-        return slots
+        return row_ids
 
-    def remove(self, slots: Slots) -> None:
+    def remove(self, row_ids: Slots) -> None:
         """Remove the keys at these row ids, which must be live and distinct."""
-        waiting = slots < len(self._waiting)
-        waiting[waiting] = self._waiting[slots[waiting]]
-        self._waiting[slots[waiting]] = False
-        here = slots[~waiting]
+        waiting = row_ids < len(self._waiting)
+        waiting[waiting] = self._waiting[row_ids[waiting]]
+        self._waiting[row_ids[waiting]] = False
+        here = row_ids[~waiting]
         self._form.remove(here, self.codes_of(here), following=self._former is not None)
-        self._live.data[slots] = False
-        self._put_back(slots)
+        self._live.data[row_ids] = False
+        self._put_back(row_ids)
 
-    def recode(self, column: int, slots: Slots, codes: npt.NDArray[np.int64]) -> None:
+    def recode(self, column: int, row_ids: Slots, codes: npt.NDArray[np.int64]) -> None:
         """Replace one code of all live keys; different keys must stay different."""
-        self._codes[column].data[slots] = codes
+        self._codes[column].data[row_ids] = codes
         self._former, self._waiting = None, np.zeros(0, dtype=bool)
         self._renew()
         self._follow(self.used)
@@ -126,9 +126,9 @@ class KeyIndex:
         starts.rotate(1)
         for start in starts:
             stop = min(start + _PIECE, self.used)
-            slots = np.flatnonzero(live[start:stop]) + start
-            if len(slots):
-                yield self.codes_of(slots)
+            row_ids = np.flatnonzero(live[start:stop]) + start
+            if len(row_ids):
+                yield self.codes_of(row_ids)
 
     def _buckets(self) -> Buckets:
         prepared, self._next = self._next, None
@@ -149,9 +149,9 @@ class KeyIndex:
         if self._former is None:
             return
         stop = self._followed + count
-        slots = np.flatnonzero(self._waiting[self._followed : stop]) + self._followed
-        self._form.place(slots, self.codes_of(slots))
-        self._waiting[slots] = False
+        row_ids = np.flatnonzero(self._waiting[self._followed : stop]) + self._followed
+        self._form.place(row_ids, self.codes_of(row_ids))
+        self._waiting[row_ids] = False
         self._followed = stop
         if stop >= len(self._waiting):
             self._former, self._waiting = None, np.zeros(0, dtype=bool)
@@ -172,11 +172,11 @@ class KeyIndex:
                 part.grow(_power(self.used))
         return np.concatenate([reused, fresh])
 
-    def _put_back(self, slots: Slots) -> None:
-        freed = self._freed + len(slots)
+    def _put_back(self, row_ids: Slots) -> None:
+        freed = self._freed + len(row_ids)
         if freed > len(self._free):
             self._free.grow(_power(freed))
-        self._free.data[self._freed : freed] = slots
+        self._free.data[self._freed : freed] = row_ids
         self._freed = freed
 
 

@@ -202,5 +202,5 @@ def test_a_columnar_state_of_the_same_name_is_refused() -> None:
     keys, values = pa.schema([("key", pa.int64())]), pa.schema([("value", pa.int64())])
     state.keyed_table(NAME, keys, values).upsert([pa.array([1, 2])])
     snapshot = write(state, store, 1)
-    with pytest.raises(JobRejected, match="objects: the checkpoint has columns int64, int64"):
+    with pytest.raises(JobRejected, match="objects: the checkpoint has columns of type int64, int64 here, not objects"):
         opened(store, [snapshot])

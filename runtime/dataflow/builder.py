@@ -101,11 +101,7 @@ class Dataflow:
         return dict(self._blueprint.sinks)
 
     def compile(self, parallelism: int) -> CompiledJob:
-        """Resolve the graph for a parallelism (number of slots).
-
-        Raises:
-            JobRejected: naming the operator at fault.
-        """
+        """Resolve the graph for a parallelism (number of slots). Raises JobRejected naming the operator at fault."""
         return self._blueprint.compiled(self.name, parallelism, self.max_parallelism)
 
     def _add(

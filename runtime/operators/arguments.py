@@ -96,8 +96,7 @@ def check_function(uid: str, function: object, *, asynchronous: bool = False, ro
 def check_factory(uid: str, factory: object, wanted: type, advice: str = "") -> None:
     """Raises JobRejected unless the factory makes functions of the class `wanted`. Only a class can be inspected.
 
-    Args:
-        advice: appended to the error if the function has another class.
+    `advice` is appended to the error about another class.
     """
     if not callable(factory) or isinstance(factory, wanted):
         problem = f"must be a class, or a factory that makes a function per subtask, not an instance: {factory!r}"

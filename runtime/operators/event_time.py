@@ -37,10 +37,9 @@ def in_range(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
 
 
 def panes(batch: pa.RecordBatch, name: str, size_ms: int) -> Times | int:
-    """By row, the number of the pane of `size_ms` with its time, counted from the epoch; a single int if all are equal.
+    """By row, the number of its pane of `size_ms`, from the epoch; a single int if all are equal.
 
-    Raises:
-        JobRejected, DataRejected: as `event_times_ms`.
+    Raises as `event_times_ms`.
     """
     ticks, per_ms = _ticks(batch, name)
     size = size_ms * per_ms

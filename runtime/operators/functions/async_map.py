@@ -181,11 +181,7 @@ class AsyncMap(Operator):
         return found
 
     def _give_up(self, now_ms: int) -> None:
-        """Cancel requests that have timed out and use `on_timeout` instead.
-
-        Raises:
-            TimeoutError: there is no `on_timeout`.
-        """
+        """Replace timed-out requests by `on_timeout`. Raises TimeoutError if there is none."""
         for request in self._requests:
             if request.deadline_ms > now_ms or request.done:
                 continue

@@ -16,11 +16,7 @@ ROWS_PER_BATCH: Final = 16_384  #: maximum rows per output batch of a flat map
 
 
 def applied(function: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The result of a batch function.
-
-    Raises:
-        TypeError: the result is not a record batch.
-    """
+    """The result of a batch function. Raises TypeError if it is not a record batch."""
     result = function(batch)
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"a batch function must return a pyarrow.RecordBatch, not {type(result).__name__}")

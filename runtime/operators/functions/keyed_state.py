@@ -45,11 +45,7 @@ class CurrentKey:
         self.number = 0
 
     def get(self) -> At:
-        """Key group and key.
-
-        Raises:
-            WeirError: no row and no timer is being handled.
-        """
+        """Key group and key. Raises WeirError if no row and no timer is being handled."""
         if not self.keys:
             raise no_key()
         return self.keys[self.number]
@@ -102,11 +98,7 @@ class Cells:
             self._expiries.pop(entry, None)
 
     def encoded(self, value: Any, expires: int | None = None) -> bytes:
-        """The stored form of a value that is not plain.
-
-        Raises:
-            JobRejected: the value cannot be stored; the state is named.
-        """
+        """The stored form of a value that is not plain. Raises JobRejected as `write`."""
         name = self._table.schema.name
         check_storable(name, value)
         try:

@@ -61,12 +61,7 @@ class Timers:
 
 
 def check_time(timestamp_ms: Any) -> None:
-    """Check the timestamp of a timer.
-
-    Raises:
-        TypeError: it is not an int.
-        ValueError: it exceeds 64 bits.
-    """
+    """Raises TypeError unless the timestamp is an int, ValueError unless it fits 64 bits."""
     if type(timestamp_ms) is not int:
         raise TypeError(f"a timer needs an int (milliseconds), not {type(timestamp_ms).__name__}")
     if not MIN_WATERMARK <= timestamp_ms <= MAX_WATERMARK:

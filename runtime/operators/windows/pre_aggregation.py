@@ -246,11 +246,7 @@ class WindowCombiner:
 
 
 def _key_type(schema: pa.Schema, key: str) -> Any:
-    """The type in which a key column is sent.
-
-    Raises:
-        JobRejected: its values cannot be compared, stored and sorted.
-    """
+    """The sent type of a key column. Raises JobRejected if its values cannot be compared, stored or sorted."""
     kind = plain_type(kind_of(schema, key))
     check_key_type(key, kind)
     if types.is_null(kind):

@@ -114,7 +114,7 @@ def test_what_is_no_number_stays_what_it_is() -> None:
 
 
 def test_a_changelog_without_aggregates_is_refused_when_the_job_is_built() -> None:
-    with pytest.raises(JobRejected, match="a changelog needs an aggregate"):
+    with pytest.raises(JobRejected, match="a changelog needs at least one aggregate"):
         RunningAggregate(["k"], {}, changelog=True)
 
 

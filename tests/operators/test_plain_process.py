@@ -254,7 +254,7 @@ def test_a_timer_at_no_whole_number_is_refused(when: Any) -> None:
         def start(self, context: SubtaskContext, out: RowCollector) -> None:
             context.register_processing_timer(when)
 
-    with pytest.raises(TypeError, match="an int of milliseconds"):
+    with pytest.raises(TypeError, match=r"an int \(milliseconds\)"):
         Harness(Process(Wrong(), SCHEMA))
 
 
@@ -305,7 +305,7 @@ def test_a_kept_collector_refuses_where_output_would_be_lost(hook: str) -> None:
     harness.process(batch(1))
     act: Any = getattr(harness.operator, hook)
     arguments = {"close": (), "checkpoint_completed": (permit(1),)}.get(hook, (1,))
-    with pytest.raises(WeirError, match="output is refused"):
+    with pytest.raises(WeirError, match="emit was called outside a hook"):
         act(*arguments)
     assert harness.out.batches == []
 

@@ -324,7 +324,7 @@ def test_a_timer_at_no_whole_number_is_refused() -> None:
             when: Any = 1.5
             context.register_event_timer(when)
 
-    with pytest.raises(TypeError, match="int of milliseconds, not float"):
+    with pytest.raises(TypeError, match=r"int \(milliseconds\), not float"):
         Harness(operator(Wrong())).process(batch([("a", 1)]))
 
 

@@ -151,5 +151,5 @@ def test_a_float_without_digits_is_an_integer() -> None:
 @pytest.mark.parametrize("row", [None, ["a", 1], 7, "a", ("a", 1)])
 @pytest.mark.parametrize("before", [[], [{}]])
 def test_what_is_no_dict_is_refused_by_its_type(row: Any, before: list[Any]) -> None:
-    with pytest.raises(TypeError, match=f"are dicts by column name, not {type(row).__name__}$"):
+    with pytest.raises(TypeError, match=f"must be dicts by column name, not {type(row).__name__}$"):
         batch_of([*before, row], SCHEMA)

@@ -1,7 +1,8 @@
 """Broadcast join: a stream with a bounded stream that every subtask holds as a whole.
 
 Input 1 is the build side: its rows are broadcast state, and indexed when the first probe row arrives. Input 0 is the
-probe side; its rows arrive after the end of the build side (`core/build_sides`). As in SQL, a null key matches no row.
+probe side; its rows arrive after the end of the build side (`core.subtask.build_sides`). As in SQL, a null key matches
+no row.
 """
 
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ class TableSchema:
         return tuple(i for i, field in enumerate(self.keys) if (field.metadata or {}).get(b"weir") != b"namespace")
 
     def settle(self, keys: Sequence[Any], values: Sequence[Any]) -> "TableSchema":
-        """The schema that holds both the present rows and rows of these types (rules: `core.column_types`).
+        """The schema that holds both the present rows and rows of these types (rules: `core.job.column_types`).
 
         Raises:
             JobRejected: a type cannot be a key, or has no common type with the state; the column is named.

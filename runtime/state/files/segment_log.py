@@ -4,7 +4,7 @@
   writes it again, so no change is lost or stored twice.
 - The write of an expired checkpoint may overlap the next one: each pending segment has a lock. If the earlier
   checkpoint is still wanted, its write copies the file, because a manifest never names a file in the folder of a newer
-  checkpoint (`hosts.retention` relies on this).
+  checkpoint (`master.retention` relies on this).
 - A small state gets a new base at a barrier, by a copy. The files of a larger state are compacted in the background
   (`tidy`), so that a barrier costs as much as the changes, independent of the size of the state. Later captures name
   the compacted file.

@@ -52,7 +52,7 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def key_groups(batch: pa.RecordBatch, keys: Sequence[str], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """The key group of every row of `batch`; agrees with `core.keygroups.key_group_of`."""
+    """The key group of every row of `batch`; agrees with `core.job.key_groups.key_group_of`."""
     return groups_of(hash_columns([batch.column(key) for key in keys]), max_parallelism)
 
 

@@ -25,7 +25,7 @@ UNKNOWN: Final = -1  #: the code of a value that is not interned
 
 
 class InternedCodec:
-    """Implements `keycodes.KeyCodec`."""
+    """Implements `key_codec.KeyCodec`."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind

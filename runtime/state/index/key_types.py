@@ -1,7 +1,7 @@
 """The types of the key columns of an operator subtask: as restored, and as its batches have them.
 
-Every snapshot records them, so that `core.mapping` refuses a restore with other types before the start. If a job's
-types are known from its data only, the first batch is refused instead.
+Every snapshot records them, so that `core.restore.mapping` refuses a restore with other types before the start. If a
+job's types are known from its data only, the first batch is refused instead.
 """
 
 from collections.abc import Iterable, Sequence

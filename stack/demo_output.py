@@ -71,7 +71,6 @@ class Output:
         self._strangers = {name: _digest(self.folder / name) for name in names}
 
     def harmed_strangers(self) -> list[str]:
-        """Foreign files that were changed or removed."""
         return [name for name, digest in self._strangers.items() if _digest(self.folder / name) != digest]
 
 

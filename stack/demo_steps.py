@@ -306,7 +306,6 @@ def _worker_above(pid: int) -> list[ProcessId]:
 
 
 def _ancestors(pid: int) -> Iterator[ProcessId]:
-    """Ancestors of a process, beginning with its parent."""
     while (pid := _parent(pid)) > 1:
         process = ProcessId.of(pid)
         if process is not None:

@@ -106,13 +106,11 @@ def remove(folder: Path) -> None:
 
 
 def remove_socket_folder(wanted: Path) -> None:
-    """Removes the folder that `socket_folder` created for `wanted`."""
     shutil.rmtree(_short_base() / _short_name(wanted), ignore_errors=True)
     shutil.rmtree(wanted, ignore_errors=True)
 
 
 def remove_service_folders(var: Path) -> None:
-    """Removes all folders of the services of `var`, including folders elsewhere."""
     for name in ("pg", "redis", "programs"):
         remove(var / name)
     remove_socket_folder(var / "run/pg")

@@ -153,7 +153,6 @@ def save(path: Path, process: ProcessId) -> None:
 
 
 def load(path: Path) -> ProcessId | None:
-    """The process recorded in `path` if it is still alive, else None."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         process = ProcessId(int(record["pid"]), int(record["started_ticks"]))

@@ -288,7 +288,6 @@ def wait_ready(service: Service, is_alive: Callable[[], bool], timeout_s: float 
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The end of a log, for an error message."""
     try:
         return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:

@@ -44,8 +44,6 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """The description of a process."""
-
     name: str
     argv: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
@@ -135,7 +133,6 @@ class Supervisor:
         return child
 
     def forget(self, child: Child) -> None:
-        """Stops a child without a grace period and removes it."""
         self._stop(child, time.monotonic())
         self.children.remove(child)
 

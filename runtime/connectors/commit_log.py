@@ -77,7 +77,6 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> str:
-        """File name of the log entry."""
         return f"{self.job}-{self.sink}-{self.number}.json"
 
 

@@ -26,7 +26,6 @@ class Cuts:
     schedule: int = 0  #: number of the interleaving of the same world
 
     def options(self) -> str:
-        """The cuts as command-line options."""
         options = [] if self.only is None else [f"--only {','.join(sorted(self.only)) or 'none'}"]
         options += [] if self.rows is None else [f"--rows {self.rows}"]
         options += [f"--skip {','.join(sorted(self.skip))}"] if self.skip else []
@@ -35,7 +34,6 @@ class Cuts:
         return " ".join(options)
 
     def apply(self, job: Job) -> Job:
-        """The job without the rows and steps that are cut."""
         for uid in sorted(self.skip):
             job = _without(job, OperatorId(uid))
         return job if self.rows is None else Job([_shorter(step, self.rows) for step in job.steps], job.edges)

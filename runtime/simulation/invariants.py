@@ -75,7 +75,6 @@ class ChannelWatch:
 
 
 def check_subtask(machine: Subtask) -> None:
-    """Checks a subtask after each of its events."""
     waiting = machine.aligning is not None
     require(waiting or not machine.blocked, "no-blocked-channel-without-a-pending-barrier", machine.spec.id)
     if machine.idle:
@@ -190,7 +189,6 @@ def check_owed(there: Set[str], retained: Iterable[Manifest]) -> None:
 
 
 def check_output(committed: Counter[tuple[str, str, int]], expected: Counter[tuple[str, str, int]]) -> None:
-    """Checks at the end that the output is exactly once."""
     missing, surplus = expected - committed, committed - expected
     require(not surplus, "nothing-committed-twice", _some(surplus))
     require(not missing, "nothing-lost", _some(missing))

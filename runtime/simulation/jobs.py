@@ -117,7 +117,6 @@ class Job:
 
     @property
     def into_windows(self) -> frozenset[int]:
-        """Numbers of the edges whose target is a window."""
         return frozenset(n for n, edge in enumerate(self.edges) if self.step(edge.target).kind == "window")
 
     @property
@@ -145,7 +144,6 @@ class Job:
         return JobGraph(operators, tuple(self.edges), MAX_PARALLELISM)
 
     def operator(self, subtask: SubtaskId, parallelism: int, target: Target, prefix: str) -> ModelOperator:
-        """A new operator instance for a subtask."""
         step = self.step(subtask.operator)
         groups = range_of(subtask.index, MAX_PARALLELISM, parallelism)
         if step.kind == "source" and step.lists_splits:
@@ -321,7 +319,6 @@ def may_idle(job: Job, uid: OperatorId) -> bool:
 
 
 def is_bounded(job: Job, uid: OperatorId) -> bool:
-    """Whether all sources upstream of `uid` are bounded."""
     before = [edge.source for edge in job.edges if edge.target == uid and not edge.feedback]
     return all(is_bounded(job, source) for source in before) if before else job.step(uid).bounded
 

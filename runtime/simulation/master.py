@@ -184,7 +184,6 @@ class Master:
             self.driver.feed(CheckpointRequested(self.world.now, kind, operation))
 
     def cancel(self) -> None:
-        """Ends the run immediately."""
         if self.driver is not None and not self.driver.ended:
             if not self.driver.suspended:
                 self.driver.suspend()

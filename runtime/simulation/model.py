@@ -50,7 +50,6 @@ class Split:
     steady: bool = False
 
     def ready(self, now: int) -> int:
-        """Number of available rows."""
         return len(self.rows) if self.pauses_at is None or now >= self.resumes_ms else self.pauses_at
 
 
@@ -147,7 +146,6 @@ class SourceOperator(ModelOperator):
 
     @property
     def drained(self) -> bool:
-        """Whether every row has been emitted."""
         return all(self.position(split) == len(split.rows) for split in self.splits)
 
     @property
@@ -161,7 +159,6 @@ class SourceOperator(ModelOperator):
         return (not self.bounded and not self.splits) or (nothing_now and bool(waiting))
 
     def poll(self, choice: int, max_rows: int, now: int) -> Rows:
-        """Up to `max_rows` rows of the split that `choice` selects."""
         unread = [split for split in self.splits if self.position(split) < split.ready(now)]
         if not unread:
             return []

@@ -384,7 +384,6 @@ class BrokenSeed(Exception):
 
     @property
     def lines(self) -> int:
-        """Number of journal lines."""
         return self.simulation.world.noted
 
 

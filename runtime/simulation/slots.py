@@ -86,7 +86,6 @@ class Slot:
 
     @property
     def beats(self) -> bool:
-        """Whether heartbeats of this slot arrive."""
         return self.alive and self._connected
 
     def take_beat(self) -> bool:

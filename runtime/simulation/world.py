@@ -137,7 +137,6 @@ class Storage(MemorySnapshotStore):
         self.away = False  #: whether there is an outage; set by the simulation
 
     def damage(self, path: str) -> None:
-        """Truncates a file to half of its length."""
         content = super().get(path)
         super().delete([path])
         super().put(path, [content[: len(content) // 2]])

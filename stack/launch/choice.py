@@ -77,7 +77,6 @@ def _no_python(machine: Machine) -> str:
 
 
 def _missing(interpreter: Interpreter, packages: Tuple[str, ...]) -> str:
-    """Advice for users who may not install packages."""
     reasons = []
     if not interpreter.has_venv:
         reasons.append(f"{interpreter.path} cannot create virtual environments")

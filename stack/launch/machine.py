@@ -24,7 +24,6 @@ _NAMES = ("python3.11", "python3.12", "python3", "python3.13", "python3.14")
 
 
 def look(environment: Mapping[str, str]) -> Machine:
-    """The properties on which the choice depends."""
     return Machine(
         interpreters=tuple(_interpreters()),
         has_wheels=_has_wheels(),

@@ -113,5 +113,4 @@ class _Salvage:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """The column as a single array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -88,5 +88,4 @@ def _blames_the_file(error: Exception) -> bool:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without metadata."""
     return pa.schema([item.remove_metadata() for item in schema])

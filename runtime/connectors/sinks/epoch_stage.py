@@ -77,7 +77,6 @@ class EpochStage:
         return sum(len(log.backlog(job, sink)) for job, sink in log.sinks())
 
     def folders(self) -> Mapping[str, str]:
-        """The folders of the target."""
         return self.function.folders() if isinstance(self.function, UsesFolders) else {}
 
     def check(self) -> None:

@@ -82,7 +82,6 @@ class ParquetWriter(SinkWriter):
     """Writes a file per checkpoint, unless the checkpoint has no rows."""
 
     def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
-        """`roots` None: the data roots of this process."""
         self._folder = folder
         self._checked = CheckedFolder.of("path", folder, roots)
         self._number = 0
@@ -168,7 +167,6 @@ class ParquetCommitter(SinkCommitter):
     """Gives pending files their visible names."""
 
     def __init__(self, folder: Path, roots: DataRoots | None = None) -> None:
-        """`roots` None: the data roots of this process."""
         self._folder = folder
         self._roots = roots
         self._checked = CheckedFolder.of("path", folder, roots)

@@ -147,6 +147,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "console.accounts",
     "console.jobs",
+    "console.runs",
     "console.checkpoints",
     "console.operations",
     "console.ui",

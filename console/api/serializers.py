@@ -8,8 +8,8 @@ from rest_framework import serializers
 from console.api.json_schema import without_references
 from console.checkpoints.models import ABORTED, Checkpoint, Status
 from console.jobs import job_settings, services
+from console.jobs.guarantees import promise_of
 from console.jobs.models import Attempt, Job, JobVersion, Pipeline, Run, StandingStage
-from console.jobs.promises import promise_of
 from console.operations.models import OF_JOB, Operation
 from console.operations.selectors import Act, acts
 from runtime.core.job.graph import Guarantee

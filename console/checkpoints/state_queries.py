@@ -11,12 +11,12 @@ import structlog
 from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
+from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_operate
 from console.checkpoints import storage
 from console.checkpoints.models import ACTIVE_QUERIES, Checkpoint, QueryState, StateQuery
-from console.jobs import wake
 from console.jobs.models import Pipeline
 from runtime.core.snapshot.contents import StoredState, stored_states
 
@@ -118,7 +118,7 @@ def _ask(user: User, checkpoint: Checkpoint, request: dict[str, Any]) -> StateQu
         detail = f"You already have {ACTIVE_MAX} active queries. Cancel a query, or wait until it has ended."
         raise Conflict("too-many-queries", detail)
     query = StateQuery.objects.create(checkpoint=checkpoint, request=request, requested_by=user)
-    wake.after_commit(wake.READ_STATE, query.pk)
+    wakeups.after_commit(wakeups.READ_STATE, query.pk)
     return query
 
 
@@ -145,7 +145,7 @@ def renew(query_id: int, owner: str, progress: dict[str, Any] | None) -> bool:
 def leave(query_id: int, owner: str) -> None:
     """Return the query for another task to claim."""
     if _mine(query_id, owner).update(state=QueryState.QUEUED, owner="", progress=None):
-        wake.send(wake.READ_STATE, query_id)
+        wakeups.send(wakeups.READ_STATE, query_id)
 
 
 def succeed(query_id: int, owner: str, table: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ def _mine(query_id: int, owner: str) -> Any:
 def _wake_next() -> None:
     waiting = StateQuery.objects.filter(state=QueryState.QUEUED).order_by("pk").first()
     if waiting is not None:
-        wake.send(wake.READ_STATE, waiting.pk)
+        wakeups.send(wakeups.READ_STATE, waiting.pk)
 
 
 # ---------------------------------------------------------------- called by users and by the reconciler
@@ -197,7 +197,7 @@ def reconcile() -> None:
     waiting.filter(created_at__lte=_ago(WAIT_S)).update(state=QueryState.FAILED, error=error, ended_at=Now())
     for query_id in waiting.filter(beat_at__lte=_ago(WAKE_AGAIN_S if not lost else 0)).values_list("pk", flat=True):
         StateQuery.objects.filter(pk=query_id).update(beat_at=Now())
-        wake.send(wake.READ_STATE, query_id)
+        wakeups.send(wakeups.READ_STATE, query_id)
     StateQuery.objects.filter(ended_at__lte=_ago(KEPT_S)).delete()
 
 

@@ -13,10 +13,10 @@ from console.celery import shutting_down
 from console.checkpoints import state_queries, storage
 from console.checkpoints.models import StateQuery
 from console.jobs import stages
-from console.jobs.holding import new_owner
-from console.jobs.patience import AWAY, forget_connection, when_back
-from console.jobs.scratch import scratch_folder
 from console.jobs.services import schema_of
+from console.runs.db_retry import AWAY, forget_connection, when_back
+from console.runs.lease import new_owner
+from console.runs.scratch import scratch_folder
 from runtime.redaction import redacted_within
 
 log = structlog.get_logger(__name__)

@@ -11,16 +11,17 @@ import msgspec
 from django.conf import settings as django_settings
 from django.db import IntegrityError, transaction
 
+from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_define
-from console.jobs import job_settings, runs, wake
+from console.jobs import job_settings
 from console.jobs.inputs import check_params
 from console.jobs.masking import unmasked
-from console.jobs.models import Job, JobVersion, Pipeline, Run, VersionState
+from console.jobs.models import Job, JobVersion, Pipeline, VersionState
 from console.jobs.tags import must_match
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
-from runtime.core.snapshot import manifest as checkpoint
+from runtime.core.snapshot import manifest
 from runtime.redaction import redacted
 
 NAME_LENGTH_MAX = 100
@@ -82,7 +83,7 @@ def create_version(
             job=job, number=newest.number + 1 if newest else 1, parallelism=parallelism, max_parallelism=groups,
             params=params, settings=checked, created_by=user, request_key=request_key,
         )  # fmt: skip
-        wake.after_commit(wake.COMPILE, version.pk)
+        wakeups.after_commit(wakeups.COMPILE, version.pk)
     return version
 
 
@@ -122,19 +123,9 @@ def schema_of(version: JobVersion) -> dict[str, Any]:
     return found.schema if found else {}
 
 
-def inputs_folder(run: Run) -> Path:
-    """Folder of the tables that the runs of a lineage read from Spark, with a subfolder per operator."""
-    return Path(django_settings.WEIR_INPUTS) / str(run.job_id) / str(runs.lineage_of(run))
-
-
 def columns_folder(version: JobVersion) -> Path:
     """Folder for the column types that the compilation of a version reads from Spark."""
-    return Path(django_settings.WEIR_STORAGE) / checkpoint.columns_folder(version.job_id, version.pk)
-
-
-def streams_folder(run: Run) -> Path:
-    """Folder that a run shares with its standing stages for streamed input, with a subfolder per operator."""
-    return Path(django_settings.WEIR_STORAGE) / checkpoint.streams_folder(run.job_id, runs.lineage_of(run))
+    return Path(django_settings.WEIR_STORAGE) / manifest.columns_folder(version.job_id, version.pk)
 
 
 def _known_pipeline(name: str) -> Pipeline:

@@ -16,7 +16,7 @@ import msgspec
 from django.conf import settings
 
 from console.celery import shutting_down
-from console.jobs.child import Child, describe_exit
+from console.child_process import Child, describe_exit
 from console.jobs.child_environment import of_stage
 
 BEAT_S = 1.0

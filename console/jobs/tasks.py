@@ -2,20 +2,11 @@
 
 from celery import shared_task
 
-from console.jobs import compilation, pipelines, stage_supervisor, supervisor
+from console import wakeups
+from console.jobs import compilation, pipelines
 
 
-@shared_task
-def supervise_run(run_id: int) -> None:
-    supervisor.supervise(run_id)
-
-
-@shared_task
-def attend_stage(stage_id: int) -> None:
-    stage_supervisor.attend(stage_id)
-
-
-@shared_task
+@shared_task(name=wakeups.COMPILE)
 def compile_version(version_id: int) -> None:
     compilation.compile_version(version_id)
 

@@ -4,22 +4,22 @@ import structlog
 
 from console.checkpoints import services as checkpoints
 from console.checkpoints import state_queries
-from console.jobs import leases, standing
-from console.operations import discard, settlement
+from console.operations import discard, orphaned_operations
+from console.runs import lost_leases, standing_stages
 
 log = structlog.get_logger(__name__)
 
 
 def reconcile() -> None:
-    leases.observe()
-    for run_id in leases.release_lost():
+    lost_leases.observe()
+    for run_id in lost_leases.release_lost():
         log.warning("lease lost, run given back", run=run_id)
-    for stage_id in leases.release_lost_stages():
+    for stage_id in lost_leases.release_lost_stages():
         log.warning("lease lost, standing stage given back", stage=stage_id)
-    standing.settle()
-    leases.wake_waiting()
-    settlement.settle_new_runs()
-    settlement.settle_orphans()
+    standing_stages.settle()
+    lost_leases.wake_waiting()
+    orphaned_operations.settle_new_runs()
+    orphaned_operations.settle_orphans()
     discard.remove_files()
     checkpoints.give_up_orphans()
     state_queries.reconcile()

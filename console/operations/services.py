@@ -16,7 +16,6 @@ from console.accounts.models import User
 from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import must_operate
 from console.accounts.storable import unfit_text
-from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run, VersionState
 from console.jobs.services import check_slots, newest_ready
 from console.jobs.tags import must_match
@@ -25,6 +24,7 @@ from console.operations.models import ACTIVE, Operation, OperationKind, Operatio
 from console.operations.origin import Origin
 from console.operations.params import DiscardParams, RestoreParams, StartParams, kind_of, params_of
 from console.operations.restore import must_be_restorable, must_repeat_nothing
+from console.runs import run_store
 from runtime.core.job.lifecycle import RunAct, RunState, may_start, refusal
 
 KEY_LENGTH_MAX = 200
@@ -105,7 +105,7 @@ def _restore(row: Operation, wanted: RestoreParams) -> Operation:
         allow_unmapped=wanted.allow_unmapped, accept_repeated=wanted.accept_repeated_output,
     )  # fmt: skip
     if origin.path:
-        runs.go_on_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
+        run_store.go_on_above(row.job, origin.manifest.checkpoint, origin.manifest.token)
     return _new_run(
         row, version, parallelism, restore_checkpoint=origin.checkpoint, restore_path=origin.path,
         allow_unmapped=wanted.allow_unmapped,
@@ -134,7 +134,7 @@ def into(job: Job, wanted: StartParams) -> tuple[JobVersion, int]:
 
 def _new_run(row: Operation, version: JobVersion, parallelism: int, **restore: Any) -> Operation:
     """Create the run; a supervisor will claim it."""
-    row.run = runs.create(row.requested_by, row.job, version, parallelism, **restore)
+    row.run = run_store.create(row.requested_by, row.job, version, parallelism, **restore)
     row.save(force_insert=True)
     return row
 
@@ -147,7 +147,7 @@ def _ask(row: Operation, act: RunAct) -> Operation:
     if reason := refusal(run.run_state, act, batch=run.version.is_batch):
         raise _in_the_way(row.job, reason, "illegal-state")
     row.run = run
-    if act is RunAct.CANCEL and runs.cancel_unclaimed(run.pk):
+    if act is RunAct.CANCEL and run_store.cancel_unclaimed(run.pk):
         row.state = OperationState.SUCCEEDED.value
         row.phase = "cancelled before it started"
     row.save(force_insert=True)
@@ -193,7 +193,7 @@ def _check_parallelism(parallelism: int, version: JobVersion) -> None:
 
 
 def _must_be_startable(job: Job) -> None:
-    run = runs.latest(job)
+    run = run_store.latest(job)
     if not may_start(RunState(run.state) if run else None):
         assert run is not None, "a job that never ran may start"
         raise _in_the_way(job, f"Run {run.pk} is {run.state}; a job has one run at a time.", "run-active")
@@ -201,7 +201,7 @@ def _must_be_startable(job: Job) -> None:
 
 def _in_the_way(job: Job, detail: str, code: str = "conflict") -> Conflict:
     """A conflict that names the unfinished run and the newest active operation of the job, if there are any."""
-    run = runs.latest(job)
+    run = run_store.latest(job)
     active = Operation.objects.filter(job=job, state__in=ACTIVE).order_by("-created_at").first()
     facts: dict[str, Any] = {}
     if run is not None and not run.is_terminal:

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from console.checkpoints.models import Checkpoint, Status
+from console.jobs.guarantees import promise_of
 from console.jobs.models import JobVersion, Pipeline, Run, VersionState
-from console.jobs.promises import promise_of
 from console.operations import selectors
 from console.operations.models import Operation, OperationKind
 from console.operations.selectors import JobPage
-from console.ui import acts, live
+from console.ui import actions, live
 from console.ui.attention import Attention, warnings
 from console.ui.graph.picture import GraphPicture, draw
 from console.ui.live import BatchLive, Live
@@ -68,7 +68,7 @@ class JobView:
     picture: GraphPicture | None
     strip: Strip | None
     checkpoints: Paged[Checkpoint]
-    buttons: tuple[acts.Button, ...]
+    buttons: tuple[actions.Button, ...]
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
@@ -108,10 +108,10 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
         picture=draw(graph, numbers, now) if graph else None,
         strip=strip(columns),
         checkpoints=shown,
-        buttons=acts.buttons(
+        buttons=actions.buttons(
             page.job.pk, page.acts, start_repeats=page.start_repeats, suggested=_suggested(page, newest, suggestion)
         ),
-        reasons=acts.reasons(page.acts),
+        reasons=actions.reasons(page.acts),
         wanted=wanted(run, page.active),
         failure=failure,
         suggestion=suggestion,

@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.generic import RedirectView
 
-from console.ui.views import acts, checkpoints, jobs, operations, restore, session, state
+from console.ui.views import actions, checkpoints, jobs, operations, restore, session, state
 
 app_name = "ui"
 
@@ -16,11 +16,11 @@ urlpatterns = [
     path("jobs/new/", jobs.new_job, name="new_job"),
     path("jobs/<int:pk>/", jobs.detail, name="job"),
     path("jobs/<int:pk>/versions/new/", jobs.new_version, name="new_version"),
-    path("jobs/<int:pk>/start/", acts.start, name="start"),
-    path("jobs/<int:pk>/savepoint/", acts.at_once, {"kind": "savepoint"}, name="savepoint"),
-    path("jobs/<int:pk>/stop/", acts.confirmed, {"kind": "stop"}, name="stop"),
-    path("jobs/<int:pk>/drain/", acts.confirmed, {"kind": "drain"}, name="drain"),
-    path("jobs/<int:pk>/cancel/", acts.confirmed, {"kind": "cancel"}, name="cancel"),
+    path("jobs/<int:pk>/start/", actions.start, name="start"),
+    path("jobs/<int:pk>/savepoint/", actions.at_once, {"kind": "savepoint"}, name="savepoint"),
+    path("jobs/<int:pk>/stop/", actions.confirmed, {"kind": "stop"}, name="stop"),
+    path("jobs/<int:pk>/drain/", actions.confirmed, {"kind": "drain"}, name="drain"),
+    path("jobs/<int:pk>/cancel/", actions.confirmed, {"kind": "cancel"}, name="cancel"),
     path("jobs/<int:pk>/restore/", restore.restore, name="restore"),
     path("jobs/<int:pk>/checkpoints/", checkpoints.history, name="checkpoints"),
     path("checkpoints/<int:pk>/", checkpoints.checkpoint, name="checkpoint"),

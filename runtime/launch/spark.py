@@ -332,7 +332,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
 
         from runtime.io.flight import FlightExchange  # gRPC must not be loaded before Spark's fork
         from runtime.launch.slot_pool import Assignment, stand_ready
-        from runtime.slot import gc_tuning as collector
+        from runtime.slot import gc_tuning
 
         def exchange(slot: int, token: Token, secret: str, listener: "ExchangeListener") -> "Exchange":
             own = _own_address(stand.master.rsplit(":", 1)[0])
@@ -347,7 +347,7 @@ def _place_function(stand: Stand, job: bytes) -> Callable[[Iterable[int]], Itera
                 job=cloudpickle.loads(job),
                 has_own_process=True,
             )
-            collector.settle()
+            gc_tuning.settle()
             run_slot(config, exchange, FileStore)
 
         logs.configure()

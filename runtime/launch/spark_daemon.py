@@ -12,8 +12,8 @@ from pyspark.daemon import manager
 
 import runtime.dataflow.builder
 import runtime.io.filesystem  # noqa: F401
-from runtime.slot import malloc as freed
+from runtime.slot import malloc
 
 if __name__ == "__main__":
-    freed.keep()
+    malloc.keep()
     manager()

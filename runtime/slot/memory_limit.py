@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.errors import SlotOutOfMemory
-from runtime.slot import malloc as freed
+from runtime.slot import malloc
 from runtime.slot.gc_tuning import resident_bytes
 
 MEGABYTE: Final = 1 << 20
@@ -61,7 +61,7 @@ class MemoryWatch:
             if self._resident_bytes() <= self._bound_bytes:
                 continue
             gc.collect()
-            freed.give_back()
+            malloc.give_back()
             used = self._resident_bytes()
             if used > self._bound_bytes:
                 self._on_exceeded(used)

@@ -15,7 +15,7 @@ from console.accounts.models import ApiToken, User
 from console.checkpoints.models import StateQuery
 from console.checkpoints.storage import root_of
 from console.jobs.models import Job, JobVersion, Pipeline, Run
-from console.operations import settlement
+from console.operations import orphaned_operations
 from console.operations.models import Operation
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
@@ -272,7 +272,7 @@ def test_an_act_is_accepted_with_the_place_to_look(api: APIClient, job: Job, ver
     assert accepted["Location"] == f"/api/v1/operations/{accepted.json()['id']}/"
     assert (accepted.json()["request_id"], accepted.json()["reason"]) == ("from-me", "first")
     assert api.get(accepted["Location"]).json()["state"] == "queued", "reading changes nothing"
-    settlement.settle_new_runs()
+    orphaned_operations.settle_new_runs()
     assert api.get(accepted["Location"]).json()["phase"] == "waiting for a worker"
 
 
@@ -325,7 +325,7 @@ def test_a_restore_that_the_master_would_refuse_is_refused_at_once(
 def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, version: JobVersion, state: str) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state=state)
-    settlement.settle_new_runs()
+    orphaned_operations.settle_new_runs()
     shown = api.get(accepted["Location"]).json()
     assert (shown["state"], shown["result"]) == ("succeeded", {"run": accepted.json()["run"]})
     assert shown["ended_at"] is not None
@@ -334,7 +334,7 @@ def test_a_start_has_succeeded_once_its_run_runs(api: APIClient, job: Job, versi
 def test_a_start_whose_run_failed_first_has_failed(api: APIClient, job: Job, version: JobVersion) -> None:
     accepted = api.post(f"/api/v1/jobs/{job.pk}/operations/", {"kind": "start"})
     Run.objects.update(state="failed", failure={"code": "no-slots", "message": "needs 6 slots", "detail": ""})
-    settlement.settle_new_runs()
+    orphaned_operations.settle_new_runs()
     shown = api.get(accepted["Location"]).json()
     assert (shown["state"], shown["error"]["code"]) == ("failed", "run-failed")
     assert "needs 6 slots" in shown["error"]["message"]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from console.jobs.child import Child
+from console.child_process import Child
 
 LIMIT_S = 60
 SPEAK_LATER = """

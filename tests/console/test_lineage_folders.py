@@ -11,9 +11,9 @@ from django.db.models.functions import Now
 from pytest_django.fixtures import Settings
 
 from console.checkpoints.models import Checkpoint
-from console.jobs import runs, services
 from console.jobs.models import Job, JobVersion, Run, StandingStage
 from console.operations import lineage_folders
+from console.runs import run_store
 from runtime.connectors.names import safe
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.io.memory.exchange import MemorySnapshotStore
@@ -44,9 +44,9 @@ def new_run(job: Job, *uids: str, restore: Checkpoint | None = None) -> Run:
     version = JobVersion.objects.create(
         job=job, number=number, parallelism=2, state="ready", graph=graph(*uids), params={}, settings={}
     )
-    run = runs.create(None, job, version, 2, restore_checkpoint=restore)
+    run = run_store.create(None, job, version, 2, restore_checkpoint=restore)
     for uid in uids:
-        for folder in (services.streams_folder(run) / safe(uid), services.inputs_folder(run) / uid):
+        for folder in (run_store.streams_folder(run) / safe(uid), run_store.inputs_folder(run) / uid):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "file").touch()
     return run
@@ -58,7 +58,7 @@ def end(run: Run, *, seconds_ago: int = 600) -> None:
 
 def left(run: Run) -> list[str]:
     """The operators of its lineage with a folder, in both places alike."""
-    streams, inputs = services.streams_folder(run), services.inputs_folder(run)
+    streams, inputs = run_store.streams_folder(run), run_store.inputs_folder(run)
     found = sorted(path.name for path in inputs.glob("*"))
     assert sorted(path.name for path in streams.glob("*")) == [safe(uid) for uid in found]
     assert not list(streams.parent.glob(".*")), "nothing is left aside"
@@ -131,17 +131,17 @@ def test_the_folder_of_a_renamed_operator_goes_with_the_last_checkpoint_that_kno
 def test_what_no_run_on_record_can_have_made_stays(job: Job) -> None:
     """Another installation may share the storage, or the database be an older copy."""
     run = new_run(job, "orders")
-    strange = services.streams_folder(run).with_name("999999")
-    for folder in (strange / "orders", services.streams_folder(run) / "notes"):
+    strange = run_store.streams_folder(run).with_name("999999")
+    for folder in (strange / "orders", run_store.streams_folder(run) / "notes"):
         folder.mkdir(parents=True)
     assert lineage_folders.remove_unneeded() == 0
     assert (strange / "orders").exists()
-    assert (services.streams_folder(run) / "notes").exists()
+    assert (run_store.streams_folder(run) / "notes").exists()
 
 
 def test_a_removal_that_was_cut_short_is_completed(job: Job) -> None:
     run = new_run(job, "orders")
-    streams = services.streams_folder(run)
+    streams = run_store.streams_folder(run)
     for half in (streams / ".removed-rates", streams.with_name(".removed-7")):
         half.mkdir()
         (half / "file").touch()
@@ -169,7 +169,7 @@ def test_storage_that_is_away_stops_no_other_job(job: Job, monkeypatch: pytest.M
 def test_a_savepoint_of_a_canceled_run_still_restores(job: Job) -> None:
     """Its reader finds every epoch that it had not read, after a later lineage has come and gone."""
     run = new_run(job, "orders")
-    stage = services.streams_folder(run) / "orders"
+    stage = run_store.streams_folder(run) / "orders"
     for number in range(3):
         write(stage, number, range(number * 10, number * 10 + 10))
     source = EpochSource(make=print, folder=str(stage), lineage=str(run.pk), columns=COLUMNS, is_bound=True)

@@ -6,8 +6,8 @@ import pytest
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
-from console.jobs import runs
 from console.jobs.models import Job, JobVersion, Run
+from console.runs import run_store
 from runtime.core.job.ids import Token
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.io.clock import SystemClock
@@ -40,7 +40,7 @@ def test_a_moved_savepoint_is_restored_to_its_end(api: APIClient, job: Job, sett
     asked = {"kind": "restore", "params": {"path": str(savepoint)}}
     run = Run.objects.get(pk=api.post(f"/api/v1/jobs/{job.pk}/operations/", asked).json()["run"])
 
-    token = Token(runs.claim(run.pk, "somebody") or 0)
+    token = Token(run_store.claim(run.pk, "somebody") or 0)
     row, storage = load_run(url(), run.pk), tmp_path / "second"
     config = MasterConfig(
         job_id=str(row.job_id), token=token, job=compiled, storage=str(storage), allow_unmapped=row.allow_unmapped,

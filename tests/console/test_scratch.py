@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from console.jobs.scratch import scratch_folder
+from console.runs.scratch import scratch_folder
 
 
 def test_a_killed_master_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

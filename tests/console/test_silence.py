@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.jobs.pulse import Pulse
+from console.runs.heartbeat_file import Pulse
 from tests.console.world import Worker, World, alive
 from tests.waiting import until
 

@@ -19,7 +19,7 @@ import pytest
 
 from runtime.errors import ProtocolViolation
 from runtime.io.control import connection as link
-from runtime.io.control import endpoints as control
+from runtime.io.control import endpoints
 from runtime.io.control.endpoints import ControlClient, Hello
 from tests.contracts.wiring import (
     PATIENCE_S,
@@ -128,7 +128,7 @@ def test_a_refusal_is_heard_by_a_slot_that_goes_on_talking(tcp: Wiring) -> None:
 
 
 def test_a_client_that_never_says_hello_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "HELLO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(endpoints, "HELLO_TIMEOUT_S", 0.3)
     tcp = Wiring()
     with raw(tcp) as silent, raw(tcp) as slow:
         slow.sendall(b"\x00\x00")  # half a length is no hello

@@ -20,9 +20,7 @@ from runtime.connectors.formats import (
     JsonLinesFormat,
     LineFormat,
     MalformedFile,
-)
-from runtime.connectors.formats import (
-    bisect_malformed as salvage,
+    bisect_malformed,
 )
 from runtime.errors import JobRejected
 
@@ -65,7 +63,7 @@ def test_what_a_row_says_does_not_depend_on_where_the_file_is_cut(
     folder, content = tmp_path_factory.mktemp("in"), b"".join(pieces)
     whole = told(read(kind, content, folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(salvage, "blocks", partial(blocks, block_bytes=1))
+        patch.setattr(bisect_malformed, "blocks", partial(blocks, block_bytes=1))
         assert told(read(kind, content, folder)) == whole
     start = data.draw(st.integers(0, len(whole))) if data else len(whole) // 2
     assert told(read(kind, content, folder, start)) == {row: text for row, text in whole.items() if row >= start}
@@ -123,7 +121,7 @@ def test_a_byte_order_mark_belongs_to_no_row(tmp_path: Path) -> None:
 def test_rows_that_are_all_malformed_come_in_small_chunks(kind: Any, line: bytes, good: int, tmp_path: Path) -> None:
     """Each of them is parsed alone: a whole block of them would hold up the loop of the reader, and its checkpoints."""
     chunks = read(kind, line * good + b"1,2\n" + line * (1_000 - good), tmp_path)
-    assert max(len(chunk.malformed) for chunk in chunks) == salvage.MOST_MALFORMED
+    assert max(len(chunk.malformed) for chunk in chunks) == bisect_malformed.MOST_MALFORMED
     assert [row for chunk in chunks for row in chunk.rows.tolist()] == [good]
     assert [bad.row for chunk in chunks for bad in chunk.malformed] == [row for row in range(1_001) if row != good]
     assert sorted(chunk.next_row for chunk in chunks) == [chunk.next_row for chunk in chunks]

@@ -3,7 +3,7 @@
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind
-from runtime.core.subtask import barrier_handler as barriers
+from runtime.core.subtask import barrier_handler
 from runtime.core.subtask.alignment import Aligned, GivenUp
 
 ONE, TWO = (ChannelId(0, n, 0) for n in range(2))
@@ -18,26 +18,26 @@ def test_exactly_once_blocks_and_at_least_once_does_not() -> None:
     """S4-24, S4-25."""
     stories = {}
     for mode in (EXACTLY, AT_LEAST):
-        now = barriers.fresh(mode, frozenset((ONE, TWO)))
-        now, verdicts = barriers.received(now, ONE, barrier(1))
-        stories[mode] = (barriers.blocked(now), barriers.aligning(now), verdicts)
-        now, verdicts = barriers.received(now, TWO, barrier(1))
+        now = barrier_handler.fresh(mode, frozenset((ONE, TWO)))
+        now, verdicts = barrier_handler.received(now, ONE, barrier(1))
+        stories[mode] = (barrier_handler.blocked(now), barrier_handler.aligning(now), verdicts)
+        now, verdicts = barrier_handler.received(now, TWO, barrier(1))
         assert verdicts == [Aligned(barrier(1))]
-        assert barriers.aligning(now) is None
+        assert barrier_handler.aligning(now) is None
     assert stories == {EXACTLY: ({ONE}, 1, []), AT_LEAST: (frozenset(), None, [])}
 
 
 def test_both_agree_on_cancels_ends_aborts_and_triggers() -> None:
     for mode in (EXACTLY, AT_LEAST):
-        now = barriers.fresh(mode, frozenset((ONE, TWO)))
-        now, verdicts = barriers.cancelled(now, CheckpointId(1))
+        now = barrier_handler.fresh(mode, frozenset((ONE, TWO)))
+        now, verdicts = barrier_handler.cancelled(now, CheckpointId(1))
         assert verdicts == [GivenUp(CheckpointId(1), overtaken=False)]
-        now = barriers.aborted(now, CheckpointId(2))
-        now, verdicts = barriers.received(now, ONE, barrier(2))
+        now = barrier_handler.aborted(now, CheckpointId(2))
+        now, verdicts = barrier_handler.received(now, ONE, barrier(2))
         assert verdicts == []
-        now, verdicts = barriers.injected(now, barrier(3))
+        now, verdicts = barrier_handler.injected(now, barrier(3))
         assert verdicts == []
-        now, verdicts = barriers.ended(now, ONE)
+        now, verdicts = barrier_handler.ended(now, ONE)
         assert verdicts == []
-        now, verdicts = barriers.ended(now, TWO)
+        now, verdicts = barrier_handler.ended(now, TWO)
         assert verdicts == [Aligned(barrier(3))]

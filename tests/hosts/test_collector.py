@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.slot import gc_tuning as collector
+from runtime.slot import gc_tuning
 
 
 class Node:
@@ -27,7 +27,7 @@ def _own_settings() -> Iterator[None]:
 
 
 def test_what_is_there_is_not_walked_any_more() -> None:
-    collector.settle()
+    gc_tuning.settle()
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects(generation=2)) < 1_000
 
@@ -35,16 +35,16 @@ def test_what_is_there_is_not_walked_any_more() -> None:
 def test_what_an_attempt_leaves_behind_is_freed_before_the_next() -> None:
     node = Node()
     gone = weakref.ref(node)
-    collector.settle()
+    gc_tuning.settle()
     del node
     gc.collect()
     assert gone() is not None, "it was set aside with all else"
-    collector.settle()
+    gc_tuning.settle()
     assert gone() is None
 
 
 def test_cycles_that_a_function_makes_are_freed_while_it_runs() -> None:
-    collector.settle()
+    gc_tuning.settle()
     first = weakref.ref(Node())
     kept = [Node() for _ in range(20_000)]
     assert first() is None
@@ -52,9 +52,9 @@ def test_cycles_that_a_function_makes_are_freed_while_it_runs() -> None:
 
 
 def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
-    collector.settle()
+    gc_tuning.settle()
     size = 0
-    relief = collector.Relief(lambda: size)
+    relief = gc_tuning.Relief(lambda: size)
     node = Node()
     gone = weakref.ref(node)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_old_cycles_are_freed_too_where_the_process_keeps_growing() -> None:
     relief.look()
     assert gone() is not None, "nothing has grown"
     for _ in range(10):
-        size += collector.GROWN_BYTES
+        size += gc_tuning.GROWN_BYTES
         relief.look()
     assert gone() is None
 

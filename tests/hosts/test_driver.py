@@ -26,7 +26,7 @@ from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
 from runtime.io.memory.run_store import MemoryRecords
 from runtime.launch.local import LocalLauncher, local_master, run_local
-from runtime.master import job_master as driver
+from runtime.master import job_master
 from runtime.master.job_master import Exit, JobMaster, MasterConfig
 from runtime.master.metadata_thread import Scribe
 from runtime.run_store import OperationRequest
@@ -169,7 +169,7 @@ def test_an_ended_run_whose_output_cannot_be_committed_fails_and_names_the_savep
     records, _ = drained_but_not_committed(tmp_path)
     for path in (tmp_path / "out").glob(".*.pending"):
         path.unlink()
-    monkeypatch.setattr(driver, "COMMIT_PATIENCE_MS", 0)
+    monkeypatch.setattr(job_master, "COMMIT_PATIENCE_MS", 0)
     job = counts(Numbers(total=100, unbounded=True), tmp_path / "out").compile(1)
     assert local_master(job, str(tmp_path / "state"), records, FAST).run() is Exit.DONE
     assert records.state is RunState.FAILED

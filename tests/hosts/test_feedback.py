@@ -8,7 +8,7 @@ from runtime.core.job.messages import Barrier, CheckpointKind, Records
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import StateCapture
-from runtime.task import feedback_log as feedback
+from runtime.task import feedback_log
 from runtime.task.feedback_log import Copied, FeedbackLogs, replayed
 
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
@@ -53,8 +53,8 @@ def test_a_log_without_records_is_no_file() -> None:
 
 
 def test_a_long_log_is_several_files_and_is_replayed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feedback, "SEGMENT_BYTES", 30)
-    monkeypatch.setattr(feedback, "REPLAY_ROWS", 2)
+    monkeypatch.setattr(feedback_log, "SEGMENT_BYTES", 30)
+    monkeypatch.setattr(feedback_log, "REPLAY_ROWS", 2)
     logs, store = FeedbackLogs(), MemorySnapshotStore()
     logs.begin(copied(FIRST), None)
     for value in range(7):

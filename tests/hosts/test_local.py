@@ -16,7 +16,7 @@ from runtime.launch.local import run_local
 from runtime.master import attempt
 from runtime.operators.functions.function import RowCollector
 from runtime.operators.functions.keyed_process import KeyedProcessFunction, ProcessContext
-from runtime.slot import slot as worker
+from runtime.slot import slot
 from tests.hosts.jobs import Numbers, committed, counts, expected_counts, final_counts
 
 FAST = CoordinatorSettings(interval_ms=200, min_pause_ms=10)
@@ -68,7 +68,7 @@ def test_a_failing_operator_is_named_and_the_job_fails_when_the_strategy_gives_u
 def test_checkpoints_follow_each_other_without_any_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The master wakes when the coordinator wants to be woken, however long it would wait for mail."""
     monkeypatch.setattr(attempt, "TICK_S", 60.0)
-    monkeypatch.setattr(worker, "HEARTBEAT_S", 60.0)
+    monkeypatch.setattr(slot, "HEARTBEAT_S", 60.0)
     source = Numbers(total=200, splits=1, batch=1, slow_until=str(tmp_path / "never"))
     settings = CoordinatorSettings(interval_ms=20, min_pause_ms=0)
     records = run_local(counts(source, tmp_path / "out"), storage=str(tmp_path / "state"), settings=settings)

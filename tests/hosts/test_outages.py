@@ -16,7 +16,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import CommitPermit
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure
-from runtime.master import job_master as driver
+from runtime.master import job_master
 from runtime.master.outages import is_outage
 from tests.hosts.gated import Gated
 from tests.hosts.jobs import Numbers, committed, counts
@@ -53,7 +53,7 @@ class TroubledSink(ParquetSink):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "OUTAGE_BACKOFF", ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000))
+    monkeypatch.setattr(job_master, "OUTAGE_BACKOFF", ExponentialDelay(initial_ms=20, max_ms=40, reset_after_ms=60_000))
     for event in (FullWriter.away, ReadOnlyCommitter.away):
         event.clear()
 
@@ -87,8 +87,8 @@ def test_a_sink_whose_folder_is_away_is_waited_for(tmp_path: Path, away: threadi
 
 def test_the_last_output_of_a_drain_waits_for_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The savepoint is recorded: the run ends when its output is committed, not after a minute as failed."""
-    monkeypatch.setattr(driver, "COMMIT_PATIENCE_MS", 0)
-    monkeypatch.setattr(driver, "PAUSE_SLICE_S", 0.02)
+    monkeypatch.setattr(job_master, "COMMIT_PATIENCE_MS", 0)
+    monkeypatch.setattr(job_master, "PAUSE_SLICE_S", 0.02)
     source, output = Numbers(total=100, unbounded=True), tmp_path / "out"
     seldom = CoordinatorSettings(interval_ms=3_000, min_pause_ms=0)  # none may come, and fail, before the drain
     with running(troubled(source, output).compile(1), tmp_path / "state", settings=seldom) as run:

@@ -11,7 +11,7 @@ from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings, SlotTimeouts
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRecords
-from runtime.launch import slot_pool as standing
+from runtime.launch import slot_pool
 from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import Stage
 from runtime.launch.spark import cores_for
@@ -65,7 +65,7 @@ def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
         (slot_wait, "GRACE_MS", 0),
         (slot_wait, "REPORT_MS", 20),
         (slot_wait, "WAITING_S", 0.02),
-        (standing, "RELAUNCH_S", 0.02),
+        (slot_pool, "RELAUNCH_S", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
 

@@ -18,8 +18,7 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRecords
-from runtime.launch import local
-from runtime.launch import slot_pool as standing
+from runtime.launch import local, slot_pool
 from runtime.launch.local import LocalLauncher
 from runtime.launch.slot_pool import Assignment, Stage, stand_ready
 from runtime.master.job_master import Exit, JobMaster, MasterConfig
@@ -277,7 +276,7 @@ def test_a_slot_that_hangs_while_another_fails_is_left_behind_and_changes_nothin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1-11, S1-12: it wakes up as a zombie, in the middle of its batch, while the next attempt runs."""
-    monkeypatch.setattr(standing, "EMPTY_S", 0.3)
+    monkeypatch.setattr(slot_pool, "EMPTY_S", 0.3)
     monkeypatch.setattr(local, "STOP_S", 0.1)
     trouble = Trouble()
     job = Running(tmp_path, trouble)

@@ -16,7 +16,7 @@ from runtime.io.filesystem import FileStore
 from runtime.launch.local import run_local
 from runtime.operators.aggregates import Count
 from runtime.state.backend import SubtaskState
-from runtime.state.files import segment_log as chain
+from runtime.state.files import segment_log
 from runtime.state.keyed_table import KeyedTable
 
 ROWS, KEYS = 90_000_000, 10_000
@@ -36,9 +36,9 @@ def rows_counted(manifest: Manifest, root: Path) -> int:
 
 def test_files_stay_few_while_a_job_runs_and_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4-02, S3-31."""
-    monkeypatch.setattr(chain, "COPIED_BYTES", 0)
-    monkeypatch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
-    monkeypatch.setattr(chain, "MOST_DELTAS", 2)
+    monkeypatch.setattr(segment_log, "COPIED_BYTES", 0)
+    monkeypatch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
+    monkeypatch.setattr(segment_log, "MOST_DELTAS", 2)
     monkeypatch.setattr(KeyedTable, "mostly_changed", False)
     flow = Dataflow("tidying")
     numbers = flow.source("numbers", SequenceSource(rows=ROWS, keys=KEYS))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.errors import DataRejected, JobRejected
 from runtime.operators.aggregates import Aggregate, Count, CountIf, Max, Mean, Min, Sum
-from runtime.operators.windows import dense
-from runtime.operators.windows import pre_aggregation as combine
+from runtime.operators.windows import dense, pre_aggregation
 from runtime.operators.windows.fired import LATE_RECORDS
 from runtime.operators.windows.pre_aggregation import WindowCombiner, rows_of
 from runtime.operators.windows.tumbling import TumblingWindow
@@ -172,7 +171,7 @@ def test_several_key_columns_are_told_apart() -> None:
 def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr(combine, "_PAUSE", 100_000)
+    monkeypatch.setattr(pre_aggregation, "_PAUSE", 100_000)
     made, keys, fewer = (
         combiner({"n": Count(), "low": Min("v")}),
         np.arange(50_000) * step,
@@ -188,7 +187,7 @@ def test_where_most_keys_differ_rows_are_passed_on_and_it_is_tried_again(
 
 
 def test_the_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combine, "_MOST_HELD", 10_000)
+    monkeypatch.setattr(pre_aggregation, "_MOST_HELD", 10_000)
     made = combiner({"n": Count()})
     keys = [np.tile(np.arange(first, first + 4_000) * 2**40, 4) for first in range(0, 16_000, 4_000)]
     assert [sum(map(rows_of, made.add(rows_at(0, some)))) for some in keys] == [0, 0, 48_000, 0]

@@ -13,7 +13,7 @@ from runtime.core.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
 from runtime.core.job.messages import Records
-from runtime.core.restore import state_assignment as recovery
+from runtime.core.restore import state_assignment
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask import alignment
@@ -23,8 +23,7 @@ from runtime.core.subtask.iteration import LoopSide
 from runtime.core.subtask.spec import SubtaskSpec, spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_valve import Watermarks
-from runtime.master import retention
-from runtime.master import slot_monitor as monitor
+from runtime.master import retention, slot_monitor
 from runtime.simulation import cluster, master
 from runtime.simulation.__main__ import main
 from runtime.simulation.cluster import Host
@@ -121,17 +120,17 @@ def emit_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_list_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_lists", lambda *_: {})
+    patch.setattr(state_assignment, "_lists", lambda *_: {})
 
 
 def restore_event_time_by_key_group_alone(patch: pytest.MonkeyPatch) -> None:
     """A split in list state may lie far behind the subtask that it is given to."""
-    patch.setattr(recovery, "_is_shared", lambda *_: False)
-    patch.setattr(recovery, "_bounded", lambda watermark, _: watermark)
+    patch.setattr(state_assignment, "_is_shared", lambda *_: False)
+    patch.setattr(state_assignment, "_bounded", lambda watermark, _: watermark)
 
 
 def lose_union_lists(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_united", lambda _: {})
+    patch.setattr(state_assignment, "_united", lambda _: {})
 
 
 def complete_with_a_partly_finished_union(patch: pytest.MonkeyPatch) -> None:
@@ -242,7 +241,7 @@ def delete_what_an_unreadable_manifest_may_name(patch: pytest.MonkeyPatch) -> No
 
 
 def blame_slots_for_the_time_in_which_the_master_was_stopped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(monitor, "MAX_LOOK_MS", 10**9)
+    patch.setattr(slot_monitor, "MAX_LOOK_MS", 10**9)
 
 
 def lose_credit(patch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import CorruptState, EnvironmentFailure
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
-from runtime.state.files import compaction as merge
-from runtime.state.files import segment_log as chain
+from runtime.state.files import compaction, segment_log
 from runtime.state.files.compaction import UNIT_BYTES, run_to_merge
 from runtime.state.files.segment_log import MOST_DELTAS
 from runtime.state.index.hashing import key_groups
@@ -32,8 +31,8 @@ KEYS, VALUES = pa.schema([("k", pa.int64())]), pa.schema([pa.field("n", pa.int64
 
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "COPIED_BYTES", 0)
-    monkeypatch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
+    monkeypatch.setattr(segment_log, "COPIED_BYTES", 0)
+    monkeypatch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
 
 
 def opened(
@@ -203,7 +202,7 @@ def test_a_merged_file_that_is_merged_again_before_a_snapshot_names_it_does_not_
 
 
 def test_merging_ends_soon_when_the_subtask_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "SLICE_BYTES", 1)
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 1)
     store = GatedStore()
     state, _, capture = with_deltas(store, MOST_DELTAS)
     before = set(store.list(""))
@@ -259,7 +258,7 @@ def test_a_storage_that_is_away_does_not_fill_the_memory() -> None:
 
 def test_rows_that_compress_well_are_merged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes through memory is bounded by what the rows take there, not by the size of their files."""
-    monkeypatch.setattr(merge, "SLICE_BYTES", 1 << 16)
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 1 << 16)
     store = MemorySnapshotStore()
     state = SubtaskState(range(GROUPS), GROUPS, store)
     table = typed(state, pa.int64())
@@ -267,9 +266,9 @@ def test_rows_that_compress_well_are_merged_a_few_at_a_time(monkeypatch: pytest.
     (segment,) = state.capture(False).write(store, "chk-1")[0].keyed["typed"]
     nbytes = 20_000 * table.row_bytes
     assert nbytes > 4 * segment.nbytes
-    slices = list(merge.merged(store, [segment], range(GROUPS), 1, nbytes, whole=True))
+    slices = list(compaction.merged(store, [segment], range(GROUPS), 1, nbytes, whole=True))
     assert sum(batch.num_rows for batch in slices) == 20_000
-    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 * merge.SLICE_BYTES
+    assert max(batch.num_rows for batch in slices) * table.row_bytes <= 2 * compaction.SLICE_BYTES
 
 
 # ---------------------------------------------------------------- after a restore
@@ -353,7 +352,7 @@ def test_types_that_became_wider_are_merged() -> None:
 
 def test_types_that_became_wider_in_few_key_groups_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows pass a few key groups at a time, and of some of these only older files have any."""
-    monkeypatch.setattr(merge, "SLICE_BYTES", 1)
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 1)
     store, numbers = MemorySnapshotStore(), pa.array(range(100))
     narrow = SubtaskState(range(GROUPS), GROUPS, store)
     typed(narrow, pa.int32()).upsert([numbers])

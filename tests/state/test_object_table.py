@@ -16,7 +16,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
-from runtime.state.files import segment_log as chain
+from runtime.state.files import segment_log
 from runtime.state.object_table import Entry, ObjectTable, Place
 from tests.state.failing_store import FailingStore
 from tests.state.retaining import retained
@@ -62,10 +62,10 @@ class ObjectMachine(RuleBasedStateMachine):
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
     def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(chain, "MOST_DELTAS", most_deltas)
+        self.patch.setattr(segment_log, "MOST_DELTAS", most_deltas)
         if merged:
-            self.patch.setattr(chain, "COPIED_BYTES", 0)
-            self.patch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
+            self.patch.setattr(segment_log, "COPIED_BYTES", 0)
+            self.patch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
         self.store = FailingStore()
         self.model: Model = {}
         self.captures = 0

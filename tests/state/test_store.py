@@ -19,7 +19,7 @@ from runtime.core.snapshot.manifest import SubtaskSnapshot, TableColumns
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.memory.exchange import MemorySnapshotStore
 from runtime.state.backend import StateCapture, SubtaskState
-from runtime.state.files import segment_log as chain
+from runtime.state.files import segment_log
 from runtime.state.files.segment_log import MOST_DELTAS
 from runtime.state.schema import UNSETTLED, namespace_field
 from tests.state.failing_store import FailingStore
@@ -81,10 +81,10 @@ class StateMachine(RuleBasedStateMachine):
     @initialize(parallelism=st.integers(1, 4), most_deltas=st.sampled_from([2, 3, 8]), merged=st.booleans())
     def begin(self, parallelism: int, most_deltas: int, merged: bool) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(chain, "MOST_DELTAS", most_deltas)
+        self.patch.setattr(segment_log, "MOST_DELTAS", most_deltas)
         if merged:
-            self.patch.setattr(chain, "COPIED_BYTES", 0)
-            self.patch.setattr(chain, "SMALLEST_BASE_BYTES", 0)
+            self.patch.setattr(segment_log, "COPIED_BYTES", 0)
+            self.patch.setattr(segment_log, "SMALLEST_BASE_BYTES", 0)
         self.store = FailingStore()
         self.model: dict[Key, Row] = {}
         self.captures = 0
@@ -219,14 +219,14 @@ def test_a_key_that_came_with_a_delta_can_go_with_the_next() -> None:
 
 
 def test_a_new_base_forgets_what_went_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "MOST_DELTAS", 0)
+    monkeypatch.setattr(segment_log, "MOST_DELTAS", 0)
     store, state, table = fresh()
     put(table, many(100))
     write(state, store, 1)
     drop(table, [("key 5", 0)])
     put(table, {("key 5", 0): (5, None)})
     write(state, store, 2)
-    monkeypatch.setattr(chain, "MOST_DELTAS", 8)
+    monkeypatch.setattr(segment_log, "MOST_DELTAS", 8)
     put(table, {("key 6", 0): (6, None)})
     again = declared(restored(store, [write(state, store, 3)], range(GROUPS)))
     assert contents(again) == contents(table)

@@ -12,18 +12,18 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import operate_refusal
 from console.checkpoints import selectors
 from console.checkpoints.models import Checkpoint, Status
+from console.jobs.guarantees import promise_of
 from console.jobs.models import Attempt, Job, Run
-from console.jobs.promises import promise_of
 from console.operations import discard as discarding
 from console.operations.models import OperationKind
 from console.operations.selectors import Act, runs_of
 from console.ui import formats
-from console.ui.acts import discard_confirmation
+from console.ui.actions import discard_confirmation
 from console.ui.formats import Quantity
 from console.ui.jobpage import numbers_of, show_progress
 from console.ui.paging import whole_number
 from console.ui.revision import revision
-from console.ui.views.acts import requested
+from console.ui.views.actions import requested
 from console.ui.views.page import ShownPage, page, page_or_blocks, signed_in
 from runtime.core.checkpoint.statistics import Spread, Summary
 

@@ -20,7 +20,7 @@ from console.operations.origin import Origin
 from console.operations.restore import RestoreReport, bad_parallelism, report
 from console.ui.forms import RestoreForm, put
 from console.ui.paging import Paged, by_number, whole_number
-from console.ui.views.acts import requested
+from console.ui.views.actions import requested
 from console.ui.views.page import page, signed_in
 
 _OFFERED = 8

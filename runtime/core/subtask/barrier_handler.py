@@ -3,8 +3,7 @@
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier
-from runtime.core.subtask import alignment
-from runtime.core.subtask import barrier_tracker as counting
+from runtime.core.subtask import alignment, barrier_tracker
 from runtime.core.subtask.alignment import NOBODY, Alignment, Verdict
 from runtime.core.subtask.barrier_tracker import Counting
 
@@ -17,31 +16,31 @@ def fresh(mode: CheckpointMode, live: frozenset[ChannelId]) -> Barriers:
 
 def received(now: Barriers, channel: ChannelId, barrier: Barrier) -> tuple[Barriers, list[Verdict]]:
     if isinstance(now, Counting):
-        return counting.barrier_received(now, channel, barrier)
+        return barrier_tracker.barrier_received(now, channel, barrier)
     return alignment.barrier_received(now, channel, barrier)
 
 
 def injected(now: Barriers, barrier: Barrier) -> tuple[Barriers, list[Verdict]]:
     if isinstance(now, Counting):
-        return counting.barrier_injected(now, barrier)
+        return barrier_tracker.barrier_injected(now, barrier)
     return alignment.barrier_injected(now, barrier)
 
 
 def cancelled(now: Barriers, checkpoint: CheckpointId) -> tuple[Barriers, list[Verdict]]:
     if isinstance(now, Counting):
-        return counting.cancel_received(now, checkpoint)
+        return barrier_tracker.cancel_received(now, checkpoint)
     return alignment.cancel_received(now, checkpoint)
 
 
 def ended(now: Barriers, channel: ChannelId) -> tuple[Barriers, list[Verdict]]:
     if isinstance(now, Counting):
-        return counting.channel_ended(now, channel)
+        return barrier_tracker.channel_ended(now, channel)
     return alignment.channel_ended(now, channel)
 
 
 def aborted(now: Barriers, checkpoint: CheckpointId) -> Barriers:
     if isinstance(now, Counting):
-        return counting.checkpoint_aborted(now, checkpoint)
+        return barrier_tracker.checkpoint_aborted(now, checkpoint)
     return alignment.checkpoint_aborted(now, checkpoint)
 
 

@@ -60,7 +60,7 @@ from runtime.core.job.messages import (
 )
 from runtime.core.snapshot.manifest import CommitPermit, FailureReason, SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import alignment as align
-from runtime.core.subtask import barrier_handler as barriers
+from runtime.core.subtask import barrier_handler
 from runtime.core.subtask.event_log import Story
 from runtime.core.subtask.iteration import LoopSide
 from runtime.core.subtask.spec import SubtaskSpec
@@ -77,7 +77,7 @@ class Subtask:
         self.story = Story()
         self.ended = False
         self._started = False
-        self._alignment = barriers.fresh(spec.mode, frozenset(spec.regular))
+        self._alignment = barrier_handler.fresh(spec.mode, frozenset(spec.regular))
         self.watermarks = Watermarks(spec.regular, spec.restored_watermark)  #: hosts may read it
         self.loop = LoopSide(spec)  #: hosts may read it
         self._end_of_data: dict[ChannelId, bool] = {}  #: channel -> `EndOfData.drain`
@@ -128,11 +128,11 @@ class Subtask:
     @property
     def aligning(self) -> CheckpointId | None:
         """The checkpoint in alignment."""
-        return barriers.aligning(self._alignment)
+        return barrier_handler.aligning(self._alignment)
 
     @property
     def blocked(self) -> frozenset[ChannelId]:
-        return barriers.blocked(self._alignment)
+        return barrier_handler.blocked(self._alignment)
 
     def readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
@@ -214,14 +214,14 @@ class Subtask:
             case Barrier():
                 return self._barrier(channel, message)
             case CancelBarrier(checkpoint):
-                return self._settle(*barriers.cancelled(self._alignment, checkpoint))
+                return self._settle(*barrier_handler.cancelled(self._alignment, checkpoint))
             case EndOfData(drain):
                 return self._end_of_channel_data(channel, drain)
             case Probe():
                 self.loop.probed(channel, message)
                 return []
             case EndOfPartition():
-                return self._settle(*barriers.ended(self._alignment, channel))
+                return self._settle(*barrier_handler.ended(self._alignment, channel))
         raise AssertionError(f"unknown message {message!r}")
 
     def _hold(self, channel: ChannelId, records: Records) -> Effects:
@@ -231,13 +231,13 @@ class Subtask:
         the records, so no checkpoint can be aligned. A drain can: its barrier follows the end of the build side.
         """
         self._held[channel] = records
-        pending = barriers.pending(self._alignment)
+        pending = barrier_handler.pending(self._alignment)
         return [] if pending is None else self._decline_unaligned(pending)
 
     def _decline_unaligned(self, barrier: Barrier) -> Effects:
         if barrier.kind is CheckpointKind.DRAIN:
             return []
-        self._alignment, verdicts = barriers.cancelled(self._alignment, barrier.checkpoint)
+        self._alignment, verdicts = barrier_handler.cancelled(self._alignment, barrier.checkpoint)
         detail = "records arrived on the probe side before the build side was read"
         return self._decline(barrier.checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail) if verdicts else []
 
@@ -272,7 +272,7 @@ class Subtask:
     def _barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
         if self._held and barrier.kind is not CheckpointKind.DRAIN:
             return self._decline_unaligned(barrier)
-        return self._settle(*barriers.received(self._alignment, channel, barrier))
+        return self._settle(*barrier_handler.received(self._alignment, channel, barrier))
 
     def _triggered(self, barrier: Barrier) -> Effects:
         checkpoint = barrier.checkpoint
@@ -286,9 +286,9 @@ class Subtask:
         drains = barrier.kind is CheckpointKind.DRAIN
         if self.is_source and self._done is None and barrier.kind.ends_job and not (drains and self.spec.completes):
             done = self._source_done(drain=drains)
-        return done + self._settle(*barriers.injected(self._alignment, barrier))
+        return done + self._settle(*barrier_handler.injected(self._alignment, barrier))
 
-    def _settle(self, after: barriers.Barriers, verdicts: list[align.Verdict]) -> Effects:
+    def _settle(self, after: barrier_handler.Barriers, verdicts: list[align.Verdict]) -> Effects:
         self._alignment = after
         effects: Effects = []
         for verdict in verdicts:
@@ -357,7 +357,7 @@ class Subtask:
     def _cancelled_inside(self, checkpoint: CheckpointId) -> Effects:
         """A subtask in the loop cannot take part: ends the alignment, or drops the log if the barrier has been sent."""
         if not self.loop.is_logging(checkpoint):
-            self._alignment = barriers.aborted(self._alignment, checkpoint)
+            self._alignment = barrier_handler.aborted(self._alignment, checkpoint)
         return self.loop.give_up(checkpoint)
 
     def _probe(self) -> Effects:
@@ -426,7 +426,7 @@ class Subtask:
     def _aborted(self, checkpoint: CheckpointId) -> Effects:
         if self._deferred is not None and self._deferred.checkpoint == checkpoint:
             self._deferred = None
-        self._alignment = barriers.aborted(self._alignment, checkpoint)
+        self._alignment = barrier_handler.aborted(self._alignment, checkpoint)
         if self.ended or self.spec.finished_on_restore:
             return []
         return [*self.loop.give_up(checkpoint), ForgetCheckpoint(checkpoint)]

@@ -8,10 +8,10 @@ from django.db.models.functions import Now
 from django.test import Client
 from pytest_django.fixtures import Settings
 
-from console.jobs import runs, standing
 from console.jobs.models import Run, StandingStage
-from console.jobs.standing import StageReport
 from console.operations import reconciler
+from console.runs import run_store, standing_stages
+from console.runs.standing_stages import StageReport
 from tests.console.ui import blocks, rows
 
 pytestmark = pytest.mark.django_db
@@ -70,10 +70,10 @@ def test_a_sentence_is_no_large_number(at_console: Client) -> None:
 def test_a_sign_of_life_without_figures_is_no_running_query(at_console: Client) -> None:
     """Spark takes its time to start; until then nothing is read or delivered."""
     stage = stage_of(rows.run(rows.job()), state="starting", lease_owner="w")
-    standing.renew(stage.pk, "w", StageReport())
+    standing_stages.renew(stage.pk, "w", StageReport())
     stage.refresh_from_db()
     assert (stage.state, stage.live_at is not None) == ("starting", True)
-    standing.renew(stage.pk, "w", StageReport(figures=FIGURES))
+    standing_stages.renew(stage.pk, "w", StageReport(figures=FIGURES))
     stage.refresh_from_db()
     assert stage.state == "running"
 
@@ -128,14 +128,14 @@ def test_a_stage_that_no_worker_takes_says_so_after_a_while(at_console: Client) 
 def test_a_run_gets_the_stages_that_its_graph_asks_for_and_the_epochs_of_what_it_continues(at_console: Client) -> None:
     graph = {**rows.GRAPH, "operators": [{**one, "stage": "stream"} for one in rows.GRAPH["operators"][:1]]}
     job = rows.job(version={"graph": graph})
-    first = runs.create(None, job, job.versions.get(), 2)
+    first = run_store.create(None, job, job.versions.get(), 2)
     assert [stage.verb for stage in first.standing_stages.all()] == ["stream"]
     Run.objects.filter(pk=first.pk).update(state="stopped")
     savepoint = rows.checkpoint(first, 1, kind="stop")
-    second = runs.create(None, job, job.versions.get(), 2, restore_checkpoint=savepoint)
+    second = run_store.create(None, job, job.versions.get(), 2, restore_checkpoint=savepoint)
     Run.objects.filter(pk=second.pk).update(state="stopped")
-    third = runs.create(None, job, job.versions.get(), 2)
-    assert [runs.lineage_of(run) for run in (first, second, third)] == [first.pk, first.pk, third.pk]
+    third = run_store.create(None, job, job.versions.get(), 2)
+    assert [run_store.lineage_of(run) for run in (first, second, third)] == [first.pk, first.pk, third.pk]
 
 
 def test_the_stages_of_an_ended_run_end(at_console: Client) -> None:

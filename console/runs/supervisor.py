@@ -19,14 +19,15 @@ import structlog
 from django.conf import settings
 
 from console.celery import shutting_down
-from console.jobs import child_environment, job_settings, runs
-from console.jobs.child import Child, describe_exit
-from console.jobs.holding import new_owner, renew
+from console.child_process import Child, describe_exit
+from console.jobs import child_environment, job_settings
 from console.jobs.models import Run
-from console.jobs.patience import when_back
-from console.jobs.pulse import Pulse
-from console.jobs.scratch import scratch_folder
 from console.jobs.services import schema_of
+from console.runs import run_store
+from console.runs.db_retry import when_back
+from console.runs.heartbeat_file import Pulse
+from console.runs.lease import new_owner, renew
+from console.runs.scratch import scratch_folder
 from runtime.core.job.restart_strategy import Failure
 from runtime.redaction import redacted
 
@@ -76,7 +77,7 @@ class Ended:
 def supervise(run_id: int) -> None:
     """Claim the run and supervise it to its end. Losing the claim is a normal return."""
     owner = new_owner()
-    token = runs.claim(run_id, owner)
+    token = run_store.claim(run_id, owner)
     if token is None:
         log.info("run is not to be claimed", run=run_id)
         return
@@ -150,7 +151,7 @@ class _Supervision:
         """The run has ended, and the master may clean up; or it has another owner, and this master must be killed at
         once.
         """
-        if runs.has_ended(self._run_id):
+        if run_store.has_ended(self._run_id):
             child.wait(settings.WEIR_SUSPEND_TIMEOUT_S)
             return Left("The run has ended.")
         log.warning("lease lost, ending the job master", pid=child.pid)
@@ -164,7 +165,7 @@ class _Supervision:
     def _leave(self, left: Left) -> None:
         """Release the run. Has no effect if the lease already has another owner."""
         deadline = time.monotonic() + FAREWELL_S
-        release = partial(runs.release, self._run_id, self._owner, left.reason)
+        release = partial(run_store.release, self._run_id, self._owner, left.reason)
         when_back(release, give_up=lambda: time.monotonic() > deadline)
         log.info("run left", reason=left.reason)
 
@@ -179,7 +180,10 @@ class _Supervision:
         if ended.code == Exit.RELEASED:
             self._leave(Left("The job master suspended."))
             return None
-        if ended.code == Exit.RECORDED and when_back(partial(runs.has_ended, self._run_id), shutting_down) is not False:
+        if (
+            ended.code == Exit.RECORDED
+            and when_back(partial(run_store.has_ended, self._run_id), shutting_down) is not False
+        ):
             return None
         return self._after_death(ended)
 
@@ -193,14 +197,14 @@ class _Supervision:
             self._give_up(reason, ended)
             return None
         detail = {"log": self._shown(ended.log_tail)}
-        restart = partial(runs.restart, self._run_id, self._owner, f"{reason}.", detail)
+        restart = partial(run_store.restart, self._run_id, self._owner, f"{reason}.", detail)
         token = when_back(restart, shutting_down)
         return token if token is not None and self._pause(verdict.delay_ms) else None
 
     def _give_up(self, reason: str, ended: Ended) -> None:
         message = f"{reason}; it was restarted {self._deaths - 1} times, as often as its restart strategy allows."
         failure = {"code": "master-died", "message": message, "detail": "\n".join(self._shown(ended.log_tail))}
-        when_back(partial(runs.give_up, self._run_id, failure, self._owner), shutting_down)
+        when_back(partial(run_store.give_up, self._run_id, failure, self._owner), shutting_down)
 
     def _shown(self, log_tail: list[str]) -> list[str]:
         """The log tail without secrets, which the author's code may have printed."""

@@ -25,15 +25,16 @@ import structlog
 from django.conf import settings
 
 from console.celery import shutting_down
-from console.jobs import job_settings, runs, services, standing
-from console.jobs.child import Child, describe_exit
+from console.child_process import Child, describe_exit
+from console.jobs import job_settings, services
 from console.jobs.child_environment import of_stage
-from console.jobs.holding import new_owner
 from console.jobs.models import StageState, StandingStage
-from console.jobs.patience import AWAY, forget_connection, when_back
-from console.jobs.scratch import scratch_folder
 from console.jobs.stages import REJECTED
-from console.jobs.standing import StageReport
+from console.runs import run_store, standing_stages
+from console.runs.db_retry import AWAY, forget_connection, when_back
+from console.runs.lease import new_owner
+from console.runs.scratch import scratch_folder
+from console.runs.standing_stages import StageReport
 from runtime.core.job.restart_strategy import Failure
 from runtime.redaction import redacted
 
@@ -86,7 +87,7 @@ class Died:
 def attend(stage_id: int) -> None:
     """Claim the stage and supervise it as long as its run lasts. Losing the claim is a normal return."""
     owner = new_owner()
-    stage = standing.claim(stage_id, owner)
+    stage = standing_stages.claim(stage_id, owner)
     if stage is None:
         log.info("standing stage is not to be claimed", stage=stage_id)
         return
@@ -109,7 +110,7 @@ class _Attendance:
                 return
 
     def _begin(self) -> int | None:
-        return when_back(partial(standing.begin, self._stage.pk, self._owner), shutting_down)
+        return when_back(partial(standing_stages.begin, self._stage.pk, self._owner), shutting_down)
 
     # ------------------------------------------------------------ a process
 
@@ -144,7 +145,7 @@ class _Attendance:
             return None
         if reader.done and code == 0:
             if (last := reader.take()) is not None:
-                when_back(partial(standing.renew, self._stage.pk, self._owner, last), shutting_down)
+                when_back(partial(standing_stages.renew, self._stage.pk, self._owner, last), shutting_down)
             self._end(StageState.DONE)
             return None
         lived_s, error_said = time.monotonic() - began, reader.error
@@ -160,9 +161,9 @@ class _Attendance:
             *("--operator", stage.operator),
             *("--run", str(stage.run_id)),
             *("--token", str(token)),
-            *("--inputs", str(services.inputs_folder(stage.run))),
+            *("--inputs", str(run_store.inputs_folder(stage.run))),
             *("--columns", str(services.columns_folder(version))),
-            *("--streams", str(services.streams_folder(stage.run))),
+            *("--streams", str(run_store.streams_folder(stage.run))),
         ]
 
     def _watch(self, child: Child, reader: "_Reader") -> Parted | str | None:
@@ -187,9 +188,9 @@ class _Attendance:
     def _hold(self, report: StageReport | None = None) -> Parted | None:
         """Renew the lease. None if the stage goes on; a Postgres outage does not end it."""
         try:
-            if not standing.renew(self._stage.pk, self._owner, report):
+            if not standing_stages.renew(self._stage.pk, self._owner, report):
                 return Parted.LEASE_LOST
-            return None if standing.is_wanted(self._stage.pk) else Parted.RUN_ENDED
+            return None if standing_stages.is_wanted(self._stage.pk) else Parted.RUN_ENDED
         except AWAY as error:
             log.warning("lease not renewed, postgres is away", error=str(error).strip())
             forget_connection()
@@ -211,7 +212,7 @@ class _Attendance:
         match parted:
             case Parted.LEAVING:
                 deadline = time.monotonic() + FAREWELL_S
-                leave = partial(standing.leave, self._stage.pk, self._owner)
+                leave = partial(standing_stages.leave, self._stage.pk, self._owner)
                 when_back(leave, give_up=lambda: time.monotonic() > deadline)
             case Parted.RUN_ENDED:
                 self._end(StageState.ENDED)
@@ -219,7 +220,7 @@ class _Attendance:
                 pass
 
     def _end(self, state: StageState, reason: str = "") -> None:
-        when_back(partial(standing.end, self._stage.pk, self._owner, state, reason), shutting_down)
+        when_back(partial(standing_stages.end, self._stage.pk, self._owner, state, reason), shutting_down)
 
     # ------------------------------------------------------------ the next process
 
@@ -237,7 +238,7 @@ class _Attendance:
             message = f"The stage of {self._stage.operator} died again; {times}: {died.reason}"
             self._give_up(died.error or StageError("stage-died", died.reason), message, died)
             return False
-        note = partial(standing.note_death, self._stage.pk, self._owner, died.reason)
+        note = partial(standing_stages.note_death, self._stage.pk, self._owner, died.reason)
         return bool(when_back(note, shutting_down)) and self._pause(verdict.delay_ms)
 
     def _give_up(self, error: StageError, message: str, died: Died) -> None:
@@ -248,7 +249,7 @@ class _Attendance:
             "operator": self._stage.operator,
             "detail": "\n".join(self._shown(line) for line in died.log_tail),
         }
-        while not when_back(partial(runs.give_up, self._stage.run_id, failure, None), shutting_down):
+        while not when_back(partial(run_store.give_up, self._stage.run_id, failure, None), shutting_down):
             parted = Parted.LEAVING if shutting_down() else self._hold()
             if parted is not None:
                 self._part(parted)

@@ -6,8 +6,8 @@ import uuid
 
 import structlog
 
-from console.jobs import runs
-from console.jobs.patience import AWAY, forget_connection
+from console.runs import run_store
+from console.runs.db_retry import AWAY, forget_connection
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ def new_owner() -> str:
 def renew(run_id: int, owner: str) -> bool:
     """Renew the lease. False only if Postgres reports that the lease has another owner; an outage counts as success."""
     try:
-        return runs.renew(run_id, owner)
+        return run_store.renew(run_id, owner)
     except AWAY as error:
         log.warning("lease not renewed, postgres is away", error=str(error).strip())
         forget_connection()

@@ -13,6 +13,7 @@ from console.celery import app
 
 log = structlog.get_logger(__name__)
 
+#: Names of Celery tasks; no path of a module, so that messages outlive a move of the code.
 SUPERVISE = "console.jobs.tasks.supervise_run"
 COMPILE = "console.jobs.tasks.compile_version"
 STAND = "console.jobs.tasks.attend_stage"

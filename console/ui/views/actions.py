@@ -18,7 +18,7 @@ from console.operations.models import OperationKind
 from console.operations.restore import committed_of
 from console.operations.services import Asked
 from console.operations.services import request as ask
-from console.ui.acts import Confirmation, confirmation, start_confirmation
+from console.ui.actions import Confirmation, confirmation, start_confirmation
 from console.ui.jobpage import numbers_of
 from console.ui.views.page import page, signed_in, user_of
 

@@ -11,8 +11,9 @@ from django.conf import settings
 from django.db.models import Case, DateTimeField, Expression, F, Func, Q, QuerySet, When
 from django.db.models.functions import Now
 
-from console.jobs import runs, standing, wake
+from console import wakeups
 from console.jobs.models import JobVersion, Run, StandingStage, VersionState
+from console.runs import run_store, standing_stages
 from runtime.core.job.lifecycle import RunState
 
 #: After a gap of this length between two passes, earlier observations are discarded: a heartbeat may have been missed.
@@ -23,7 +24,7 @@ WAKE_AGAIN_S = 5
 COMPILE_AGAIN_S = 30
 
 _POSTGRES_BEGAN: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
-_HELD = Q(state__in=runs.LIVE)
+_HELD = Q(state__in=run_store.LIVE)
 _ATTENDED = ~Q(lease_owner="")
 _WAITING = Q(state=RunState.QUEUED)
 
@@ -48,13 +49,13 @@ def _observe(held: QuerySet[Any]) -> None:
 def release_lost() -> list[int]:
     """Release runs with a lost lease for another supervisor to claim. Returns their ids."""
     silent = Run.objects.filter(_HELD, _silent()).only("observed_beat")
-    return [run.pk for run in silent if runs.release_lost(run.pk, run.observed_beat) is not None]
+    return [run.pk for run in silent if run_store.release_lost(run.pk, run.observed_beat) is not None]
 
 
 def release_lost_stages() -> list[int]:
     """Release standing stages with a lost lease for another supervisor to claim. Returns their ids."""
     silent = StandingStage.objects.filter(_ATTENDED, _silent()).only("observed_beat")
-    return [stage.pk for stage in silent if standing.leave_lost(stage.pk, stage.observed_beat)]
+    return [stage.pk for stage in silent if standing_stages.leave_lost(stage.pk, stage.observed_beat)]
 
 
 def _silent() -> Q:
@@ -64,13 +65,13 @@ def _silent() -> Q:
 def wake_waiting() -> None:
     """Resend wake-ups of rows that have waited too long: the message was lost, or every worker was busy."""
     for run in _overdue(Run.objects.filter(_WAITING)).only("pk"):
-        wake.send(wake.SUPERVISE, run.pk)
-    for stage in _overdue(standing.waiting()).only("pk"):
-        wake.send(wake.STAND, stage.pk)
+        wakeups.send(wakeups.SUPERVISE, run.pk)
+    for stage in _overdue(standing_stages.waiting()).only("pk"):
+        wakeups.send(wakeups.STAND, stage.pk)
     stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=_ago(COMPILE_AGAIN_S))
     for version in stuck.only("pk"):
         JobVersion.objects.filter(pk=version.pk).update(woken_at=Now())
-        wake.send(wake.COMPILE, version.pk)
+        wakeups.send(wakeups.COMPILE, version.pk)
 
 
 def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:

@@ -11,9 +11,9 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from console.jobs import wake
-from console.jobs.attempt_tokens import next_token
+from console import wakeups
 from console.jobs.models import Run, StageState, StandingStage
+from console.runs.attempt_tokens import next_token
 from runtime.core.job.lifecycle import TERMINAL, RunState
 
 OVER = (StageState.DONE, StageState.ENDED, StageState.FAILED)
@@ -35,7 +35,7 @@ def create(run: Run) -> None:
     operators = (run.version.graph or {}).get("operators", ())
     wanted = [StandingStage(run=run, operator=op["uid"], verb=op["stage"]) for op in operators if op.get("stage")]
     for stage in StandingStage.objects.bulk_create(wanted):
-        wake.after_commit(wake.STAND, stage.pk)
+        wakeups.after_commit(wakeups.STAND, stage.pk)
 
 
 def claim(stage_id: int, owner: str) -> StandingStage | None:
@@ -110,7 +110,7 @@ def _release(only: Q, stage_id: int) -> bool:
     with transaction.atomic():
         left = StandingStage.objects.filter(only).update(**_UNOWNED, state=StageState.WAITING.value)
         if left:
-            wake.after_commit(wake.STAND, stage_id)
+            wakeups.after_commit(wakeups.STAND, stage_id)
     return bool(left)
 
 

@@ -5,18 +5,33 @@ under the same lease. When the console takes a run from a master it also advance
 alive can then write no more rows.
 """
 
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings as django_settings
 from django.db import connection, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Greatest, Now
 
+from console import wakeups
 from console.accounts.models import User
 from console.accounts.refusals import Refused
-from console.jobs import standing, wake
-from console.jobs.attempt_tokens import next_token
 from console.jobs.models import Attempt, AttemptOutcome, Job, JobVersion, Run
+from console.runs import standing_stages
+from console.runs.attempt_tokens import next_token
 from runtime.core.job.lifecycle import TERMINAL, RunEvent, RunState, after
+from runtime.core.snapshot import manifest
+
+
+def inputs_folder(run: Run) -> Path:
+    """Folder of the tables that the runs of a lineage read from Spark, with a subfolder per operator."""
+    return Path(django_settings.WEIR_INPUTS) / str(run.job_id) / str(lineage_of(run))
+
+
+def streams_folder(run: Run) -> Path:
+    """Folder that a run shares with its standing stages for streamed input, with a subfolder per operator."""
+    return Path(django_settings.WEIR_STORAGE) / manifest.streams_folder(run.job_id, lineage_of(run))
+
 
 LIVE = (
     RunState.STARTING, RunState.WAITING, RunState.RUNNING, RunState.RESTARTING, RunState.STOPPING, RunState.DRAINING,
@@ -44,8 +59,8 @@ def create(user: User | None, job: Job, version: JobVersion, parallelism: int, *
         job=job, version=version, parallelism=parallelism, state=RunState.QUEUED.value, created_by=user,
         lineage=lineage_of(continued.run) if continued else None, **restore,
     )  # fmt: skip
-    standing.create(run)
-    wake.after_commit(wake.SUPERVISE, run.pk)
+    standing_stages.create(run)
+    wakeups.after_commit(wakeups.SUPERVISE, run.pk)
     return run
 
 
@@ -131,7 +146,7 @@ def _release(run_id: int, only: Q, outcome: AttemptOutcome, reason: str) -> RunS
             return None
         _close_attempts(run_id, outcome, reason)
         if state is RunState.QUEUED:
-            wake.after_commit(wake.SUPERVISE, run_id)
+            wakeups.after_commit(wakeups.SUPERVISE, run_id)
     return state
 
 

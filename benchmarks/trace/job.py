@@ -96,8 +96,8 @@ class Steered:
 
         from console.accounts import tokens
         from console.accounts.models import User
-        from console.jobs import runs
         from console.jobs.models import Job, JobVersion, Run
+        from console.runs import run_store
 
         self.home, self.files = home, 0
         user = User.objects.create_superuser("tracer", password="of no use elsewhere")  # noqa: S106
@@ -106,7 +106,7 @@ class Steered:
         )
         version = JobVersion.objects.create(job=job, number=1, parallelism=2, state="ready", graph={"operators": []})
         run = Run.objects.create(job=job, version=version, parallelism=2, state="queued")
-        token = runs.claim(run.pk, "trace:0:0")
+        token = run_store.claim(run.pk, "trace:0:0")
         assert token is not None, "a queued run can be claimed"
         self.job, self.run = job.pk, run.pk
         self._headers = {"HTTP_HOST": "localhost", "HTTP_AUTHORIZATION": f"Bearer {tokens.issue(user)}"}

@@ -54,7 +54,7 @@ def found(trace: Trace, function: Callable[..., Any], kind: Kind, mark: Mark) ->
 
 
 def barriers(trace: Trace) -> list[Path]:
-    """Of checkpoints whose last acknowledgement came from behind the channel between the slots."""
+    """Of checkpoints without output to commit, whose last acknowledgement came from behind the channel."""
     paths = []
     for checkpoint in CHECKPOINTS[1:]:
         recorded = found(trace, PostgresRecords.record_completed, Kind.CALL, checkpoint)
@@ -62,25 +62,27 @@ def barriers(trace: Trace) -> list[Path]:
             break
         decided = found(trace, Coordinator.handle, Kind.CALL, checkpoint)
         completed = next((i for i in decided if i > recorded[0]), None)
-        if completed is not None:
+        if completed is not None and not found(trace, rename_without_replacing, Kind.CALL, checkpoint):
             paths.append(find(trace, completed, {checkpoint}, trace.events[decided[0]].call))
     return [path for path in paths if path is not None and path.threads >= SLOTS]
 
 
-def values(trace: Trace) -> list[Path]:
-    """Of rows that went through the channel: to the writer, and with the next checkpoint into a visible file."""
-    paths = []
+def row(trace: Trace) -> Path:
+    """To the writer, through the channel, and with the next checkpoint into a visible file.
+
+    The second part is that of any row whose subtask acknowledged last: on both slots it is the same.
+    """
+    to_writer, to_file = [], []
     for value in VALUES[:ROUNDS]:
         polled = found(trace, DirectoryReader.poll, Kind.RETURN, value)[0]
         written = found(trace, ParquetWriter.write, Kind.CALL, value)[0]
         prepared = next(e for e in islice(trace.events, written, None) if _prepares(trace, e))
         checkpoint = max(mark for mark in prepared.marks if isinstance(mark, int))
         shown = found(trace, rename_without_replacing, Kind.CALL, checkpoint)[0]
-        before = find(trace, written, {value}, trace.events[polled].call)
-        after = find(trace, shown, {checkpoint}, prepared.call)
-        if before is not None and after is not None and before.threads >= SLOTS:
-            paths.append(before + after)
-    return paths
+        to_writer.append(find(trace, written, {value}, trace.events[polled].call))
+        to_file.append(find(trace, shown, {checkpoint}, prepared.call))
+    crossed = [path for path in to_writer if path is not None and path.threads >= SLOTS]
+    return middle(crossed) + middle([path for path in to_file if path is not None])
 
 
 def _prepares(trace: Trace, event: Event) -> bool:
@@ -122,7 +124,7 @@ def main() -> int:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     paths = {
-        "a row, from the poll to the committed file": middle(values(trace)),
+        "a row, from the poll to the committed file": row(trace),
         "a barrier, from its trigger to the completed checkpoint": middle(barriers(trace)),
         "a savepoint over REST, from the request to the answer": middle(savepoints(trace, made)),
     }

@@ -33,9 +33,9 @@ from runtime.ports import Exchange, ExchangeListener
 from stack.services import start_postgres
 
 ROUNDS: Final = 12
-SAVEPOINTS: Final = 6
+SAVEPOINTS: Final = 16
 PATIENCE_S: Final = 60.0
-INTERVAL_MS: Final = 1_000
+INTERVAL_MS: Final = 600
 FORWARDED_ROWS: Final = 60_000
 SCHEMA: Final = pa.schema([("key", pa.int64())])
 

@@ -195,14 +195,14 @@ def sweep(settings: Settings, grace_s: float = 5.0) -> int:
     """
     records = [path for path in settings.run.glob("*.pid") if path.name != "supervisor.pid"]
 
-    def left() -> list[ProcessId]:
+    def remaining() -> list[ProcessId]:
         recorded = [process for path in records if (process := load(path))]
         held = [process for name in ("pg", "redis") for process in serving(settings.var / name)]
         found = {*recorded, *held, *marked(settings.var)}
         return [process for process in found if process.pid != os.getpid()]
 
-    count = end(lambda: [p for p in left() if not _is_server(p)], grace_s)
-    count += end(left, grace_s, first=signal.SIGINT)
+    count = end(lambda: [p for p in remaining() if not _is_server(p)], grace_s)
+    count += end(remaining, grace_s, first=signal.SIGINT)
     for path in records:
         path.unlink(missing_ok=True)
     return count

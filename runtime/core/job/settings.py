@@ -122,7 +122,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Literal["fail", "previous"],
         Meta(
             description="If the newest checkpoint cannot be read: fail and name the previous one, or restore it. "
-            "A restore of the previous one repeats output committed since: not exactly once."
+            "The latter repeats output committed since: no longer exactly once."
         ),
     ] = "fail"
     heartbeat_timeout_ms: Annotated[

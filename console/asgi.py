@@ -24,13 +24,13 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         return
     received = 0
 
-    async def bounded() -> Any:
+    async def receive_limited() -> Any:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
         return message if received <= limit else {"type": "http.disconnect"}
 
-    await _django(scope, bounded, send)
+    await _django(scope, receive_limited, send)
 
 
 def _announced_bytes(scope: Any) -> int:

@@ -15,11 +15,7 @@ from console.accounts.refusals import Refused
 from console.jobs.models import Job
 
 IF_MATCH = OpenApiParameter(
-    "If-Match",
-    str,
-    OpenApiParameter.HEADER,
-    required=False,
-    description="The ETag of the job; 412 if the job has changed",
+    "If-Match", str, OpenApiParameter.HEADER, required=False, description="ETag of the job; 412 if the job has changed"
 )
 _PAGING = {"limit", "cursor"}
 
@@ -27,8 +23,7 @@ _PAGING = {"limit", "cursor"}
 class Strict(generics.GenericAPIView[Any]):
     """Refuses unknown query parameters. `query` names the parameters that the view reads itself.
 
-    `If-Match` is refused on resources without an entity tag: ignoring it could perform an update that the client
-    excluded.
+    `If-Match` is refused on resources without an entity tag: a client that sends it forbids an unconditional update.
     """
 
     query: frozenset[str] = frozenset()

@@ -30,8 +30,6 @@ def noun(kind: str) -> str:
 
 
 class Status(StrEnum):
-    """Progress of a checkpoint."""
-
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -43,8 +41,6 @@ ABORTED = "aborted"
 
 
 class QueryState(StrEnum):
-    """State of a query on a checkpoint's state."""
-
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -57,8 +53,6 @@ ACTIVE_QUERIES = (QueryState.QUEUED, QueryState.RUNNING)
 
 
 class ReviewState(StrEnum):
-    """A reviewer's verdict on a checkpoint."""
-
     UNREVIEWED = "unreviewed"
     REVIEWED = "reviewed"
     WAIVED = "waived"

@@ -12,7 +12,6 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def csv_response(query: StateQuery) -> HttpResponse:
-    """The table of a query that has succeeded."""
     assert query.result is not None, "the caller has checked that the query succeeded"
     text = StringIO()
     writer = csv.writer(text)

@@ -63,8 +63,6 @@ class Job(models.Model):
 
 
 class VersionState(StrEnum):
-    """State of a version's compilation."""
-
     COMPILING = "compiling"
     READY = "ready"
     REJECTED = "rejected"
@@ -171,8 +169,6 @@ class Run(models.Model):
 
 
 class StageState(StrEnum):
-    """State of a standing stage."""
-
     WAITING = "waiting"  #: no worker of the queue has claimed it
     STARTING = "starting"  #: its process has reported no figures yet
     RUNNING = "running"

@@ -12,8 +12,6 @@ from console.jobs.models import Job, Run, choices
 
 
 class OperationKind(StrEnum):
-    """Kind of an operation on a job."""
-
     START = "start"
     RESTORE = "restore"
     SAVEPOINT = "savepoint"

@@ -49,8 +49,6 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row of the job list."""
-
     job: Job
     run: Run | None
     checkpoint: Checkpoint | None  #: newest completed
@@ -59,8 +57,6 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPage:
-    """The data of a job's page."""
-
     job: Job
     run: Run | None
     version: JobVersion | None  #: the run's version, else the newest
@@ -143,7 +139,6 @@ def runs_of(job: Job) -> QuerySet[Run]:
 
 
 def operations_of(job: Job) -> QuerySet[Operation]:
-    """The operations of a job, newest first."""
     return of_runs(Operation.objects.filter(job=job))
 
 

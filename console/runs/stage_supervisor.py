@@ -74,8 +74,6 @@ class Parted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The unrequested end of a process."""
-
     code: int
     reason: str
     error: StageError | None

@@ -66,8 +66,6 @@ class Hung:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The exit of a child."""
-
     code: int
     how: str
     lived_s: float

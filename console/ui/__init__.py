@@ -1,1 +1,1 @@
-"""The pages: what a person sees and presses. What acts goes through `console.operations`, as the API does."""
+"""The HTML pages. Requests that change something go through `console.operations`, as in the API."""

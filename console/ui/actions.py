@@ -1,6 +1,6 @@
-"""The buttons of a job: labels, addresses, and the sentence that an irreversible one asks in.
+"""The buttons of a job: labels, addresses, and the confirmation text of irreversible operations.
 
-Whether an act is legal is said by `console.operations.selectors`; here it is only worded.
+`console.operations.selectors` decides whether an operation is legal; this module only words it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,19 +25,18 @@ LABELS = {
     _K.RESTORE: "Restore…",
     _K.CANCEL: "Cancel…",
 }
-_AT_ONCE = (_K.START, _K.SAVEPOINT)  #: pressed and done; the others ask first. So does a start that repeats output
+_AT_ONCE = (_K.START, _K.SAVEPOINT)  #: without confirmation, except a start that repeats output
 
 _LATER = (
-    "Open windows stay open inside the savepoint, so the job can go on from it later, at another parallelism if you "
-    "like. If the savepoint fails, the run goes on."
+    "Open windows are kept in the savepoint, so the job can continue from it later, also at another parallelism. If "
+    "the savepoint fails, the run continues."
 )
 _EARLY = (
-    "Every window that is still open is closed early, with the records it has now, and its result is written and "
-    "committed. Then the job ends for good."
+    "Every open window fires early, with the records that it has now, and its result is committed. Then the run "
+    "finishes for good."
 )
 _FINAL = (
-    "A result that was written early is not corrected later: do this when all data has been read, or when no more is "
-    "wanted."
+    "Early results are not corrected later: drain only when all data has been read, or when no further data matters."
 )
 
 
@@ -46,14 +45,14 @@ class Button:
     kind: str
     label: str
     url: str
-    asks: bool  #: leads to a page that asks
+    asks: bool  #: leads to a confirmation page
     enabled: bool
     primary: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What will happen, with numbers, and what to do instead."""
+    """The effects of an operation with figures, and a gentler alternative."""
 
     title: str
     verb: str
@@ -61,14 +60,14 @@ class Confirmation:
     instead: str
     dangerous: bool
     back: str = "Keep it running"
-    restores: bool = False  #: restoring is offered before it
-    repeats: bool = False  #: repeated output has to be accepted
+    restores: bool = False  #: the page offers a restore first
+    repeats: bool = False  #: repeated output must be accepted
 
 
 def buttons(
     job_id: int, acts: Iterable[Act], *, start_repeats: bool, suggested: OperationKind | None
 ) -> tuple[Button, ...]:
-    """In the order in which a run lives: start, savepoint, stop, drain, restore, cancel."""
+    """The buttons in the order of a run's life: start, savepoint, stop, drain, restore, cancel."""
     enabled = {act.act: act.enabled for act in acts}
     return tuple(
         Button(
@@ -84,7 +83,7 @@ def buttons(
 
 
 def reasons(acts: Sequence[Act]) -> tuple[tuple[str, str], ...]:
-    """Why some are disabled, those with the same reason together: ('Take savepoint, Stop with savepoint', 'The …')."""
+    """Why buttons are disabled, grouped by reason: ('Take savepoint, Stop with savepoint', 'The …')."""
     order = list(LABELS)
     grouped: dict[str, list[str]] = {}
     for act in sorted(acts, key=lambda act: order.index(act.act)):
@@ -94,7 +93,7 @@ def reasons(acts: Sequence[Act]) -> tuple[tuple[str, str], ...]:
 
 
 def confirmation(kind: str, run: Run | None, reached: Reached, live: Live) -> Confirmation:
-    """The question before `kind`; `reached` is what the run has completed."""
+    """The confirmation of `kind`; `reached` holds the newest checkpoints of the run."""
     where = f"run {run.pk}" if run else "the run"
     match OperationKind(kind):
         case OperationKind.STOP:
@@ -106,13 +105,13 @@ def confirmation(kind: str, run: Run | None, reached: Reached, live: Live) -> Co
 
 
 def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> Confirmation:
-    """The question before a start from empty state. `newest`: the checkpoint to restore from instead."""
-    again = f"{repeated}, and the output up to there is written a second time." if repeated else ""
-    instead = f"To go on where the job stands, restore {newest} instead." if newest else ""
+    """The confirmation of a start from empty state. `newest` is the checkpoint to restore instead."""
+    again = f"{repeated}; the output up to there is written a second time." if repeated else ""
+    instead = f"To continue from the newest state, restore {newest} instead." if newest else ""
     return Confirmation(
         title="Start from empty state",
         verb="Start from empty state",
-        sentences=tuple(filter(None, ("A new run reads all input again, from the beginning.", again))),
+        sentences=tuple(filter(None, ("A new run reads all input from the beginning.", again))),
         instead=instead,
         dangerous=repeated is not None,
         back="Back",
@@ -122,16 +121,16 @@ def start_confirmation(newest: Checkpoint | None, repeated: Repeated | None) -> 
 
 
 def discard_confirmation(checkpoint: Checkpoint) -> Confirmation:
-    """The question before a savepoint is discarded."""
+    """The confirmation of discarding a savepoint."""
     held = formats.size(checkpoint.size_bytes)
     return Confirmation(
         title=f"Discard {checkpoint}",
         verb="Discard savepoint",
         sentences=(
-            f"The files of {checkpoint} are deleted ({held}). No run can be restored from it any more.",
+            f"The files of {checkpoint} ({held}) are deleted. It can no longer be restored.",
             "Its row and its statistics stay.",
         ),
-        instead="To keep it elsewhere, copy its folder first: a savepoint is whole in its folder.",
+        instead="To keep a copy, copy its folder first: a savepoint is self-contained.",
         dangerous=True,
         back="Keep it",
     )
@@ -141,12 +140,12 @@ def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
     cost = ""
     if newest and newest.duration_ms is not None and newest.size_bytes is not None:
         took, held = formats.duration(newest.duration_ms), formats.size(newest.size_bytes)
-        cost = f" Its newest, {newest}, took {took} and refers to {held} of state."
+        cost = f" The newest, {newest}, took {took} and refers to {held} of state."
     return Confirmation(
         title="Stop with savepoint",
         verb="Stop with savepoint",
         sentences=(
-            f"Weir takes a savepoint of {where}, commits the output up to it, and then ends the run.{cost}",
+            f"Weir takes a savepoint of {where}, commits the output up to it and ends the run.{cost}",
             _LATER,
         ),
         instead="To keep the run going, take a savepoint without stopping.",
@@ -156,15 +155,15 @@ def _stop(where: str, newest: Checkpoint | None) -> Confirmation:
 
 def _drain(where: str, live: Live) -> Confirmation:
     finished = [uid for uid, numbers in live.operators.items() if numbers.finished]
-    already = f" Finished already: {', '.join(finished)}." if finished else ""
+    already = f" Already finished: {', '.join(finished)}." if finished else ""
     return Confirmation(
         title="Drain and finish",
         verb="Drain and finish",
         sentences=(
-            f"The sources of {where} stop where they stand. {_EARLY}{already}",
+            f"The sources of {where} stop at their current positions. {_EARLY}{already}",
             _FINAL,
         ),
-        instead="If the job is to go on later, stop it with a savepoint instead.",
+        instead="To continue the job later, stop it with a savepoint instead.",
         dangerous=True,
     )
 
@@ -175,10 +174,10 @@ def _cancel_batch(where: str) -> Confirmation:
         verb="Cancel the run",
         sentences=(
             f"Spark ends the tasks of {where} at once.",
-            "A run in BATCH commits its output once, at its end: nothing of this run is committed.",
+            "A run in BATCH commits its output once, at its end: no output of this run is committed.",
             "A later start reads all input again.",
         ),
-        instead="To keep what it has done, wait for its end.",
+        instead="To keep its work, wait until the run has finished.",
         dangerous=True,
     )
 
@@ -187,9 +186,9 @@ def _cancel(where: str, reached: Reached) -> Confirmation:
     newest, committed = reached.newest, reached.committed
     lost = f"Output since {committed} is not committed." if committed else "No output of this run is committed."
     back = (
-        f"{lost} A restore from {newest} does the work since then again."
+        f"{lost} A restore from {newest} repeats the work since then."
         if newest
-        else "This run has completed no checkpoint: what it did is neither committed nor can it be restored."
+        else "This run has completed no checkpoint: its output is not committed, and its state cannot be restored."
     )
     return Confirmation(
         title="Cancel",

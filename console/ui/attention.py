@@ -1,7 +1,7 @@
-"""What an operator must know about a job before anything else: sentences below its state.
+"""Warnings below a job's state: the facts that an operator needs first.
 
-Each is decided from rows and from the live report: no checkpoint completes, storage is waited for, slots exceed their
-memory, a retained checkpoint cannot be read.
+They derive from rows and the live report: no checkpoint completes, an outage of storage, slots above their memory
+limit, an unreadable checkpoint, a stopped standing stage.
 """
 
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ from runtime.core.job.restart_strategy import MIN_RUN_WITHIN_MEMORY_MS, OUTAGE, 
 
 OVERDUE_INTERVALS: Final = 3
 MIN_OVERDUE: Final = timedelta(seconds=10)  #: intervals may be as short as 100 ms
-MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: slots and restored state come before the first checkpoint
-MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a worker, where places are free
+MIN_OVERDUE_FIRST: Final = timedelta(seconds=60)  #: the first checkpoint follows deployment and restore
+MAX_STAGE_WAIT: Final = timedelta(seconds=15)  #: for a worker, while the limit is not reached
 _CHECKPOINTING: Final = (RunState.RUNNING, RunState.RESTARTING)
 _NOT_RUNNING: Final = (RunState.STARTING, RunState.RESTARTING)
-_RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a run that lasts longer is sound
+_RECENT_MEMORY: Final = timedelta(milliseconds=MIN_RUN_WITHIN_MEMORY_MS)  #: a longer run is healthy again
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A sentence, and the checkpoint that it is about, if there is one to look at."""
+    """A warning, and the checkpoint that it concerns, if any."""
 
     text: str
     checkpoint: Checkpoint | None = None
 
 
 def warnings(run: Run | None, now: datetime) -> tuple[Attention, ...]:
-    """In the order of their weight; none for a run that has ended, but for what concerns its storage."""
+    """The warnings, most severe first. An ended run has none, except for unreadable checkpoints."""
     if run is None:
         return ()
     attempt = None if run.is_terminal else last_failed_attempt(run)
@@ -52,27 +52,25 @@ def _outage(run: Run, attempt: Attempt | None, now: datetime) -> Attention | Non
         return None
     tries = detail.get("tries", 1)
     wait_ms = float(detail.get("next_at") or 0) - now.timestamp() * 1000
-    following = f"the next try is in {formats.duration(wait_ms)}" if wait_ms > 0 else "it is being tried again now"
+    following = f"the next attempt is in {formats.duration(wait_ms)}" if wait_ms > 0 else "it is being retried now"
     text = f"Waiting for storage or a service. {detail.get('message', '')}. Failed {tries} times in a row; {following}."
-    return Attention(f"{text} No restart is counted, and the run goes on by itself.")
+    return Attention(f"{text} This does not count as a restart, and the run continues by itself.")
 
 
 def _memory(run: Run, attempt: Attempt | None, now: datetime) -> Attention | None:
-    """A run whose slots exceed their memory runs again and again between failures, so its state hides them."""
+    """Slots above their memory limit. The run is RUNNING between such failures, so its state hides them."""
     detail: dict[str, Any] = (attempt.detail if attempt else None) or {}
     if attempt is None or detail.get("code") != SLOT_OUT_OF_MEMORY:
         return None
     if run.run_state not in _NOT_RUNNING and now - (attempt.ended_at or now) > _RECENT_MEMORY:
         return None
     tries = int(detail.get("tries", 1))
-    often = "" if tries == 1 else f" {tries} attempts in a row have failed so."
-    return Attention(
-        f"{detail.get('message', '')}{often} Attempts begin from the last checkpoint, and no host was lost."
-    )
+    often = "" if tries == 1 else f" {tries} consecutive attempts have failed like this."
+    return Attention(f"{detail.get('message', '')}{often} Each attempt restores the last checkpoint; no host was lost.")
 
 
 def overdue(run: Run, completed: Checkpoint | None, now: datetime) -> formats.Quantity | None:
-    """How long no checkpoint has completed, where that is too long. `completed`: the newest completed one of `run`."""
+    """The time since the last completed checkpoint, if it is too long. `completed`: the run's newest completed one."""
     interval_ms = run.version.settings.get("checkpoint_interval_ms")
     if run.version.is_batch or run.run_state not in _CHECKPOINTING or run.started_at is None or not interval_ms:
         return None
@@ -92,10 +90,10 @@ def _overdue(run: Run, now: datetime) -> Attention | None:
     every = formats.duration(run.version.settings["checkpoint_interval_ms"])
     text = f"No checkpoint has completed for {lasting}; one is due every {every}."
     if newest is None:
-        return Attention(f"{text} None has failed meanwhile. A failure now would repeat all work since then.")
+        return Attention(f"{text} No checkpoint has failed since. A failure now would repeat all work since then.")
     reason = newest.reason.replace("_", " ") + (f": {newest.detail}" if newest.detail else "")
     number = f"{failed} or more" if failed == MAX_COUNTED else str(failed)
-    return Attention(f"{text} {number} failed meanwhile, {newest} with {reason}.", newest)
+    return Attention(f"{text} {number} failed since then, {newest} with {reason}.", newest)
 
 
 def _unreadable(run: Run) -> Attention | None:
@@ -110,24 +108,24 @@ def _unreadable(run: Run) -> Attention | None:
 
 
 def _stages(run: Run, now: datetime) -> list[Attention]:
-    """Standing stages that do not run, and why."""
+    """Standing stages without a running process, with the cause."""
     if run.is_terminal:
         return []
     found = []
     for stage in StandingStage.objects.filter(run=run, state__in=(StageState.WAITING, StageState.RESTARTING)):
         name = f"The PySpark stage of {stage.operator}"
         if stage.state == StageState.RESTARTING:
-            found.append(Attention(f"{name} died {stage.deaths} times and is started again. {stage.reason}"))
+            found.append(Attention(f"{name} has failed {stage.deaths} times and is restarting. {stage.reason}"))
         elif taken := _taken_places():
-            limit = "WEIR_STANDING_STAGES sets how many there are"
-            found.append(Attention(f"{name} waits: all places for standing stages are taken, by {taken}; {limit}."))
+            limit = "WEIR_STANDING_STAGES sets the limit"
+            found.append(Attention(f"{name} is waiting: the limit of standing stages is reached by {taken}; {limit}."))
         elif now - stage.created_at > MAX_STAGE_WAIT:
-            found.append(Attention(f"{name} waits: no Celery worker of the queue standing has taken it."))
+            found.append(Attention(f"{name} is waiting: no Celery worker of the queue standing has claimed it."))
     return found
 
 
 def _taken_places() -> str:
-    """Who has the places, where all are taken; "" where one is free."""
+    """The owners of all standing stages that run, if the limit is reached; else ""."""
     held = StandingStage.objects.exclude(lease_owner="").select_related("run__job").order_by("run", "operator")
     taken = [f"{stage.run.job.name} ({stage.operator})" for stage in held]
     return ", ".join(taken) if len(taken) >= settings.WEIR_STANDING_STAGES else ""

@@ -1,6 +1,6 @@
-"""How numbers, sizes, rates and times are written. One place, so that the same value reads the same on every page.
+"""Formats of numbers, sizes, rates and times, so that a value reads the same on every page.
 
-It knows nothing of HTML: a `Quantity` keeps number and unit apart; template tags put the unit in a lighter tone.
+A `Quantity` keeps number and unit apart, because template tags render the unit in a lighter tone.
 """
 
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ NOTHING = "\u2013"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LETTERS = ("", "k", "M", "G", "T", "P")
 _DAY_MS = 86_400_000
-_LAG_SHOWN_BELOW_MS = 2 * _DAY_MS  #: beyond this the data is historic: its own time says more than its distance to now
+_LAG_SHOWN_BELOW_MS = 2 * _DAY_MS  #: older data is historic: show its time instead of the lag
 
 
 class Quantity(NamedTuple):
@@ -31,7 +31,7 @@ MISSING = Quantity(NOTHING)
 
 
 def size(nbytes: int | None) -> Quantity:
-    """Binary, two significant digits: 1.2 MiB, 84 KiB."""
+    """Binary units, two significant digits: 1.2 MiB, 84 KiB."""
     if nbytes is None:
         return MISSING
     return _scaled(float(nbytes), 1024.0, _BINARY)
@@ -46,7 +46,7 @@ def rate(per_second: float | None) -> Quantity:
 
 
 def compact(count: int | None) -> Quantity:
-    """A count for a narrow place: 337 k."""
+    """A count with an SI letter, for narrow places: 337 k."""
     return MISSING if count is None else _scaled(float(count), 1000.0, _LETTERS)
 
 
@@ -60,7 +60,7 @@ def percent(share: float | None) -> Quantity:
 
 
 def duration(ms: float | None) -> Quantity:
-    """One unit below a minute, two above: 48 ms, 0.31 s, 42 s, 3 min 12 s, 3 h 12 min, 2 d 4 h."""
+    """Single unit below a minute, two units above: 48 ms, 0.31 s, 42 s, 3 min 12 s, 3 h 12 min, 2 d 4 h."""
     if ms is None:
         return MISSING
     if ms < 99.5:
@@ -72,7 +72,7 @@ def duration(ms: float | None) -> Quantity:
 
 
 def since(start: datetime | None, now: datetime) -> str:
-    """How long something has lasted, in whole seconds."""
+    """Elapsed time in whole seconds."""
     if start is None:
         return NOTHING
     seconds = max(int((now - start).total_seconds()), 0)
@@ -80,7 +80,7 @@ def since(start: datetime | None, now: datetime) -> str:
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """A moment, relative: 14 s ago. Beyond a week its date says more."""
+    """A moment relative to now: 14 s ago. After a week its date instead."""
     if moment is None:
         return "never"
     if (now - moment).total_seconds() < 1:
@@ -91,7 +91,7 @@ def ago(moment: datetime | None, now: datetime) -> str:
 
 
 def watermark(time_ms: int | None, now: datetime) -> Quantity:
-    """Event time reached: as a lag while the data is fresh, as its own time when it is historic."""
+    """A watermark: as lag for fresh data, as event time for historic data."""
     if time_ms is None or time_ms == MIN_WATERMARK:
         return MISSING
     if time_ms >= MAX_WATERMARK:
@@ -110,7 +110,7 @@ def event_time(time_ms: int) -> str:
 
 
 def _scaled(value: float, step: float, units: tuple[str, ...]) -> Quantity:
-    """Divides until three digits are left; a value that would round up to `step` moves on to the next unit."""
+    """Divide until at most three digits are left; a value that would round up to `step` takes the next unit."""
     unit = 0
     while round(value) >= step and unit < len(units) - 1:
         value /= step

@@ -1,4 +1,4 @@
-"""The forms of the pages. Fields catch slips early; the services decide what is legal, and their refusals land here."""
+"""The forms of the pages. Fields catch simple mistakes; services decide, and their refusals appear at the field."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from runtime.redaction import masked
 
 
 class JobForm(forms.Form):
-    name = forms.CharField(max_length=NAME_LENGTH_MAX, help_text="Unique; shown everywhere.")
+    name = forms.CharField(max_length=NAME_LENGTH_MAX, help_text="Unique name of the job.")
     description = forms.CharField(
         required=False, max_length=DESCRIPTION_LENGTH_MAX, widget=forms.Textarea(attrs={"rows": 2})
     )
@@ -29,12 +29,12 @@ class ParallelismForm(forms.Form):
         min_value=1,
         max_value=MAX_KEY_GROUPS,
         initial=DEFAULT_MAX_PARALLELISM,
-        help_text="Key groups, and so the most subtasks an operator can ever have. Fixed once a run has state.",
+        help_text="Key groups, the upper limit of parallelism. Fixed once a run has state.",
     )
 
 
 class SchemaForm(forms.Form):
-    """Fields drawn from a JSON schema. `values` gives what was entered back as JSON."""
+    """Fields generated from a JSON schema. `values` returns the input as JSON."""
 
     def __init__(self, schema: Schema, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,7 +53,7 @@ class SettingsForm(SchemaForm):
 
 
 class VersionForms:
-    """The three forms of a version, taken together: parallelism, parameters of the pipeline, settings."""
+    """The three forms of a version: parallelism, parameters of the pipeline, settings."""
 
     def __init__(self, schema: Schema, data: Any = None, like: JobVersion | None = None) -> None:
         same = {"parallelism": like.parallelism, "max_parallelism": like.max_parallelism} if like else None
@@ -70,19 +70,19 @@ class VersionForms:
         return {**self.parallelism.cleaned_data, "params": self.params.values, "settings": self.settings.values}
 
     def refuse(self, refused: Refused) -> None:
-        """Puts a refusal of the service beside the field that it names."""
+        """Show a refusal of the service at the field that it names."""
         head, _, rest = (refused.field or "").partition(".")
         form = {"params": self.params, "settings": self.settings}.get(head, self.parallelism)
         put(form, rest.partition(".")[0] if rest else head, refused)
 
 
 def put(form: forms.Form, name: str, refused: Refused) -> None:
-    """`refused` as an error of the field `name`, or of the whole form where it has no such field."""
+    """Add `refused` as an error of the field `name`, or of the whole form if it has no such field."""
     form.add_error(name if name in form.fields else None, refused.detail)
 
 
 class RestoreForm(forms.Form):
-    """What to restore, into what. Only ids of this job are valid."""
+    """Checkpoint, version and parallelism of a restore. Only ids of this job are valid."""
 
     checkpoint = forms.IntegerField(min_value=1)
     version = forms.IntegerField(min_value=1)

@@ -1,4 +1,4 @@
-"""The list of jobs, made ready for its template: one line per job, and how many stand where."""
+"""The list of jobs, prepared for its template: a line per job, and counts by state."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ _GROUPS = {
     RunState.STOPPED: "ended",
     RunState.CANCELED: "ended",
 }
-LABELS = {"running": "Running", "moving": "On the way", "attention": "Restarting", "failed": "Failed", "ended": "Ended",
-          "new": "Never started"}  # fmt: skip
+LABELS = {"running": "Running", "moving": "In transition", "attention": "Restarting", "failed": "Failed",
+          "ended": "Ended", "new": "Never started"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """`rate_in` is what the sources bring, `rate_out` what reaches the sinks; None without live numbers."""
+    """A job in the list. `rate_in` is the sources' output and `rate_out` the sinks' input; None without metrics."""
 
     job: Job
     run: Run | None
@@ -37,7 +37,7 @@ class JobLine:
     active: Operation | None
     live: Live
     wanted: str
-    overdue: Quantity | None  #: how long no checkpoint has completed, where that is too long
+    overdue: Quantity | None  #: time since the last completed checkpoint, if it is too long
     unreadable: int  #: retained checkpoints whose manifest cannot be read
     rate_in: float | None
     rate_out: float | None
@@ -48,12 +48,12 @@ def job_lines(rows: Sequence[JobRow], now: datetime) -> list[JobLine]:
 
 
 def states_of(group: str) -> frozenset[str | None]:
-    """States of a latest run that make up `group`; None stands for no run at all."""
+    """Run states that belong to `group`; None is the state of a job without runs."""
     return frozenset(state for state in (*RunState, None) if _group(state) == group)
 
 
 def tally(counts: Mapping[str | None, int]) -> list[tuple[str, str, int]]:
-    """(group, words, how many), for groups that have any; `counts` are by state of the latest run."""
+    """(group, label, number) of groups that have jobs; `counts` are by state of the latest run."""
     counted: Counter[str] = Counter()
     for state, jobs in counts.items():
         counted[_group(state)] += jobs

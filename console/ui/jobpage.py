@@ -1,6 +1,6 @@
-"""The page of a job, made ready for its templates: rows from the selectors, drawings from the live numbers.
+"""The page of a job, prepared for its templates: rows from the selectors, drawings from the live metrics.
 
-It reads nothing by itself except the checkpoints and the words of the parameters.
+It reads no rows itself except checkpoints and the parameter schema.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from runtime.redaction import Schema, masked, redacted_within
 STRIP_COLUMNS = 96
 TABLE_ROWS = 10
 FLOWING = (RunState.RUNNING, RunState.STOPPING, RunState.DRAINING)
-#: What an operator that has not finished is called while its run is in this state.
+#: State label of an unfinished operator while its run is in this state.
 _AT_REST = {
     RunState.WAITING: "waiting for slots",
     RunState.RESTARTING: "restarting",
@@ -49,7 +49,7 @@ _SAID = ("code", "message", "detail", "operator", "story")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run failed, as far as was recorded: by the job master with operator and story, by others with a detail."""
+    """The recorded failure of a run: with operator and events from the job master, with a detail from other writers."""
 
     code: str
     message: str
@@ -60,8 +60,6 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """Everything the templates of a job page read."""
-
     page: JobPage
     run: Run | None
     live: Live
@@ -72,21 +70,21 @@ class JobView:
     reasons: tuple[tuple[str, str], ...]
     wanted: str
     failure: Failure | None
-    suggestion: Suggestion | None  #: after a failure
+    suggestion: Suggestion | None  #: remedy of a failure
     warnings: tuple[Attention, ...]
-    stages: tuple[StageView, ...]  #: that stand beside the run
-    params: tuple[tuple[str, str], ...]  #: of the version, as its form names them
-    promise: Promise | None  #: from end to end; None while it is not known
+    stages: tuple[StageView, ...]  #: standing stages
+    params: tuple[tuple[str, str], ...]  #: (form label, value) of the version
+    promise: Promise | None  #: end-to-end guarantee; None while unknown
     settled: bool
 
     @property
     def shows_spark_ui(self) -> bool:
-        """Whether Spark's UI of the run lives: its context goes with the attempt."""
+        """Whether the run's Spark UI is up: its context ends with the attempt."""
         return self.run is not None and self.run.run_state in FLOWING
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is a place for them: a run in BATCH takes none, but another version may have taken some."""
+        """Whether the page shows checkpoints: a run in BATCH takes none, but an earlier version may have taken some."""
         is_batch = self.page.version is not None and self.page.version.is_batch
         return bool(self.checkpoints.rows) or not self.checkpoints.first or not is_batch
 
@@ -124,9 +122,9 @@ def job_view(page: JobPage, now: datetime, before: int | None) -> JobView:
 
 
 def numbers_of(run: Run | None) -> Live:
-    """The live numbers; where no records flow now only what stays true: totals, and no rates.
+    """The live metrics; totals without rates while no records flow.
 
-    Of a run in BATCH only totals are known, of the tasks that have ended.
+    A run in BATCH reports totals only, of its finished tasks.
     """
     if run is None:
         return live.NOTHING_LIVE
@@ -138,7 +136,7 @@ def numbers_of(run: Run | None) -> Live:
 
 
 def _at_rest(numbers: Live, run: Run | None) -> Live:
-    """Operators that are not finished have the state of their run, where no records flow.
+    """The metrics with unfinished operators in the state of their run, while no records flow.
 
     The subtasks of a stop end like those of a drain, so the savepoint decides which operators were finished.
     """
@@ -156,28 +154,28 @@ def _at_rest(numbers: Live, run: Run | None) -> Live:
 
 
 def _stages_at_rest(batch: BatchLive | None, word: str) -> BatchLive | None:
-    """`word`: what a stage is called that was active."""
+    """The stages with `word` as the state of formerly active stages."""
     if batch is None:
         return None
     words = {"active": word, "pending": "not started"}
-    stages = tuple(msgspec.structs.replace(one, state=words.get(one.state, one.state)) for one in batch.stages)
+    stages = tuple(msgspec.structs.replace(s, state=words.get(s.state, s.state)) for s in batch.stages)
     return msgspec.structs.replace(batch, stages=stages)
 
 
 def graph_of(version: JobVersion | None, run: Run | None) -> Mapping[str, Any] | None:
-    """The graph at the parallelism of the run; it was compiled for that of the version."""
+    """The graph at the parallelism of the run; it was compiled for the version's parallelism."""
     if version is None:
         return None
     if run is None or not version.graph:
         return version.graph
     scaled = msgspec.convert(version.graph, Target).at(run.parallelism, compiled_for=version.parallelism)
-    counts = {one.uid: one.parallelism for one in scaled.operators}
-    operators = [{**one, "parallelism": counts[one["uid"]]} for one in version.graph["operators"]]
+    counts = {operator.uid: operator.parallelism for operator in scaled.operators}
+    operators = [{**operator, "parallelism": counts[operator["uid"]]} for operator in version.graph["operators"]]
     return {**version.graph, "operators": operators}
 
 
 def _without_settled(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
-    """The live numbers are up to a second old: a checkpoint that has ended since is not under way."""
+    """Drop the checkpoint in progress if its row shows that it has ended: live metrics are up to a second old."""
     ended = {row.number for row in newest if row.status != Status.IN_PROGRESS}
     if numbers.checkpoint is None or numbers.checkpoint.number not in ended:
         return numbers
@@ -185,7 +183,7 @@ def _without_settled(numbers: Live, newest: Sequence[Checkpoint]) -> Live:
 
 
 def show_progress(numbers: Live, rows: Sequence[Checkpoint]) -> None:
-    """The acknowledgements of the checkpoint under way, in its row too: graph and tables show one number."""
+    """Copy the live acknowledgements of the checkpoint in progress to its row, so that graph and tables agree."""
     under_way = numbers.checkpoint
     for row in rows:
         if under_way and row.status == Status.IN_PROGRESS and row.number == under_way.number:
@@ -193,9 +191,9 @@ def show_progress(numbers: Live, rows: Sequence[Checkpoint]) -> None:
 
 
 def _suggested(page: JobPage, newest: Checkpoint | None, suggestion: Suggestion | None) -> OperationKind | None:
-    """What mends a failure; else a restore where the job goes on, or a start. None: a start would repeat output.
+    """The operation to highlight: the remedy of a failure, else a restore if the job can continue, else a start.
 
-    A job that has finished does not go on, and a run in BATCH begins from empty state.
+    None if a start would repeat output. A finished job and a run in BATCH do not continue.
     """
     run = page.run
     if suggestion is not None:
@@ -216,7 +214,7 @@ def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str]
 
 
 def wanted(run: Run | None, active: tuple[Operation, ...]) -> str:
-    """What was asked for, where it is not what is observed; '' where the two agree."""
+    """The requested state if it differs from the actual state, else ''."""
     if run is None or run.is_terminal:
         return ""
     for operation in active:
@@ -231,7 +229,7 @@ def _goal_of(state: RunState) -> str:
 
 
 def failure_of(run: Run | None, schema: Schema) -> Failure | None:
-    """Why the run failed, without the secrets of its version."""
+    """The failure of the run, without the secrets of its version."""
     if run is None or run.state != RunState.FAILED:
         return None
     recorded = redacted_within(run.failure or {}, run.version.params, schema)
@@ -249,7 +247,7 @@ def failure_of(run: Run | None, schema: Schema) -> Failure | None:
 
 
 def _settled(page: JobPage) -> bool:
-    """Nothing moves by itself: no live run, no operation under way, nothing being compiled."""
+    """Whether the page can change only by a user's request: no live run, active operation or compilation."""
     busy = page.run is not None and not page.run.is_terminal
     compiling = page.newest_version is not None and page.newest_version.state == VersionState.COMPILING
     return not (busy or compiling or page.active)

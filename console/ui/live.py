@@ -1,4 +1,4 @@
-"""The live numbers of a run as typed values. The master writes them as JSON; what it left out has a default here."""
+"""The live metrics of a run as typed values. The master writes them as JSON; missing fields have defaults here."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,7 +20,7 @@ class SubtaskLive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorLive(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates are per second, `watermark` is event time in ms, `busy` and `backpressured` are shares of time."""
+    """Rates are per second, `watermark` is event time in ms, `busy` and `backpressured` are fractions of time."""
 
     state: str = "running"
     records_in: int = 0
@@ -44,14 +44,12 @@ class SlotLive(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     executor: str = ""
     log: str = ""
-    memory_bytes: int | None = None  #: resident, of its process
+    memory_bytes: int | None = None  #: resident set size of the process
     memory_bound_bytes: int | None = None
     seen_ms_ago: float | None = None
 
 
 class CheckpointLive(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint under way."""
-
     number: int
     acknowledged: int = 0
     subtasks: int = 0
@@ -59,7 +57,7 @@ class CheckpointLive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingLive(msgspec.Struct, frozen=True):
-    """Slots that a run waits for. `held_by`: who has the others, or why there are none, as far as is known."""
+    """Slots that a run waits for. `held_by`: the holders of the missing slots or why there are none, if known."""
 
     wanted: int
     there: int
@@ -67,7 +65,7 @@ class WaitingLive(msgspec.Struct, frozen=True):
 
 
 class StageLive(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage of the plan of a run in BATCH. Records are those of finished tasks. None: not known yet."""
+    """A stage of the plan of a run in BATCH. Records are those of finished tasks. None: unknown so far."""
 
     number: int
     name: str = ""
@@ -86,12 +84,12 @@ class StageLive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchLive(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a run in BATCH: the stages of its plan. `tasks`: of the stages whose number of tasks is known."""
+    """The stages of the plan of a run in BATCH. `tasks` sums the stages whose number of tasks is known."""
 
     stages: tuple[StageLive, ...] = ()
     tasks: int = 0
     tasks_done: int = 0
-    tasks_failed: int = 0  #: tries
+    tasks_failed: int = 0  #: failed task attempts
 
     @property
     def stages_done(self) -> int:
@@ -99,12 +97,12 @@ class BatchLive(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether more tasks may come: Spark decides how many a DataFrame has."""
+        """Whether more tasks may appear: Spark decides the number of tasks of a DataFrame at run time."""
         return any(stage.tasks is None for stage in self.stages)
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """`at` is when the master wrote it, a column of its own; `flowing` is false where no records flow now."""
+    """`at` is the time of the master's report, from its own column; `flowing` is false while no records flow."""
 
     operators: dict[str, OperatorLive] = {}
     slots: tuple[SlotLive, ...] = ()
@@ -123,7 +121,7 @@ NOTHING_LIVE = Live()
 
 
 def parse(raw: Mapping[str, Any] | None, at: datetime | None) -> Live:
-    """The numbers in `raw`; none at all when it has another shape, since a page must not fail over a picture."""
+    """The metrics in `raw`; empty if it has another shape, so that a bad report never breaks a page."""
     if not raw:
         return NOTHING_LIVE
     try:

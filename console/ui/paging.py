@@ -1,4 +1,4 @@
-"""Pages of a table by key, not by offset: rows that arrive meanwhile shift nothing."""
+"""Keyset pagination: rows added meanwhile shift no page."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,15 +8,15 @@ from django.db.models import Model, QuerySet
 
 M = TypeVar("M", bound=Model)
 
-ROWS = 20  #: of a table before one has to page
+ROWS = 20  #: per page
 NAMES = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Paged(Generic[M]):
-    """`older` is the key to ask for the next page with; None on the last one. `first` is false on any but the first.
+    """A page of a table. `older` is the key of the next page, None on the last; `first` marks the first page.
 
-    Where rows stand in the order of names, `older` is what stands later in the alphabet.
+    In tables ordered by name, `older` is the page that follows alphabetically.
     """
 
     rows: tuple[M, ...]
@@ -43,12 +43,12 @@ def by_name(rows: QuerySet[M], after: str, size: int = NAMES) -> Paged[M]:
 
 
 def whole_number(text: str | None) -> int | None:
-    """A number from a query string; None where there is none that Postgres could hold."""
+    """An integer from a query string; None if it is malformed or too large for Postgres."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
 def text(given: str | None) -> str:
-    """Words from a query string; without what Postgres could not hold."""
+    """Text from a query string, without NUL characters, which Postgres cannot store."""
     return (given or "").replace("\0", "").strip()
 
 

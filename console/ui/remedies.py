@@ -1,7 +1,7 @@
-"""What mends a failed run, by the code of its failure: what its page suggests to do next.
+"""Remedies of a failed run by failure code; the job page suggests them.
 
-A code that is not in the table is one of `JobRejected`: of the author's graph, parameters, code or data. A restore
-alone meets it again.
+A code that is not in the table belongs to `JobRejected`: the author's graph, parameters, code or data. A plain restore
+would fail again.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from console.operations.models import OperationKind
 
 
 class Remedy(StrEnum):
-    """The first thing to do."""
+    """The first step after a failure."""
 
-    AGAIN = "again"  #: the cause may be gone: go on from the newest checkpoint
-    OUTSIDE = "outside"  #: put right what the message names, outside of the job
-    VERSION = "version"  #: make a new version, or mend the input
+    AGAIN = "again"  #: the cause may be gone: continue from the newest checkpoint
+    OUTSIDE = "outside"  #: correct the fault that the message names, outside the job
+    VERSION = "version"  #: create a new version, or correct the input
     CHECKPOINT = "checkpoint"  #: restore another checkpoint
     EMPTY = "empty"  #: start from empty state
 
@@ -49,11 +49,11 @@ def remedy_of(code: str) -> Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """What to do after a failure.
+    """The suggested steps after a failure.
 
     Args:
         checkpoint: to restore from, after the remedy; None: start.
-        version: a newer one that is ready, where a new version is the remedy.
+        version: a newer version that is ready, if a new version is the remedy.
     """
 
     remedy: Remedy
@@ -62,16 +62,16 @@ class Suggestion:
 
     @property
     def act(self) -> OperationKind | None:
-        """The act that may follow now. None: a new version comes first."""
+        """The operation to perform now. None if a new version comes first."""
         if self.remedy is Remedy.VERSION and self.version is None:
             return None
         return OperationKind.START if self.checkpoint is None else OperationKind.RESTORE
 
 
 def suggestion_for(run: Run, code: str, newest: Checkpoint | None, newest_version: JobVersion | None) -> Suggestion:
-    """What to do after `run` has failed with `code`. `newest`: the newest checkpoint from which the job could go on.
+    """The remedy for `run`, which failed with `code`. `newest`: the newest checkpoint that the job could continue from.
 
-    A run that was refused before it had completed a checkpoint is asked for again as it was: a start stays a start.
+    A run that was refused before its first checkpoint is repeated as it was requested: a start stays a start.
     """
     remedy = remedy_of(code)
     was_restored = run.restore_checkpoint_id is not None or bool(run.restore_path)

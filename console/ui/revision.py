@@ -1,7 +1,7 @@
-"""Whether anything that a page shows has been written since it was last read: one cheap query instead of a page.
+"""Revision of a page: a cheap query shows whether any row behind the page has changed.
 
-Postgres keeps in each row the id of the transaction that wrote it last, `xmin`. The ids of the rows behind a page make
-its revision, so that no writer has to keep a counter: job masters write without Django.
+Postgres keeps in each row the id of its last writing transaction, `xmin`. These ids form the revision, so no writer has
+to maintain a counter. Job masters write without Django.
 """
 
 import time
@@ -13,14 +13,14 @@ from django.db.models import Func, QuerySet, TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest
 
-_AGE_S: Final = 30  #: some sentences depend on the time alone, such as that a checkpoint is overdue
+_AGE_S: Final = 30  #: some texts depend on the time alone, such as an overdue checkpoint
 
-#: Rows in an order, and how many of them a page shows.
+#: Ordered rows, and the number of them that a page shows.
 Shown = tuple[QuerySet[Any], int]
 
 
 class _Written(Func):
-    """The transaction that wrote a row last."""
+    """The transaction that last wrote a row."""
 
     output_field = TextField()
 
@@ -29,7 +29,7 @@ class _Written(Func):
 
 
 def revision(request: HttpRequest, shown: Sequence[Shown], *facts: Any) -> str:
-    """The revision of the page that `request` asks for, made of `shown` rows and of `facts` that were read already."""
+    """The revision of the page of `request`, computed from `shown` rows and from `facts` that were read already."""
     parts = [
         rows.annotate(row_key=Cast("pk", TextField()), written=_Written()).values_list("row_key", "written")[:limit]
         for rows, limit in shown

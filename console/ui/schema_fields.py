@@ -1,8 +1,8 @@
-"""A JSON schema of parameters as form fields, and the form's values as JSON parameters again.
+"""Form fields from a JSON schema of parameters, and form values as JSON parameters.
 
-It knows the part of JSON schema that parameter structs produce: scalars with bounds, choices, optional, defaults.
-Whatever else a schema says (arrays, objects, unions) becomes one field for JSON text. The schema itself is enforced by
-the service; the fields only make it easy to meet.
+Supported is the part of JSON schema that parameter structs produce: scalars with bounds, choices, optional values,
+defaults. All other properties (arrays, objects, unions) become a field for JSON text. The service validates against the
+schema; the fields only help to meet it.
 """
 
 import json
@@ -44,7 +44,7 @@ class JsonField(forms.CharField):
         except RecursionError as error:
             raise ValidationError("This is nested too deeply.") from error
         except Refused as refused:
-            raise ValidationError(f"This cannot be kept: {refused.detail}") from refused
+            raise ValidationError(f"This value cannot be stored: {refused.detail}") from refused
         return given
 
     def prepare_value(self, value: Any) -> Any:
@@ -52,17 +52,17 @@ class JsonField(forms.CharField):
 
 
 class JsonChoiceField(forms.TypedChoiceField):
-    """One of some JSON values. What is chosen is sent as JSON, since a select knows texts only."""
+    """A choice of JSON values, encoded as JSON because a select element has text values only."""
 
     def prepare_value(self, value: Any) -> Any:
-        """A value of a version, or what was sent, as one of the options."""
+        """The option for a version's value or for a submitted value."""
         options = [option for option, _ in cast(list[tuple[str, str]], self.choices)]
         return value if value in options else json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One property of the schema, with references and optionality resolved."""
+    """A property of the schema, with references and optionality resolved."""
 
     name: str
     schema: Schema
@@ -76,7 +76,7 @@ class Parameter:
 
 
 def parameters(schema: Schema) -> tuple[Parameter, ...]:
-    """The properties of an object schema, in the order of their author."""
+    """The properties of an object schema, in the author's order."""
     root = _resolved(schema, schema)
     required, properties = set(root.get("required", ())), root.get("properties", {})
     names = [*(name for name in root.get("x-order", ()) if name in properties)] or properties
@@ -84,7 +84,7 @@ def parameters(schema: Schema) -> tuple[Parameter, ...]:
 
 
 def field(parameter: Parameter) -> forms.Field:
-    """The form field of one parameter."""
+    """The form field of a parameter."""
     made = _field(parameter)
     if parameter.kind == "string" and "enum" not in parameter.schema and is_secret(parameter.name, parameter.schema):
         made.widget = forms.PasswordInput(
@@ -100,20 +100,20 @@ def field(parameter: Parameter) -> forms.Field:
 
 
 def label(parameter: Parameter) -> str:
-    """A title of the schema wins over the name."""
+    """The schema's title, or the name in words."""
     title = parameter.schema.get("title")
     return title if isinstance(title, str) and title else words(parameter.name)
 
 
 def words(name: str) -> str:
-    """`max_disorder_ms` reads as Max disorder (ms)."""
+    """The name as a label: `max_disorder_ms` becomes Max disorder (ms)."""
     parts = name.split("_")
     unit = f" ({parts.pop()})" if len(parts) > 1 and parts[-1] in _UNITS else ""
     return " ".join(parts).capitalize() + unit
 
 
 def written(schema: Schema, params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Parameters that were given, as the form names and orders them; those that it does not know come last."""
+    """(label, text) of the given parameters in the order of the form; parameters unknown to the schema come last."""
     labels = {parameter.name: label(parameter) for parameter in parameters(schema)}
     given = sorted(params, key=lambda name: list(labels).index(name) if name in labels else len(labels))
     return tuple((labels.get(name, words(name)), _written(params[name])) for name in given)
@@ -124,7 +124,7 @@ def _written(value: Any) -> str:
 
 
 def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a filled-in form. What was left empty is left out, so that its default holds."""
+    """The parameters of a submitted form. Empty fields are omitted, so that their defaults apply."""
     given = ((parameter, cleaned.get(parameter.name)) for parameter in parameters(schema))
     return {
         parameter.name: value for parameter, value in given if value is not None and not _left_empty(parameter, value)
@@ -132,7 +132,7 @@ def values(schema: Schema, cleaned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _left_empty(parameter: Parameter, value: Any) -> bool:
-    """An empty text counts as not given, unless it is the one thing that differs from a default."""
+    """Whether a value counts as omitted. An empty text does, unless the default is another text."""
     return value == "" and not parameter.schema.get("default")
 
 
@@ -147,9 +147,9 @@ def _parameter(name: str, part: Schema, root: Schema, required: bool) -> Paramet
 
 
 def _resolved(part: Schema, root: Schema) -> Schema:
-    """Follows references inside the same schema; what stands beside a reference is kept.
+    """Follow references within the schema; keywords beside a reference are kept.
 
-    A title that was referred to names a type, not the parameter.
+    A referenced title names a type, not the parameter, and is dropped.
     """
     for _ in range(8):
         reference = part.get("$ref")
@@ -183,14 +183,14 @@ def _field(parameter: Parameter) -> forms.Field:
 
 
 def _choice(options: list[Any], required: bool, has_default: bool) -> forms.Field:
-    """One that has a default may be left out of what is sent, though the page always offers a choice."""
+    """A select field. An option with a default may be missing from a request, though the page always sends a choice."""
     shown = [(json.dumps(option), str(option)) for option in options if option is not None]
     choices = shown if required or has_default else [("", "default"), *shown]
     return JsonChoiceField(choices=choices, required=required, coerce=json.loads, empty_value=None)
 
 
 def _bounds(schema: Schema, step: int) -> tuple[Any, Any]:
-    """Exclusive bounds of integers move in by one; those of numbers are left to the service."""
+    """Bounds of a number. Exclusive bounds of integers become inclusive; for floats the service checks them."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if step and "exclusiveMinimum" in schema:
         low = schema["exclusiveMinimum"] + step

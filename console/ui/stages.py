@@ -1,6 +1,6 @@
-"""Standing stages as the job page shows them: rows and reports made ready for templates.
+"""Standing stages prepared for the templates of the job page.
 
-A stage reports figures with the way in which each is written; it decides which ones.
+A stage chooses its figures and reports each with its format.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class FigureLive(msgspec.Struct, frozen=True):
-    """A number or a text; None: not known yet. `kind`: as `spark_jobs.standing` writes it."""
+    """A number or a text; None: unknown so far. `kind`: the format, as in `spark_jobs.standing`."""
 
     label: str
     value: float | str | None = None
@@ -27,21 +27,19 @@ class FigureLive(msgspec.Struct, frozen=True):
 
 
 class ReportLive(msgspec.Struct, frozen=True):
-    """The newest report of a stage."""
-
     figures: tuple[FigureLive, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageView:
-    """A standing stage. `note` says why its last process died."""
+    """A standing stage. `note` is the cause of its last process's death."""
 
     operator: str
     state: str
     deaths: int
     note: str
     reported_at: datetime | None
-    figures: tuple[tuple[str, Quantity, bool], ...]  #: each with whether it is words
+    figures: tuple[tuple[str, Quantity, bool], ...]  #: (label, value, whether it is text)
 
 
 def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[StageView, ...]:
@@ -50,29 +48,29 @@ def stage_views(run: Run | None, stages: Sequence[StandingStage]) -> tuple[Stage
 
 
 def _view(stage: StandingStage, *, is_over: bool) -> StageView:
-    """The figures stay when it has ended; but nothing flows any more. `is_over`: its run has ended."""
+    """The stage for a template. Figures remain after its end, except rates. `is_over`: its run has ended."""
     is_running = stage.state == StageState.RUNNING
-    shown = [one for one in _report(stage).figures if is_running or one.kind != "rate"]
+    shown = [figure for figure in _report(stage).figures if is_running or figure.kind != "rate"]
     return StageView(
         operator=stage.operator,
         state=NOT_STARTED if is_over and stage.state == StageState.WAITING else stage.state,
         deaths=stage.deaths,
         note=_note(stage),
         reported_at=stage.live_at,
-        figures=tuple((one.label, _written(one), one.kind == "text") for one in shown),
+        figures=tuple((figure.label, _written(figure), figure.kind == "text") for figure in shown),
     )
 
 
 def _note(stage: StandingStage) -> str:
-    """Why its process died; it says so where another one is there again."""
+    """The cause of the last death, marked as belonging to the previous process if a new process runs."""
     if not stage.reason or stage.state in (StageState.ENDED, StageState.DONE):
         return ""
     is_over = stage.state in (StageState.RESTARTING, StageState.FAILED)
-    return stage.reason if is_over else f"The process before: {stage.reason}"
+    return stage.reason if is_over else f"The previous process: {stage.reason}"
 
 
 def _report(stage: StandingStage) -> ReportLive:
-    """None of it when it has another shape: a page must not fail over a figure."""
+    """The newest report; empty if it has another shape, so that a bad report never breaks a page."""
     try:
         return msgspec.convert(stage.live or {}, ReportLive, strict=False)
     except msgspec.ValidationError as error:

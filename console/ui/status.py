@@ -1,6 +1,6 @@
-"""A state as a person sees it: a shape, a word and a meaning. Never colour alone.
+"""States as a shape, a word and a meaning, so that a page never relies on colour alone.
 
-The only place that decides which state means what; templates and drawings read it.
+This module alone maps states to meanings; templates and drawings read it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from runtime.core.job.lifecycle import RunState
 
 
 class Meaning(StrEnum):
-    """The four meanings, and none of them."""
+    """The four meanings, and neutral."""
 
     OK = "ok"
     BUSY = "busy"
@@ -69,7 +69,7 @@ DISCARDED = _status("ring", "Discarded", Meaning.NEUTRAL)
 OPERATION: Mapping[str, Status] = MappingProxyType(
     {
         "queued": _status("half", "Queued", Meaning.BUSY),
-        "running": _status("half", "Under way", Meaning.BUSY),
+        "running": _status("half", "In progress", Meaning.BUSY),
         "succeeded": _status("disc", "Succeeded", Meaning.OK),
         "failed": _status("square", "Failed", Meaning.FAILED),
         "unknown": _status("triangle", "Unknown", Meaning.ATTENTION),
@@ -94,7 +94,7 @@ REVIEW: Mapping[str, Status] = MappingProxyType(
 
 ATTEMPT: Mapping[str, Status] = MappingProxyType(
     {
-        "": _status("half", "Under way", Meaning.BUSY),
+        "": _status("half", "In progress", Meaning.BUSY),
         "running": _status("disc", "Running", Meaning.OK),
         "failed": _status("square", "Failed", Meaning.FAILED),
         "superseded": _status("cross", "Superseded", Meaning.NEUTRAL),
@@ -104,12 +104,12 @@ ATTEMPT: Mapping[str, Status] = MappingProxyType(
     }
 )
 
-NOT_STARTED = "not_started"  #: a stage whose run ended before it
+NOT_STARTED = "not_started"  #: a stage whose run ended before its first process
 
 STAGE: Mapping[str, Status] = MappingProxyType(
     {
         NOT_STARTED: _status("ring", "Not started", Meaning.NEUTRAL),
-        StageState.WAITING: _status("triangle", "Waiting for a place", Meaning.ATTENTION),
+        StageState.WAITING: _status("triangle", "Waiting for a worker", Meaning.ATTENTION),
         StageState.STARTING: _status("half", "Starting", Meaning.BUSY),
         StageState.RUNNING: _status("disc", "Running", Meaning.OK),
         StageState.RESTARTING: _status("triangle", "Restarting", Meaning.ATTENTION),
@@ -175,5 +175,5 @@ def guarantee(name: str) -> Status:
 
 
 def _look_up(table: Mapping[str, Status], state: str) -> Status:
-    """A state that this console does not know yet is shown by its own word."""
+    """The status of `state`; a state unknown to this console is shown under its own name."""
     return table.get(state) or Status("ring", state.replace("_", " ").capitalize(), Meaning.NEUTRAL)

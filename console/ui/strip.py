@@ -1,8 +1,8 @@
-"""The checkpoint strip: one column per checkpoint along time, drawn as values for a template.
+"""The checkpoint strip: a column per checkpoint along time, drawn as values for a template.
 
-Columns stand as far apart as they were triggered, up to a limit: a night without checkpoints must not push the rest
-out of sight. Height is duration, a savepoint carries a diamond, a failure is a gap with a cross, a rule stands where
-another attempt took over. It does not query anything.
+The distance of columns is the time between triggers up to a limit, so that a night without checkpoints does not push
+the rest out of sight. Height is duration. A savepoint has a diamond, a failure is a gap with a cross, and a rule marks
+a new attempt.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from typing import Protocol
 from console.checkpoints.models import noun
 from console.ui import formats
 
-PITCH = 14.0  #: from one column to the next at the usual interval, and at least
-GAP_MAX = 5.0  #: no two columns stand further apart than so many pitches
+PITCH = 14.0  #: distance of two columns at the usual interval, and the minimum
+GAP_MAX = 5.0  #: maximum distance of two columns, in pitches
 _BAR = 8.0
 _TOP = 18.0  #: room for diamonds
 _TALL = 56.0
 _LEAST = 3.0
 _FOOT = 4.0
-_CROSS_ROOM = 10.0  #: what a cross takes below a diamond
+_CROSS_ROOM = 10.0  #: height of a cross below a diamond
 _WITHOUT_BAR = ("failed", "aborted")
 HEIGHT = _TOP + _TALL + _FOOT
 
@@ -33,7 +33,7 @@ DRAWN = ("number", "kind", "status", "token", "reason", "triggered_at", "duratio
 
 
 class Drawn(Protocol):
-    """What the strip reads of a checkpoint row."""
+    """The columns of a checkpoint row that the strip reads."""
 
     @property
     def pk(self) -> int: ...
@@ -78,12 +78,12 @@ class Strip:
     columns: tuple[Column, ...]
     first: datetime
     last: datetime
-    longest: formats.Quantity | None  #: None where none has completed
+    longest: formats.Quantity | None  #: None if no checkpoint has completed
     about: str
 
 
 def strip(rows: Sequence[Drawn]) -> Strip | None:
-    """`rows` in any order; None when there are none."""
+    """The strip of `rows`, which may be in any order; None if there are none."""
     ordered = sorted(rows, key=lambda row: row.number)
     if not ordered:
         return None
@@ -108,7 +108,7 @@ def strip(rows: Sequence[Drawn]) -> Strip | None:
 
 
 def _places(rows: Sequence[Drawn]) -> list[float]:
-    """Where each column begins. The usual interval, the median, is one pitch."""
+    """The left edge of each column. The usual interval, the median, is a pitch."""
     gaps = [(later.triggered_at - row.triggered_at).total_seconds() for row, later in pairwise(rows)]
     usual = median(gaps) if gaps else 0
     steps = [PITCH * min(max(gap / usual, 1.0), GAP_MAX) if usual > 0 else PITCH for gap in gaps]
@@ -136,7 +136,7 @@ def _column(x: float, row: Drawn, longest: int, *, restarted: bool) -> Column:
 
 
 def _height(row: Drawn, longest: int) -> float:
-    """Logarithmic within the strip, so that one slow checkpoint does not flatten the rest."""
+    """Logarithmic height, so that a slow checkpoint does not flatten the rest."""
     if row.outcome in _WITHOUT_BAR:
         return 0.0
     if row.outcome != "completed" or not longest:
@@ -156,4 +156,4 @@ def _about(rows: Sequence[Drawn], longest: int) -> str:
     most = f", longest {formats.duration(longest)}" if longest else ""
     savepoints = sum(row.kind != "checkpoint" for row in rows)
     return (f"Checkpoints {rows[0].number} to {rows[-1].number}: {savepoints} savepoints, {failed} failed, "
-            f"{aborted} aborted{most}. The table below says the same.")  # fmt: skip
+            f"{aborted} aborted{most}. The table below shows the same data.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""One line per page and act."""
+"""Routes of the pages."""
 
 from django.urls import path
 from django.views.generic import RedirectView

@@ -134,7 +134,7 @@ def test_savepoint_drain_and_restore_by_hand(flights: Flights, page: Page, weir_
     flights.feeder.wait()
     flights.api.operate(flights.job, "savepoint", {}, PATIENCE_S)
     page.get_by_role("link", name="Drain and finish").click()
-    expect(page.locator("main")).to_contain_text("Every window that is still open is closed early")
+    expect(page.locator("main")).to_contain_text("Every open window fires early")
     picture(page, weir_var, "drain")
     page.get_by_role("button", name="Drain and finish").click()
     page.goto(f"{flights.url}/jobs/{flights.job}/")

@@ -1,1 +1,1 @@
-"""The job graph as a picture: layout (where), picture (what), weir line (how far the checkpoint has come)."""
+"""The job graph as a picture: layout (positions), picture (contents), line (progress of the checkpoint)."""

@@ -1,7 +1,7 @@
-"""Layered left-to-right order of a graph: ranks by longest path, order within a rank by barycentre.
+"""Layered drawing of a graph from left to right: ranks by longest path, order within a rank by barycentre.
 
-Pure: names in, ranks out. Long edges are cut by joints, one in each rank they pass, so that every link spans one rank.
-It does not know sizes or coordinates.
+Long edges are split by joints, one per rank, so that every link spans exactly one rank. This module knows neither sizes
+nor coordinates. The steps are those of Sugiyama, Tagawa and Toda (1981).
 """
 
 import itertools
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 _SWEEPS = 8
 
-Vertex: TypeAlias = str | tuple[int, int]  #: a node's name, or the joint of edge number i in rank r
+Vertex: TypeAlias = str | tuple[int, int]  #: name of a node, or (i, r) for the joint of edge i in rank r
 Edge: TypeAlias = tuple[str, str]
 Link: TypeAlias = tuple[Vertex, Vertex]
 Order: TypeAlias = tuple[tuple[Vertex, ...], ...]
@@ -20,14 +20,14 @@ Order: TypeAlias = tuple[tuple[Vertex, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """`order[r]` lists the vertices of rank r from top to bottom; `chains[i]` is the way of edge i, ends included."""
+    """`order[r]` lists the vertices of rank r from top to bottom; `chains[i]` is the path of edge i, ends included."""
 
     order: Order
     chains: tuple[tuple[Vertex, ...], ...]
 
 
 def layers(nodes: Sequence[str], edges: Sequence[Edge]) -> Layers:
-    """Arranges `nodes`, which must stand in topological order, as a job graph's operators do."""
+    """Arrange `nodes`, which must be in topological order, as a job graph's operators are."""
     rank = ranks(nodes, edges)
     chains = tuple(_chain(number, edge, rank) for number, edge in enumerate(edges))
     links = [link for chain in chains for link in itertools.pairwise(chain)]
@@ -49,7 +49,7 @@ def ranks(nodes: Sequence[str], edges: Sequence[Edge]) -> Mapping[str, int]:
 
 
 def crossings(order: Order, links: Sequence[Link]) -> int:
-    """How many pairs of links cross."""
+    """The number of pairs of links that cross."""
     place = _places(order)
     ends = [(place[a][0], place[a][1], place[b][1]) for a, b in links]
     return sum(
@@ -78,7 +78,7 @@ def _initial(nodes: Sequence[str], chains: Sequence[tuple[Vertex, ...]], rank: M
 
 
 def _ordered(order: Order, links: Sequence[Link]) -> Order:
-    """Sweeps down and up; the order with the fewest crossings wins, the earliest among equals."""
+    """Sweep down and up. Returns the order with the fewest crossings, the earliest among equals."""
     best, fewest = order, crossings(order, links)
     for sweep in range(_SWEEPS):
         if fewest == 0:

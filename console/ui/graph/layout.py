@@ -1,7 +1,7 @@
-"""From layers to coordinates: where each box stands and which way each edge runs.
+"""Coordinates of a layered graph: the position of each box and the route of each edge.
 
-Edges leave a box on its right and enter the next on its left; in the gap between they turn at right angles, each on a
-track of its own. Those that lead back into a loop run below everything. It does not know what is written in the boxes.
+Edges leave a box on its right and enter the next box on its left. In the gap they turn at right angles, each on its own
+track. Back-edges of loops run below all boxes.
 """
 
 import itertools
@@ -18,7 +18,7 @@ _RELAXATIONS = 6
 _PORT_STEP = 22.0  #: between two edges at one side of a box
 _TRACK_STEP = 10.0  #: between two vertical runs in one gap
 _TRACK_MARGIN = 18.0  #: from a vertical run to the box beside it; room for the arrow head
-_BACK_MARGIN = 15.0  #: the same for what leads back, so that it meets no track
+_BACK_MARGIN = 15.0  #: the same for back-edges, so that they meet no track
 _BACK_STEP = 30.0  #: between two runs below the boxes; room for a label
 _BACK_PORT = 12.0  #: above the foot of a box
 
@@ -31,12 +31,12 @@ class Metrics:
     box_height: float = 128
     gap: float = 148  #: between two ranks, at most; holds an edge's label
     least_gap: float = 84
-    wide_gap: float = 96  #: of a graph that does not fit into a wide page at all
-    room: float = 1390  #: a wide page; gaps shrink to fit into it
+    wide_gap: float = 96  #: for a graph wider than a wide page
+    room: float = 1390  #: width of a wide page; gaps shrink to fit into it
     space: float = 32  #: between two boxes of one rank
     joint_height: float = 20
     margin: float = 16
-    foot: float = 28  #: below everything, for the checkpoint's caption
+    foot: float = 28  #: at the bottom, for the checkpoint's caption
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The corners of an edge from box to box, and where its label stands (centre of a level run)."""
+    """The corners of an edge from box to box, and the position of its label (centre of a horizontal run)."""
 
     points: tuple[Point, ...]
     label: Point
@@ -65,7 +65,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`boxes` by name, `routes` and `back` in the order of the edges given, `columns` as (left, right) of each rank."""
+    """`boxes` by name, `routes` and `back` in the order of the given edges, `columns` as (left, right) of each rank."""
 
     width: float
     height: float
@@ -78,7 +78,7 @@ class Layout:
 def layout(
     nodes: Sequence[str], edges: Sequence[Edge], metrics: Metrics | None = None, back: Sequence[Edge] = ()
 ) -> Layout:
-    """Places a graph whose `nodes` stand in the topological order of `edges`; those of `back` close its loops.
+    """Place a graph whose `nodes` are in topological order of `edges`; `back` are its back-edges.
 
     The same graph always gives the same picture.
     """
@@ -102,7 +102,7 @@ def layout(
 
 
 def _back_route(source: Box, target: Box, level: float) -> Route:
-    """Out of the foot of one box, along below all of them, and into the foot of the other."""
+    """From the right of a box along below all boxes to the left of its target."""
     out, into = source.right + _BACK_MARGIN, target.x - _BACK_MARGIN
     leave, enter = source.y + source.height - _BACK_PORT, target.y + target.height - _BACK_PORT
     points = ((source.right, leave), (out, leave), (out, level), (into, level), (into, enter), (target.x, enter))
@@ -110,7 +110,7 @@ def _back_route(source: Box, target: Box, level: float) -> Route:
 
 
 def _fitted(sizes: Metrics, ranks: int) -> Metrics:
-    """Narrower gaps where the graph fits into a wide page with them."""
+    """The sizes with narrower gaps if the graph then fits into a wide page."""
     free = sizes.room - 2 * sizes.margin - ranks * sizes.box_width
     gap = free / max(ranks - 1, 1)
     return replace(sizes, gap=min(sizes.gap, gap // 1) if gap >= sizes.least_gap else sizes.wide_gap)
@@ -138,9 +138,10 @@ def _height(vertex: Vertex, sizes: Metrics) -> float:
 
 
 def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
-    """Each vertex as near to its neighbours as order and spacing allow: least squares, rank by rank.
+    """The vertical middle of each vertex, close to its neighbours as order and spacing allow: least squares, rank by
+    rank.
 
-    Backwards to what follows, forwards to what comes before; forwards last, so that a chain ends as a straight line.
+    Sweeps alternate towards successors and predecessors; the last sweep makes a chain a straight line.
     """
     before, behind = _neighbours(arranged)
     middles: dict[Vertex, float] = {}
@@ -156,7 +157,7 @@ def _middles(arranged: Layers, sizes: Metrics) -> dict[Vertex, float]:
 
 
 def _neighbours(arranged: Layers) -> tuple[dict[Vertex, list[Vertex]], dict[Vertex, list[Vertex]]]:
-    """What comes before each vertex, and what follows it."""
+    """The predecessors and the successors of each vertex."""
     before: dict[Vertex, list[Vertex]] = {vertex: [] for column in arranged.order for vertex in column}
     behind: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in before}
     for chain in arranged.chains:
@@ -167,7 +168,9 @@ def _neighbours(arranged: Layers) -> tuple[dict[Vertex, list[Vertex]], dict[Vert
 
 
 def _apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) -> list[float]:
-    """The places nearest to `wanted` that keep order and spacing (isotonic regression: neighbours that clash pool)."""
+    """The positions nearest to `wanted` that keep order and spacing (isotonic regression by pooling adjacent
+    violators).
+    """
     offsets = [0.0]
     for above, below in itertools.pairwise(column):
         offsets.append(offsets[-1] + (_height(above, sizes) + _height(below, sizes)) / 2 + sizes.space)
@@ -183,13 +186,13 @@ def _apart(column: Sequence[Vertex], wanted: Sequence[float], sizes: Metrics) ->
 
 @dataclass(slots=True)
 class _Hop:
-    """One edge's way through one gap."""
+    """The route of an edge through a gap."""
 
     edge: int
     gap: int
     start: float
     end: float
-    early: bool  #: turns near its source, because its label stands at its target
+    early: bool  #: turns near its source, because its label is near its target
     x: float = 0.0
 
 
@@ -208,7 +211,7 @@ def _routes(arranged: Layers, boxes: Mapping[Vertex, Box], sizes: Metrics) -> tu
 
 
 def _ports(arranged: Layers, boxes: Mapping[Vertex, Box]) -> tuple[list[float], list[float]]:
-    """The height at which each edge leaves and enters, in the order of what is at its other end."""
+    """The height at which each edge leaves and enters, in the vertical order of its other end."""
     leave, enter = [0.0] * len(arranged.chains), [0.0] * len(arranged.chains)
     for node in (vertex for vertex in boxes if isinstance(vertex, str)):
         out = [number for number, chain in enumerate(arranged.chains) if chain[0] == node]
@@ -227,7 +230,7 @@ def _spread(edges: Sequence[int], box: Box) -> list[tuple[int, float]]:
 
 
 def _assign_tracks(hops: Sequence[_Hop], sizes: Metrics) -> None:
-    """Late turns keep right, early turns keep left; within a side the order that makes turns not cross each other."""
+    """Late turns keep right, early turns keep left; the order within a side avoids crossings of turns."""
     for gap in {hop.gap for hop in hops}:
         right = sizes.margin + gap * (sizes.box_width + sizes.gap) + sizes.box_width
         turning = [hop for hop in hops if hop.gap == gap and hop.start != hop.end]
@@ -254,7 +257,7 @@ def _route(way: Sequence[_Hop], sizes: Metrics) -> Route:
 
 
 def _label(points: Sequence[Point], way: Sequence[_Hop], sizes: Metrics) -> Point:
-    """On the level run that is the edge's own: over a joint, else at the side where it stands alone."""
+    """On a horizontal run of the edge alone: over a joint, else at the end that no other edge shares."""
     if len(way) > 1:
         return points[0][0] + sizes.gap + sizes.box_width / 2, way[0].end
     (x, y), (next_x, _) = (points[-2], points[-1]) if way[0].early else (points[0], points[1])

@@ -1,7 +1,7 @@
 """The running checkpoint as a weir: a line across the graph that moves downstream as subtasks acknowledge.
 
-The master reports one number, how many subtasks have acknowledged. Barriers reach the columns of the graph from left to
-right, so the line stands where that many subtasks lie behind it: exact at the gaps, an estimate within a column.
+The master reports only the number of acknowledgements. Barriers pass the columns from left to right, so the line stands
+where that many subtasks are behind it: exact at the gaps, an estimate within a column.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from console.ui.live import CheckpointLive
 
 _TOOTH = 12.0  #: height of one tooth; they point downstream, as on a map
 _DEPTH = 5.0
-_CAPTION_HALF = 148.0  #: room that a caption takes on either side
+_CAPTION_HALF = 148.0  #: half the width of a caption
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class WeirLine:
 def weir_line(
     checkpoint: CheckpointLive, per_column: Sequence[int], columns: Sequence[tuple[float, float]], height: float
 ) -> WeirLine:
-    """`per_column` counts the subtasks of each column that must acknowledge."""
+    """The line of `checkpoint`. `per_column` counts the subtasks of each column that must acknowledge."""
     share = checkpoint.acknowledged / checkpoint.subtasks if checkpoint.subtasks else 0.0
     x = round(_place(min(max(share, 0.0), 1.0), per_column, columns), 1)
     top, bottom = 4.0, height - 24.0
@@ -58,7 +58,7 @@ def _place(share: float, per_column: Sequence[int], columns: Sequence[tuple[floa
 
 
 def _stops(columns: Sequence[tuple[float, float]]) -> list[float]:
-    """Where the line stands with 0, 1, 2 … columns behind it: in the middle of each gap, and at both outer edges."""
+    """The line's x with 0, 1, 2 … columns behind it: the middle of each gap, and both outer edges."""
     inner = [(left[1] + right[0]) / 2 for left, right in itertools.pairwise(columns)]
     return [columns[0][0] - 10, *inner, columns[-1][1] + 10]
 

@@ -1,7 +1,7 @@
-"""The job graph as values for a template: every text placed, every width computed. It writes no markup.
+"""The job graph as values for a template: positions of texts and widths of bars, without markup.
 
-Positions come from the version's graph alone and never change while a job runs; numbers and classes come from the live
-row. Without live numbers the same picture is drawn, silent.
+Positions depend on the version's graph alone and never change while a job runs; numbers and classes come from the live
+metrics. Without live metrics the same picture has no numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from console.ui.live import NOTHING_LIVE, Live, OperatorLive, StageLive
 from runtime.core.job.settings import ExecutionMode
 
 _PAD = 12.0
-_LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: of a name that fits in large letters, and at all
-_BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: of letters; others about 1
+_LARGE_BREADTH, _NAME_BREADTH = 13.5, 17.5  #: maximum breadth of a name in large letters, and in small letters
+_BREADTHS = {**dict.fromkeys("mwMW@%", 1.6), **dict.fromkeys("fijlrt1.,-' ", 0.7)}  #: other letters are about 1
 _THINNEST, _THICKEST = 1.5, 7.0
 _TURN = 6.0  #: radius of an edge's corner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePicture:
-    """One operator: what the table and the picture say of it. `state` is '' while nothing is known."""
+    """An operator in the picture and in the table. `state` is '' while unknown."""
 
     uid: str
     name: str
     short_name: str
-    long: bool  #: its name is set in smaller letters
+    long: bool  #: its name needs smaller letters
     role: str
     bounded: bool
     parallelism: int
@@ -41,7 +41,7 @@ class NodePicture:
     state: str
     numbers: OperatorLive | None
     flowing: bool
-    stage: StageLive | None  #: of the plan of a run in BATCH, to which it belongs
+    stage: StageLive | None  #: its stage in the plan of a run in BATCH
     records_in: Quantity
     records_out: Quantity
     rate_in: Quantity
@@ -57,7 +57,7 @@ class NodePicture:
 
     @property
     def count_x(self) -> float:
-        """Where counts end; rates end at the right."""
+        """The right edge of counts; rates end at the right of the box."""
         return self.box.width * 0.56
 
     @property
@@ -78,7 +78,7 @@ class NodePicture:
 
     @property
     def tasks_width(self) -> float:
-        """Of the bar of tasks done in its stage."""
+        """Width of the bar of finished tasks of its stage."""
         if self.stage is None or not self.stage.tasks:
             return 0.0
         return round(_share(self.stage.tasks_done / self.stage.tasks) * self.bar_width, 1)
@@ -123,7 +123,7 @@ class GraphPicture:
 
 
 def draw(graph: Mapping[str, Any], live: Live, now: datetime, title: str = "Job graph") -> GraphPicture:
-    """Draws `JobGraph.to_json()` with the numbers of one moment."""
+    """Draw `JobGraph.to_json()` with the metrics `live`."""
     operators = graph["operators"]
     regular = [edge for edge in graph["edges"] if not edge.get("feedback")]
     back = [edge for edge in graph["edges"] if edge.get("feedback")]
@@ -153,7 +153,7 @@ def silent(graph: Mapping[str, Any], now: datetime) -> GraphPicture:
 
 
 def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
-    """The picture in a sentence or two, for those who do not see it."""
+    """The picture as text, for screen readers."""
     ended = [node.name for node in nodes if node.finished]
     parts = [f"{title} of {len(nodes)} operators: {', '.join(node.name for node in nodes)}."]
     if ended:
@@ -161,7 +161,7 @@ def describe(title: str, nodes: Sequence[NodePicture], live: Live) -> str:
     if live.checkpoint:
         parts.append(f"{live.checkpoint.acknowledged} of {live.checkpoint.subtasks} subtasks have acknowledged "
                      f"{noun(live.checkpoint.kind)} {live.checkpoint.number}.")  # fmt: skip
-    return " ".join([*parts, "The table below says the same."])
+    return " ".join([*parts, "The table below shows the same data."])
 
 
 def _node(
@@ -186,7 +186,7 @@ def _node(
         state=numbers.state if numbers else "",
         numbers=numbers,
         flowing=moving is not None,
-        stage=next((one for one in live.batch.stages if uid in one.operators), None) if live.batch else None,
+        stage=next((stage for stage in live.batch.stages if uid in stage.operators), None) if live.batch else None,
         records_in=formats.compact(numbers.records_in if numbers else None),
         records_out=formats.compact(numbers.records_out if numbers else None),
         rate_in=formats.rate(moving.rate_in if moving else None),
@@ -219,7 +219,7 @@ def _edge(edge: Mapping[str, Any], route: Route, nodes: Mapping[str, NodePicture
 
 
 def strategy(edge: Mapping[str, Any]) -> str:
-    """How an edge deals records, in words: hash by carrier, origin."""
+    """The partitioning of an edge in words: hash by carrier, origin."""
     word = str(edge["partitioning"])
     if edge.get("keys"):
         word = f"{word} by {', '.join(edge['keys'])}"
@@ -243,12 +243,12 @@ def _share(value: float) -> float:
 
 
 def _thickness(per_second: float) -> float:
-    """Grows with the order of magnitude: 10/s is thin, 100 k/s is broad."""
+    """Width by order of magnitude: 10/s is thin, 100 k/s is broad."""
     return round(min(_THINNEST + 0.9 * log10(1 + per_second), _THICKEST), 1)
 
 
 def _short(name: str) -> str:
-    """The name, cut where it would leave its node. No font is at hand, so breadths are estimated."""
+    """The name, cut to the width of its node. Breadths are estimated, since no font is available here."""
     if _breadth(name) <= _NAME_BREADTH:
         return name
     fits = max(n for n in range(len(name)) if _breadth(name[:n]) <= _NAME_BREADTH - 1)
@@ -267,7 +267,7 @@ def _head(end: Point, width: float) -> str:
 
 
 def _path(points: Sequence[Point]) -> str:
-    """A line with rounded corners that stops where the arrow head begins."""
+    """A line with rounded corners that ends where the arrow head begins."""
     end = (points[-1][0] - 8, points[-1][1])
     way = [*points[:-1], end]
     parts = [f"M{way[0][0]:g} {way[0][1]:g}"]

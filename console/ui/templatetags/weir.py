@@ -1,7 +1,4 @@
-"""What templates need beyond Django's own: quantities with lighter units, moments, shapes, and live blocks.
-
-Nothing here decides what is shown; it only writes it.
-"""
+"""Template tags and filters: quantities with lighter units, relative times, shapes, and live blocks."""
 
 import json
 import re
@@ -30,7 +27,7 @@ _TICKING = re.compile(r"(?<=>)[^<]*(?=</time>)")
 
 
 def quantity(value: Quantity) -> SafeString:
-    """HTML of a quantity; the unit stands in a lighter tone."""
+    """HTML of a quantity, with its unit in a lighter tone."""
     if not value.unit:
         return format_html('<span class="q">{}</span>', value.number)
     return format_html('<span class="q">{}<span class="unit"> {}</span></span>', *value)
@@ -43,7 +40,7 @@ def svg_quantity(value: Quantity) -> SafeString:
 
 
 def _written(write: Callable[[Any], Quantity]) -> Callable[[Any], SafeString]:
-    """A filter. Where a variable does not exist, templates hand over ''; that is a missing value too."""
+    """A filter that formats by `write`. Templates pass '' for an undefined variable, which counts as missing."""
     return lambda value: quantity(write(None if value == "" else value))
 
 
@@ -69,7 +66,7 @@ def coordinate(value: float) -> str:
 
 @register.simple_tag(takes_context=True)
 def ago(context: Context, moment: datetime | None, *, watched: bool = False) -> SafeString:
-    """When, relative. A `watched` moment turns into a warning when it grows old."""
+    """A relative time. A `watched` time becomes a warning when it grows old."""
     if moment is None:
         return format_html('<span class="muted">{}</span>', "never")
     stale_after = format_html(' data-stale="{}"', _STALE_AFTER_S) if watched else ""
@@ -78,7 +75,7 @@ def ago(context: Context, moment: datetime | None, *, watched: bool = False) -> 
 
 @register.simple_tag(takes_context=True)
 def lasting(context: Context, start: datetime | None, end: datetime | None = None) -> SafeString:
-    """How long from `start` to `end`; still counting without an end."""
+    """The time from `start` to `end`; without an end it keeps counting."""
     if start is None:
         return quantity(formats.MISSING)
     if end is None:
@@ -145,9 +142,9 @@ def here(context: Context, **changes: Any) -> str:
 
 
 class LiveNode(Node):
-    """A block that a poll may replace, unless the browser has it already, as its digest tells.
+    """A block that a poll may replace, unless the digest shows that the browser already has it.
 
-    Relative times tick in the browser, so they are no part of the digest.
+    Relative times tick in the browser and are not part of the digest.
     """
 
     def __init__(self, name: str, nodelist: NodeList) -> None:

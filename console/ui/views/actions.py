@@ -1,6 +1,6 @@
-"""Starting, savepoints, stopping, draining, cancelling: the pages that ask, and the requests that act.
+"""Confirmation pages and requests to start, stop, drain or cancel a run and to take savepoints.
 
-Every act goes to `console.operations.services.request`, as it does from the API.
+Every request goes to `console.operations.services.request`, as in the API.
 """
 
 from typing import Any
@@ -23,19 +23,19 @@ from console.ui.jobpage import numbers_of
 from console.ui.views.page import page, signed_in, user_of
 
 SAID = {
-    OperationKind.START: "Start is asked for.",
-    OperationKind.RESTORE: "Restore is asked for.",
-    OperationKind.SAVEPOINT: "A savepoint is asked for.",
-    OperationKind.STOP: "Stop with savepoint is asked for.",
-    OperationKind.DRAIN: "Drain is asked for.",
-    OperationKind.CANCEL: "Cancel is asked for.",
+    OperationKind.START: "The start was requested.",
+    OperationKind.RESTORE: "The restore was requested.",
+    OperationKind.SAVEPOINT: "A savepoint was requested.",
+    OperationKind.STOP: "The stop with savepoint was requested.",
+    OperationKind.DRAIN: "The drain was requested.",
+    OperationKind.CANCEL: "The cancellation was requested.",
     OperationKind.DISCARD: "The savepoint is discarded; its files are being deleted.",
 }
-AGAIN = "It was asked for already, from the same page."
+AGAIN = "This page had already sent the request."
 
 
 def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | None = None) -> None:
-    """Ask the service for an act, and say that it was asked for.
+    """Request an operation and add a message for the user.
 
     Raises:
         Refused: with the sentence to show.
@@ -53,14 +53,14 @@ def requested(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] 
 @require_POST
 @signed_in
 def at_once(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Acts that need no question: savepoint."""
+    """Operations without confirmation: savepoint."""
     return _act(request, get_object_or_404(Job, pk=pk), kind)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def start(request: HttpRequest, pk: int) -> HttpResponse:
-    """Needs no question the first time; later GET says what is repeated, and POST must accept it."""
+    """Without confirmation for the first start. Later GET shows the repeated output, and POST must accept it."""
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         accepts = request.POST.get("accept_repeated_output") == "on"
@@ -72,7 +72,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def confirmed(request: HttpRequest, pk: int, kind: str) -> HttpResponse:
-    """Acts that end a run: GET asks in a sentence, POST does it."""
+    """Operations that end a run: GET asks for confirmation, POST performs them."""
     job = get_object_or_404(Job, pk=pk)
     if request.method == "POST":
         return _act(request, job, kind)
@@ -90,7 +90,7 @@ def _act(request: HttpRequest, job: Job, kind: str, params: dict[str, Any] | Non
     try:
         requested(request, job, kind, params)
     except Refused as refused:
-        if refused.code == "repeats-output":  # committed since the button was drawn
+        if refused.code == "repeats-output":  # committed since the page was rendered
             return redirect("ui:start", job.pk)
         messages.error(request, refused.detail)
     return redirect("ui:job", job.pk)

@@ -1,4 +1,4 @@
-"""The page of one checkpoint, and that of how a job's checkpoints have gone."""
+"""The page of a checkpoint, and the statistics of a job's checkpoints."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,16 +29,16 @@ from runtime.core.checkpoint.statistics import Spread, Summary
 
 _PHASES = ("start_delay", "alignment", "sync", "async")
 _WIDTH = 160.0
-_RUNS = 6  #: to choose from
-_RECENT = 100  #: checkpoints whose state may still change
+_RUNS = 6  #: newest runs in the filter
+_RECENT = 100  #: newest checkpoints, which may still change
 
 
-# ---------------------------------------------------------------- one checkpoint
+# ---------------------------------------------------------------- page of a checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLine:
-    """One operator in a checkpoint. `bars` are (phase, x, width) of a small gantt of its slowest subtask."""
+    """An operator in a checkpoint. `bars` are (phase, x, width) of a Gantt chart of its slowest subtask."""
 
     uid: str
     name: str
@@ -58,7 +58,7 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
     rows = Checkpoint.objects.select_related("job", "run", "run__version", "reviewer")
     found = get_object_or_404(rows, pk=pk)
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         show_progress(numbers_of(found.run), [found])
         context = {
             "section": "jobs",
@@ -70,16 +70,16 @@ def checkpoint(request: HttpRequest, pk: int) -> HttpResponse:
         }
         return ShownPage(context, settled=found.status != Status.IN_PROGRESS)
 
-    def written() -> str:
+    def load_revision() -> str:
         return revision(request, [(rows.filter(pk=pk), 1), (Run.objects.filter(pk=found.run_id), 1)])
 
-    return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", shown, written)
+    return page_or_blocks(request, "checkpoints/detail.html", "checkpoints/_live.html", load_content, load_revision)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
-    """GET asks in a sentence, with the reason where it is refused; POST does it."""
+    """GET asks for confirmation or shows why it is refused; POST discards the savepoint."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run"), pk=pk)
     if request.method == "POST":
         try:
@@ -94,7 +94,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def operator_lines(checkpoint: Checkpoint) -> tuple[OperatorLine, ...]:
-    """The operators in the order of the graph, where the version still knows them."""
+    """The operators in the order of the graph; operators that the version no longer has come last."""
     graph = checkpoint.run.version.graph or {}
     names = {o["uid"]: o["name"] for o in graph.get("operators", [])}
     order = list(names)
@@ -121,7 +121,7 @@ def _line(row: dict[str, Any], names: dict[str, str], largest: int, longest: flo
 
 
 def _phases(row: dict[str, Any]) -> tuple[float, ...]:
-    """Those of the slowest subtask."""
+    """Milliseconds of each phase in the slowest subtask."""
     slowest = row.get("slowest") or {}
     return tuple(float(slowest.get(f"{phase}_ms") or 0) for phase in _PHASES)
 
@@ -139,19 +139,19 @@ def _beside(found: Checkpoint, *, order: str, **where: int) -> Checkpoint | None
     return Checkpoint.objects.filter(job=found.job_id, **where).order_by(order).first()
 
 
-# ---------------------------------------------------------------- all of a job
+# ---------------------------------------------------------------- statistics of a job
 
 
 @require_safe
 @signed_in
 def history(request: HttpRequest, pk: int) -> HttpResponse:
-    """Counts, the latest of each kind, spreads and failures, of the job or of one of its runs."""
+    """Counts, the latest checkpoint of each kind, distributions and failures, of the job or of a single run."""
     job = get_object_or_404(Job, pk=pk)
     chosen = whole_number(request.GET.get("run"))
     run = None if chosen is None else get_object_or_404(Run.objects.select_related("version"), pk=chosen, job=job)
     runs = tuple(runs_of(job)[:_RUNS])
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         version = run.version if run else runs[0].version if runs else None
         found = selectors.statistics(job, run)
         context = {
@@ -167,20 +167,20 @@ def history(request: HttpRequest, pk: int) -> HttpResponse:
         }
         return ShownPage(context, settled=not runs or runs[0].is_terminal)
 
-    def written() -> str:
+    def load_revision() -> str:
         newest = (Checkpoint.objects.filter(job=job).order_by("-number"), _RECENT)
         attempts = (Attempt.objects.filter(run__job=job).order_by("-token"), 1)
-        return revision(request, [newest, attempts], [(one.pk, one.state) for one in runs])
+        return revision(request, [newest, attempts], [(row.pk, row.state) for row in runs])
 
-    return page_or_blocks(request, "checkpoints/history.html", "checkpoints/_history.html", shown, written)
+    return page_or_blocks(request, "checkpoints/history.html", "checkpoints/_history.html", load_content, load_revision)
 
 
 def spread_lines(summary: Summary) -> tuple[tuple[str, tuple[Quantity, ...]], ...]:
-    """What is measured, and how it is spread: min, average, percentiles, max."""
+    """Measures and their distribution: min, average, percentiles, max."""
     return (
         ("Duration", tuple(formats.duration(ms) for ms in _values(summary.duration_ms))),
-        ("Size, all that it refers to", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.state_bytes))),
-        ("Written for it", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.written_bytes))),
+        ("Full checkpoint data size", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.state_bytes))),
+        ("Checkpointed data size", tuple(formats.size(round(nbytes)) for nbytes in _values(summary.written_bytes))),
         ("Longest alignment", tuple(formats.duration(ms) for ms in _values(summary.alignment_ms))),
     )
 

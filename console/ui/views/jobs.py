@@ -1,4 +1,4 @@
-"""The list of jobs, the page of one, and new definitions."""
+"""The list of jobs, the page of a job, and forms of new jobs and versions."""
 
 import hashlib
 from typing import Any
@@ -33,7 +33,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
     wanted = selectors.with_run_states(found, states_of(chosen)) if chosen else found
     jobs = by_name(wanted.only("name", "pipeline", "created_at"), text(request.GET.get("after")))
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         context = {
             "section": "jobs",
             "now": timezone.now(),
@@ -48,11 +48,11 @@ def job_list(request: HttpRequest) -> HttpResponse:
         }
         return ShownPage(context, settled=False)
 
-    def written() -> str:
+    def load_revision() -> str:
         facts = [(job.pk, job.run_pk, job.checkpoint_pk) for job in jobs.rows]
         return revision(request, selectors.rows_of_list(jobs.rows), facts, sorted(counts.items(), key=str))
 
-    return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", shown, written)
+    return page_or_blocks(request, "jobs/list.html", "jobs/_table.html", load_content, load_revision)
 
 
 @require_safe
@@ -61,7 +61,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(Job.objects.select_related("created_by"), pk=pk)
     before = whole_number(request.GET.get("before"))
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         now = timezone.now()
         view = job_view(selectors.job_page(job, request.user), now, before)
         context = {
@@ -75,16 +75,16 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         }
         return ShownPage(context, view.settled)
 
-    def written() -> str:
+    def load_revision() -> str:
         return revision(request, selectors.rows_of_page(job, before))
 
-    return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", shown, written)
+    return page_or_blocks(request, "jobs/detail.html", "jobs/_live.html", load_content, load_revision)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def new_job(request: HttpRequest) -> HttpResponse:
-    """First the pipeline, then its form: two pages, so that it works without scripts."""
+    """First the choice of a pipeline, then its form, on two pages, so that it works without scripts."""
     name = text(request.POST.get("pipeline") or request.GET.get("pipeline"))
     pipeline = Pipeline.objects.filter(pk=name).first() if name else None
     reason = define_refusal(request.user)
@@ -99,9 +99,9 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if data is not None:
         job = _define(request, form, version, pipeline)
         if job is not None:
-            messages.success(request, f"{job.name} is defined.")
+            messages.success(request, f"Job {job.name} was created.")
             return redirect("ui:job", job.pk)
-        if before := _made_before(request):  # the name was taken by this very form, a moment ago
+        if before := _made_before(request):  # the same form has just taken the name
             return before
     return _form_page(request, "jobs/new.html", {"pipeline": pipeline, "form": form, "version": version}, data)
 
@@ -122,14 +122,14 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
         except Refused as refused:
             forms.refuse(refused)
         else:
-            messages.success(request, f"Version {made.number} is made. Start or restore to use it.")
+            messages.success(request, f"Version {made.number} was created. The next start or restore uses it.")
             return redirect("ui:job", job.pk)
     context = {"job": job, "pipeline": pipeline, "version": forms, "newest": newest}
     return _form_page(request, "jobs/new_version.html", context, data)
 
 
 def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline: Pipeline) -> Job | None:
-    """Job and first version, both or neither. None: the forms say why."""
+    """Create a job and its first version, both or neither. None if a form has errors."""
     if not all([form.is_valid(), version.is_valid()]):
         return None
     user, step = user_of(request), "job"
@@ -148,16 +148,16 @@ def _define(request: HttpRequest, form: JobForm, version: VersionForms, pipeline
 
 
 def _made_before(request: HttpRequest) -> HttpResponse | None:
-    """Where a form leads that was sent before, by a double click or a reload."""
+    """The redirect for a form that was submitted before, by a double click or a reload."""
     version = services.version_of_request(user_of(request), _request_key(request))
     if version is None:
         return None
-    messages.info(request, f"Version {version.number} of {version.job.name} was made from this form already.")
+    messages.info(request, f"This form has already created version {version.number} of {version.job.name}.")
     return redirect("ui:job", version.job_id)
 
 
 def _request_key(request: HttpRequest) -> str | None:
-    """The same form with the same values is the same request; changed after going back, it is another one."""
+    """Idempotency key: the same form with the same values is the same request."""
     if not request.POST.get("key"):
         return None
     values = sorted((name, given) for name, given in request.POST.lists() if name != "csrfmiddlewaretoken")
@@ -165,7 +165,7 @@ def _request_key(request: HttpRequest) -> str | None:
 
 
 def _form_page(request: HttpRequest, template: str, context: dict[str, Any], data: Any) -> HttpResponse:
-    """A form; one that was sent back is 422, as the API says it."""
+    """A form; with errors its status is 422, as in the API."""
     reason = define_refusal(request.user)
     shown = {"section": "jobs", "reason": reason, "sent_back": data is not None, **context}
     return page(request, template, shown, status=200 if data is None else 422)

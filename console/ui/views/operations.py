@@ -1,4 +1,4 @@
-"""What was asked for, by whom, and what came of it."""
+"""The list of operations and the page of an operation."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -21,7 +21,7 @@ from console.ui.views.page import ShownPage, page_or_blocks, signed_in
 
 _HISTORY = 20
 _RELATED = ("job", "run__version", "run__restore_checkpoint", "requested_by")
-_SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids there; the run has what people call them
+_SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids; the page shows the run's numbers instead
 
 
 @require_safe
@@ -29,14 +29,14 @@ _SAID_OF_RUN = ("checkpoint", "version", "parallelism")  #: ids there; the run h
 def operation_list(request: HttpRequest) -> HttpResponse:
     operations = by_time(of_runs(Operation.objects.all()), moment(request.GET.get("before")))
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         settled = not any(row.is_active for row in operations.rows)
         return ShownPage({"section": "operations", "operations": operations}, settled)
 
-    def written() -> str:
+    def load_revision() -> str:
         return revision(request, [(_these(operations.rows), len(operations.rows) + 1)], _runs_of(operations.rows))
 
-    return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", shown, written)
+    return page_or_blocks(request, "operations/list.html", "operations/_list_live.html", load_content, load_revision)
 
 
 @require_safe
@@ -44,7 +44,7 @@ def operation_list(request: HttpRequest) -> HttpResponse:
 def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = get_object_or_404(Operation.objects.select_related(*_RELATED), pk=pk)
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         starts = found.run is not None and found.kind in NEW_RUN
         context = {
             "section": "operations",
@@ -59,10 +59,10 @@ def operation(request: HttpRequest, pk: UUID) -> HttpResponse:
         settled = found.ended_at is not None or not (found.is_active or found.state == OperationState.UNKNOWN)
         return ShownPage(context, settled)
 
-    def written() -> str:
+    def load_revision() -> str:
         return revision(request, [(_these([found]), 1), (Run.objects.filter(operations=found), 1)])
 
-    return page_or_blocks(request, "operations/detail.html", "operations/_live.html", shown, written)
+    return page_or_blocks(request, "operations/detail.html", "operations/_live.html", load_content, load_revision)
 
 
 def _these(rows: Sequence[Operation]) -> QuerySet[Operation]:
@@ -70,12 +70,11 @@ def _these(rows: Sequence[Operation]) -> QuerySet[Operation]:
 
 
 def _runs_of(rows: Sequence[Operation]) -> list[str]:
-    """The states of the runs that a list shows."""
     return [row.run.state if row.run else "" for row in rows]
 
 
 def _progress(found: Operation) -> CheckpointLive | None:
-    """The checkpoint that an operation under way is waiting for."""
+    """The checkpoint in progress of an active operation."""
     if not found.is_active or found.run is None:
         return None
     under_way = numbers_of(found.run).checkpoint
@@ -83,7 +82,7 @@ def _progress(found: Operation) -> CheckpointLive | None:
 
 
 def _expected_ms(found: Operation) -> float | None:
-    """How long this job's operations of the same kind took, in the middle. None without a history."""
+    """Median duration of the job's earlier operations of the same kind. None without a history."""
     earlier = Operation.objects.filter(
         job=found.job_id, kind=found.kind, state=OperationState.SUCCEEDED, ended_at__isnull=False
     ).exclude(pk=found.pk)
@@ -92,6 +91,6 @@ def _expected_ms(found: Operation) -> float | None:
 
 
 def _checkpoint_of(found: Operation) -> Checkpoint | None:
-    """The checkpoint that the result names, by its number within the job."""
+    """The checkpoint in the operation's result, found by its number within the job."""
     number = found.result.get("checkpoint") if isinstance(found.result, dict) else None
     return Checkpoint.objects.filter(job=found.job_id, number=number).first() if isinstance(number, int) else None

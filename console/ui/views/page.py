@@ -1,4 +1,4 @@
-"""What every page shares: sign-in, rendering of page or fragment, and an honest answer while the database is away."""
+"""Common parts of the pages: login, rendering of pages and fragments, and the response while Postgres is down."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from console.accounts.models import User
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """What a page shows. `settled`: nothing will change by itself, so polling ends (286)."""
+    """The template context of a page. `settled`: the page cannot change by itself, so polling ends (286)."""
 
     context: Mapping[str, Any]
     settled: bool
@@ -32,13 +32,13 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 def signed_in(view: View[P]) -> View[P]:
-    """For signed-in users; 503 in words while Postgres is away, since nothing can be said without it.
+    """Require a login; answer 503 while Postgres is unreachable.
 
-    A script that polls is told 401: it would follow a redirect and take the login page for an answer.
+    A polling script gets 401: it would follow a redirect and take the login page for a fragment.
     """
 
     @wraps(view)
-    def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         try:
             if request.headers.get("HX-Request") and not request.user.is_authenticated:
                 return HttpResponse("You are signed out.", status=401, content_type="text/plain")
@@ -46,25 +46,25 @@ def signed_in(view: View[P]) -> View[P]:
         except (OperationalError, InterfaceError):
             return away(request)
 
-    return guarded
+    return wrapper
 
 
 def away(request: HttpRequest) -> HttpResponse:
-    """The database cannot be reached. Rendered without touching session or user, which live in it."""
+    """503, rendered without session and user, which live in the database."""
     response = render(None, "503.html", {"request_id": getattr(request, "request_id", "")}, status=503)
     response.headers["Retry-After"] = "5"
     return response
 
 
 def user_of(request: HttpRequest) -> User:
-    """The signed-in user; views are reached by no other."""
+    """The signed-in user of a view behind `signed_in`."""
     return cast(User, request.user)
 
 
 def page(request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
-    """A whole page. Back and forward must not show a fragment from the cache, hence Vary.
+    """A whole page. `Vary` keeps the browser's history from showing a cached fragment.
 
-    `once` is the page's own: what is sent from it a second time, by a double click, is the same request.
+    `once` identifies the rendered page: a form sent from it twice, by a double click, is the same request.
     """
     given = {"now": timezone.now(), "once": uuid4().hex, **context}
     response = render(request, template, given, status=status)
@@ -73,20 +73,24 @@ def page(request: HttpRequest, template: str, context: Mapping[str, Any], status
 
 
 def page_or_blocks(
-    request: HttpRequest, template: str, blocks: str, shown: Callable[[], ShownPage], revision: Callable[[], str]
+    request: HttpRequest,
+    template: str,
+    blocks: str,
+    load_content: Callable[[], ShownPage],
+    load_revision: Callable[[], str],
 ) -> HttpResponse:
-    """The page, or for a poll those of its live blocks that have changed.
+    """The page, or for a poll the live blocks that have changed.
 
-    Polls carry their revision (`If-None-Match`) and the digests of their blocks (`X-Blocks`). With the same revision
-    nothing is read or rendered (304); with the same blocks nothing is sent (204).
+    Polls carry their revision (`If-None-Match`) and the digests of their blocks (`X-Blocks`). An equal revision saves
+    reading and rendering (304); equal blocks save the transfer (204).
     """
     if not request.headers.get("HX-Request"):
-        found = shown()
+        found = load_content()
         return page(request, template, {**found.context, "poll": not found.settled})
-    tag = f'"{revision()}"'
+    tag = f'"{load_revision()}"'
     if tag in (given.removeprefix("W/") for given in parse_etags(request.headers.get("If-None-Match", ""))):
         return _poll_answer(HttpResponse(status=HTTPStatus.NOT_MODIFIED), tag)
-    found = shown()
+    found = load_content()
     answer = page(request, blocks, {**found.context, "fragment": True, "known_blocks": _known(request)})
     if found.settled:
         return _poll_answer(HttpResponseStopPolling(answer.content), tag)
@@ -94,13 +98,13 @@ def page_or_blocks(
 
 
 def _known(request: HttpRequest) -> dict[str, str]:
-    """The digests of the blocks that the browser shows, by name."""
+    """The digests of the blocks in the browser, by name."""
     pairs = (pair.partition("=") for pair in request.headers.get("X-Blocks", "").split())
     return {name: digest for name, _, digest in pairs}
 
 
 def _poll_answer(response: HttpResponse, tag: str) -> HttpResponse:
-    """Never from a cache: going back in the browser must not show a fragment."""
+    """Mark a poll's response as uncacheable: going back in the browser must not show a fragment."""
     response.headers["ETag"] = tag
     response.headers["Cache-Control"] = "no-store"
     patch_vary_headers(response, ["HX-Request"])

@@ -1,7 +1,7 @@
-"""Restoring: choose a checkpoint, a version and a parallelism, see what will happen, then do it.
+"""The restore page: choose a checkpoint, a version and a parallelism, read the effects, then restore.
 
-Two forms: the first only asks (GET, and again at every change where scripts run), the second carries exactly what was
-shown. So nobody restores what they have not seen described.
+The first form only asks (GET, and at every change if scripts run). The second form carries exactly the values whose
+effects are shown, so that a restore never differs from its description.
 """
 
 from dataclasses import dataclass, replace
@@ -28,9 +28,9 @@ _OFFERED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What was chosen and what it would mean. `refusal` stands in the way.
+    """A choice and its effects. `refusal` rules the restore out.
 
-    Without `report` nothing is known of the checkpoint, or the parallelism is out of bounds: then no operator has one.
+    Without `report` the checkpoint is unreadable or the parallelism is out of bounds.
     """
 
     checkpoint: Checkpoint
@@ -67,7 +67,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
         "job": job,
         "form": form,
         "act": acts[OperationKind.RESTORE],
-        "stop": acts[OperationKind.STOP],  # the way to a restore of a job that runs
+        "stop": acts[OperationKind.STOP],  # a running job must stop before its restore
         "plan": _plan(job, form),
         "versions": _versions(job),
         "checkpoints": _offered(request, job, chosen),
@@ -80,7 +80,7 @@ def _page(request: HttpRequest, job: Job, form: RestoreForm, refused: Refused | 
 
 
 def _choice(request: HttpRequest, job: Job) -> dict[str, Any]:
-    """What the query names, and the obvious for the rest: newest checkpoint, newest ready version, its parallelism."""
+    """The values of the query, and defaults: newest checkpoint, newest ready version, its parallelism."""
     given = request.GET
     newest = selectors.continuable(job).first() or selectors.restorable(job).first()
     version = _versions(job).filter(pk=whole_number(given.get("version")) or 0).first() or _versions(job).first()
@@ -97,7 +97,7 @@ def _params(request: HttpRequest, form: RestoreForm) -> dict[str, Any]:
 
 
 def _plan(job: Job, form: RestoreForm) -> Plan | None:
-    """None where the choice itself is not complete; the form then says what is missing."""
+    """The plan; None if the choice is incomplete, which the form then shows."""
     chosen = {name: whole_number(str(form[name].value() or "")) for name in form.fields}
     checkpoint = Checkpoint.objects.select_related("run").filter(pk=chosen["checkpoint"] or 0, job=job).first()
     version = _versions(job).filter(pk=chosen["version"] or 0).first()
@@ -126,7 +126,7 @@ def _versions(job: Job) -> Any:
 
 
 def _offered(request: HttpRequest, job: Job, chosen: int | None) -> Paged[Checkpoint]:
-    """A page of what may be restored; the chosen one stands on every page, or changing the rest would lose it."""
+    """A page of restorable checkpoints. Each includes the chosen checkpoint, so that the choice survives paging."""
     rows = selectors.restorable(job)
     found = by_number(rows, whole_number(request.GET.get("before")), _OFFERED)
     if chosen is None or any(row.pk == chosen for row in found.rows):

@@ -1,4 +1,4 @@
-"""Signing in and out, and the choice of colours. The choice is a cookie, so that the first paint is right."""
+"""Login, logout and the colour theme. The theme is a cookie, so that the first paint is right."""
 
 from http import HTTPStatus
 from typing import Any
@@ -33,7 +33,7 @@ class Logout(LogoutView):
 
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
-    """Without scripts the switch is a form; with them `weir.js` writes the same cookie."""
+    """Set the theme cookie. With scripts `weir.js` writes the same cookie."""
     response = redirect(_back(request))
     choice = request.POST.get("theme")
     if choice in _THEMES:

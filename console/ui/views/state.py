@@ -1,4 +1,4 @@
-"""The pages of a checkpoint's state: what is in it, queries of it, and their tables."""
+"""The pages of a checkpoint's state: contents, queries and their tables."""
 
 from http import HTTPStatus
 from typing import Any
@@ -19,13 +19,13 @@ from runtime.core.snapshot.contents import StoredState
 
 _RECENT = 10
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
-_KEY = "key."  #: before the name of a key column, in the form
+_KEY = "key."  #: prefix of key columns in the form
 
 
 @require_safe
 @signed_in
 def contents(request: HttpRequest, pk: int) -> HttpResponse:
-    """Operators with their states, from the manifest; the queries of the author; and the newest results."""
+    """Operators with their states, from the manifest; the pipeline's queries; and the newest results."""
     found = get_object_or_404(Checkpoint.objects.select_related("job", "run__version"), pk=pk)
     states, refusal = _states(found)
     named = (request.GET.get("operator"), request.GET.get("state"))
@@ -47,7 +47,7 @@ def contents(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @signed_in
 def ask(request: HttpRequest, pk: int) -> HttpResponse:
-    """A page of rows, or the answer to saved SQL: the page of the query follows."""
+    """Request a page of rows or the result of saved SQL, and redirect to the page of the query."""
     found = get_object_or_404(Checkpoint.objects.select_related("job"), pk=pk)
     try:
         query = _asked(request, found)
@@ -60,11 +60,11 @@ def ask(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 @signed_in
 def query(request: HttpRequest, pk: int) -> HttpResponse:
-    """One query: how far it is, its table, or why there is none."""
+    """A query: its progress, its table, or its error."""
     rows = StateQuery.objects.select_related("checkpoint__job", "requested_by")
     found = get_object_or_404(rows, pk=pk)
 
-    def shown() -> ShownPage:
+    def load_content() -> ShownPage:
         table = found.result or {}
         numbers = [column["type"] in _NUMBERS for column in table.get("columns", ())]
         given = found.request.get("key", {})
@@ -80,10 +80,12 @@ def query(request: HttpRequest, pk: int) -> HttpResponse:
         }
         return ShownPage(context, settled=not found.is_active)
 
-    def written() -> str:
+    def load_revision() -> str:
         return revision(request, [(rows.filter(pk=pk), 1)])
 
-    return page_or_blocks(request, "checkpoints/state_query.html", "checkpoints/_state_query.html", shown, written)
+    return page_or_blocks(
+        request, "checkpoints/state_query.html", "checkpoints/_state_query.html", load_content, load_revision
+    )
 
 
 @require_POST
@@ -100,7 +102,6 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 @signed_in
 def csv(request: HttpRequest, pk: int) -> HttpResponse:
-    """The table as a file."""
     found = get_object_or_404(StateQuery, pk=pk)
     if found.result is None:
         return HttpResponse("The query has no table.", status=HTTPStatus.CONFLICT, content_type="text/plain")

@@ -67,7 +67,7 @@ def test_start_makes_a_run_and_an_operation(at_console: Client, operator: User) 
     assert (found.kind, found.requested_by, found.state) == ("start", operator, "queued")
     assert found.request_id
     assert job.runs.get().pk == found.run_id
-    assert "Start is asked for." in blocks.text(response)
+    assert "The start was requested." in blocks.text(response)
     assert "Start queued" in blocks.text(response)
 
 
@@ -95,7 +95,7 @@ def test_a_start_that_repeats_output_is_asked_with_numbers_and_restore_comes_fir
     assert re.search(r'<a class="button primary" id="do-restore"', block)
     asked = at_console.get(path)
     said = blocks.text(asked)
-    assert "Checkpoints 3 to 5 were committed, and the output up to there is written a second time." in said
+    assert "Checkpoints 3 to 5 were committed; the output up to there is written a second time." in said
     assert f"restore savepoint {newest.number} instead" in said
     assert f'href="/jobs/{run.job_id}/restore/"' in asked.content.decode()
     assert 'name="accept_repeated_output" required' in asked.content.decode()
@@ -155,7 +155,7 @@ def test_a_double_click_is_one_request(at_console: Client, act: str) -> None:
     given = {"key": key_of(page, act)}
     at_console.post(f"/jobs/{job.pk}/{act}/", given)
     said = blocks.text(at_console.post(f"/jobs/{job.pk}/{act}/", given, follow=True))
-    assert "It was asked for already, from the same page." in said
+    assert "This page had already sent the request." in said
     assert Operation.objects.count() == 1
 
 
@@ -180,7 +180,7 @@ def test_acts_need_the_token_of_the_form(operator: User, act: str) -> None:
     client.force_login(operator)
     response = client.post(f"/jobs/{run.job_id}/{act}/")
     assert response.status_code == 403
-    assert "The form was too old" in blocks.text(response)
+    assert "The form has expired" in blocks.text(response)
     assert not Operation.objects.exists()
 
 
@@ -205,7 +205,7 @@ def test_a_job_that_does_not_exist_cannot_be_acted_on(at_console: Client, act: s
         ),
         (
             "drain",
-            ["closed early", "Finished already: airlines.", "ends for good", "stop it with a savepoint"],
+            ["fires early", "Already finished: airlines.", "finishes for good", "stop it with a savepoint"],
         ),
         (
             "cancel",
@@ -226,7 +226,7 @@ def test_what_cannot_be_undone_is_asked_in_a_sentence_with_numbers(
 
 def test_a_cancel_without_any_checkpoint_says_what_that_means(at_console: Client) -> None:
     run = rows.run(rows.job())
-    assert "what it did is neither committed nor can it be restored" in blocks.text(
+    assert "its output is not committed, and its state cannot be restored" in blocks.text(
         at_console.get(f"/jobs/{run.job_id}/cancel/")
     )
 

@@ -34,7 +34,7 @@ def test_a_job_whose_checkpoints_all_fail_says_so(at_console: Client, run: Run) 
         rows.checkpoint(run, number, status="failed", reason="finalize_failed", detail="No space left on device")
     text = page(at_console, run)
     assert "No checkpoint has completed for 3 min" in text
-    assert "3 failed meanwhile, checkpoint 10 with finalize failed: No space left on device." in text
+    assert "3 failed since then, checkpoint 10 with finalize failed: No space left on device." in text
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_storage_that_is_waited_for_is_named_with_the_next_try(at_console: Clien
     assert "Waiting for storage" not in page(at_console, run), "it runs again"
     Run.objects.update(state=RunState.RESTARTING)
     text = page(at_console, run)
-    assert "Waiting for storage or a service. /out: No space left. Failed 4 times in a row; the next try is in" in text
+    assert (
+        "Waiting for storage or a service. /out: No space left. Failed 4 times in a row; the next attempt is in" in text
+    )
     Attempt.objects.create(run=run, token=9_002, started_at=now, ended_at=now, outcome="failed", detail={"code": "x"})
     assert "Waiting for storage" not in page(at_console, run)
 
@@ -73,7 +75,7 @@ def test_slots_above_their_memory_are_named_while_the_run_runs_between_failures(
     ended: dict[str, Any] = {"started_at": now, "ended_at": now, "outcome": "failed", "detail": detail}
     attempt = Attempt.objects.create(run=run, token=9_001, **ended)
     text = page(at_console, run)
-    assert "Slot 1 on host h uses 612 MB of memory. 3 attempts in a row have failed so." in text
+    assert "Slot 1 on host h uses 612 MB of memory. 3 consecutive attempts have failed like this." in text
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=now - timedelta(minutes=11))
     assert "612 MB" not in page(at_console, run), "it has run for long since"
 

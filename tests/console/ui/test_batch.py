@@ -59,7 +59,7 @@ def committed(run: Run) -> Checkpoint:
 def test_the_page_shows_stages_with_operators_tasks_records_and_duration(at_console: Client) -> None:
     """S0-10: what a user of Spark looks for, of every stage of the plan."""
     said = page(at_console, batch_run())
-    assert "2 of at least 3 tasks done, 1 of 3 stages complete, 2 failed tries of tasks" in said
+    assert "2 of at least 3 tasks complete, 1 of 3 stages complete, 2 failed task attempts" in said
     assert "1 airlines complete 1 of 1 0 16 16 0.31 s" in said
     assert "2 flights → prepared → join airlines active 1 2 84 202 5 412 –" in said
     assert "3 window 1 day → parquet pending 0 of 2 – – – –" in said
@@ -75,8 +75,8 @@ def test_the_graph_shows_records_and_stages_and_invents_nothing(at_console: Clie
     assert (nodes["flights"].stage.number, nodes["flights"].tasks_width) == (2, 0.0)
     assert nodes["airlines"].tasks_width == nodes["airlines"].bar_width
     graph = blocks.live(at_console.get(f"/jobs/{batch_run().job_id}/"))["graph"]
-    assert "active, tasks done: 1<" in graph
-    assert "pending, tasks done: 0 of 2" in graph
+    assert "active, tasks complete: 1<" in graph
+    assert "pending, tasks complete: 0 of 2" in graph
     for word in ("watermark", "busy ", "k/s", "no records flow"):
         assert word not in graph
 
@@ -87,7 +87,7 @@ def test_a_run_in_batch_has_no_checkpoints_and_no_slots(at_console: Client) -> N
     for wrong in (
         "Slots and counters",
         "Statistics",
-        "The first checkpoint comes",
+        "The first checkpoint",
         "No checkpoint has completed",
         "No slots yet",
     ):
@@ -146,7 +146,7 @@ def test_stages_of_a_run_that_failed_are_not_active(at_console: Client) -> None:
 
 def test_a_cancel_says_that_nothing_is_committed(at_console: Client) -> None:
     said = blocks.text(at_console.get(f"/jobs/{batch_run().job_id}/cancel/"))
-    assert "commits its output once, at its end: nothing of this run is committed." in said
+    assert "commits its output once, at its end: no output of this run is committed." in said
     assert "savepoint" not in said
 
 

@@ -364,7 +364,7 @@ def test_a_person_takes_a_savepoint_and_drains(signed_in: Open, running: Run) ->
         page.get_by_label("Reason").fill("The year is over.")
         page.get_by_role("button", name="Drain and finish").click()
         expect(page.locator("#live-notices")).to_contain_text("Drain queued")
-        expect(page.locator("#live-head")).to_contain_text("wanted: finished")
+        expect(page.locator("#live-head")).to_contain_text("desired state: finished")
         assert Operation.objects.get(kind="drain").reason == "The year is over."
 
 
@@ -376,9 +376,9 @@ def test_a_form_whose_answer_was_lost_can_be_sent_again(signed_in: Open, running
     with signed_in() as page:
         page.goto(f"/jobs/{running.job_id}/versions/new/")
         page.route("**/versions/new/", lose, times=1)
-        page.get_by_role("button", name="Make version").click()
-        page.get_by_role("button", name="Make version").click()
-        expect(page.get_by_text("Version 2 of flights-delays was made from this form already.")).to_be_visible()
+        page.get_by_role("button", name="Create version").click()
+        page.get_by_role("button", name="Create version").click()
+        expect(page.get_by_text("This form has already created version 2 of flights-delays.")).to_be_visible()
     assert running.job.versions.count() == 2
 
 
@@ -396,7 +396,7 @@ def test_the_plan_of_a_restore_follows_the_choice(signed_in: Open, running: Run)
         expect(page.get_by_role("button", name="Restore checkpoint 210 at parallelism 3")).to_be_enabled()
         page.get_by_label("I accept repeated output.").check()
         page.get_by_role("button", name="Restore checkpoint 210 at parallelism 3").click()
-        expect(page.get_by_text("Restore is asked for.")).to_be_visible()
+        expect(page.get_by_text("The restore was requested.")).to_be_visible()
     assert Operation.objects.get(kind="restore").params["parallelism"] == 3
 
 
@@ -404,10 +404,10 @@ def test_everything_works_without_scripts(signed_in: Open, running: Run) -> None
     with signed_in(java_script_enabled=False) as page:
         page.goto(f"/jobs/{running.job_id}/")
         page.get_by_role("button", name="Take savepoint").click()
-        expect(page.get_by_text("A savepoint is asked for.")).to_be_visible()
+        expect(page.get_by_text("A savepoint was requested.")).to_be_visible()
         page.get_by_role("link", name="Stop with savepoint…").click()
         page.get_by_role("button", name="Stop with savepoint").click()
-        expect(page.get_by_text("Stop with savepoint is asked for.")).to_be_visible()
+        expect(page.get_by_text("The stop with savepoint was requested.")).to_be_visible()
         page.get_by_role("button", name="Dark").click()
         expect(page.locator("html[data-theme=dark]")).to_be_attached()
         page.goto(f"/jobs/{running.job_id}/restore/")

@@ -72,7 +72,7 @@ def test_a_job_is_defined_with_its_first_version(at_console: Client, operator: U
     assert version.settings["restart_backoff_multiplier"] == 2
     assert version.settings["on_corrupt_checkpoint"] == "fail"
     assert version.state == "compiling"
-    assert "delays is defined." in blocks.text(response)
+    assert "Job delays was created." in blocks.text(response)
     assert "Version 1 is being compiled" in blocks.text(response)
 
 
@@ -163,7 +163,7 @@ def test_a_reader_may_not_make_versions(reading: Client) -> None:
 def test_a_pipeline_that_is_gone_is_said(at_console: Client) -> None:
     job = rows.job()
     Pipeline.objects.all().delete()
-    assert "is not installed any more" in blocks.text(at_console.get(f"/jobs/{job.pk}/versions/new/"))
+    assert "is no longer installed" in blocks.text(at_console.get(f"/jobs/{job.pk}/versions/new/"))
 
 
 # ---------------------------------------------------------------- the same form twice
@@ -181,7 +181,7 @@ def test_a_version_form_that_is_sent_twice_makes_one_version(at_console: Client)
     for _ in range(2):
         response = at_console.post(path, given, follow=True)
     assert response.redirect_chain == [(f"/jobs/{job.pk}/", 302)]
-    assert "Version 2 of flights-delays was made from this form already." in blocks.text(response)
+    assert "This form has already created version 2 of flights-delays." in blocks.text(response)
     assert job.versions.count() == 2
 
 
@@ -192,7 +192,7 @@ def test_a_job_form_that_is_sent_twice_leads_to_the_job_that_was_made(at_console
     for _ in range(2):
         response = at_console.post(path, given, follow=True)
     assert response.redirect_chain == [(f"/jobs/{Job.objects.get().pk}/", 302)]
-    assert "Version 1 of delays was made from this form already." in blocks.text(response)
+    assert "This form has already created version 1 of delays." in blocks.text(response)
     assert JobVersion.objects.count() == 1
 
 
@@ -264,7 +264,7 @@ def test_parameters_stand_in_the_order_of_their_author(at_console: Client) -> No
 
 def test_a_form_that_is_sent_back_says_so_at_its_top(at_console: Client) -> None:
     rows.pipeline()
-    said = "Nothing was made. What is wrong stands beside its field."
+    said = "was not created. Each error is shown at its field."
     assert said in blocks.text(at_console.post("/jobs/new/", {**FILLED, "parallelism": "0"}))
     assert said not in blocks.text(at_console.get("/jobs/new/?pipeline=flights"))
     job = rows.job()

@@ -38,7 +38,7 @@ def test_the_page_counts_and_sums_up(at_console: Client, running: Run) -> None:
     assert "of the latest 60 completed" in said
     assert "Measure Min Average p50 p90 p95 p99 Max Duration 0.25 s" in said
     assert "Longest alignment 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms 48 ms" in said
-    assert "no number of them restarts the job" in said
+    assert "the job tolerates any number of failures" in said
 
 
 def test_the_latest_of_each_kind_leads_to_its_page(at_console: Client, running: Run) -> None:
@@ -78,7 +78,7 @@ def test_one_run_may_be_chosen(at_console: Client) -> None:
 
 def test_a_job_that_never_ran_says_what_comes(at_console: Client) -> None:
     said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/checkpoints/"))
-    assert "summed up from the first completed checkpoint on" in said
+    assert "They appear after the first completed checkpoint" in said
     assert "No checkpoint has failed." in said
     assert "Completed checkpoint – never" in said
 
@@ -103,7 +103,7 @@ def test_the_page_takes_the_same_few_queries_for_a_long_history(at_console: Clie
 def test_a_version_that_is_older_than_a_setting_has_its_default(at_console: Client) -> None:
     run = rows.run(rows.job(version={"settings": {"checkpoint_interval_ms": 5000}}))
     for path in (f"/jobs/{run.job_id}/checkpoints/", f"/jobs/{run.job_id}/checkpoints/?run={run.pk}"):
-        assert "no number of them restarts the job" in blocks.text(at_console.get(path))
+        assert "the job tolerates any number of failures" in blocks.text(at_console.get(path))
 
 
 # ---------------------------------------------------------------- the promise
@@ -128,17 +128,17 @@ def test_a_job_shows_the_weakest_of_mode_sources_and_sinks_and_why(
         said = blocks.text(at_console.get(path))
         assert word in said, path
         assert why in said, path
-    assert f"End to end {word}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert f"Checkpoints {mode.replace('_', ' ')}, each 5.0 s" in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
+    assert f"End-to-end guarantee {word}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert f"Checkpoints {mode.replace('_', ' ')}, every 5.0 s" in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
 
 
 def test_what_was_compiled_before_its_ends_promised_anything_claims_nothing(at_console: Client) -> None:
     operators = [{k: v for k, v in o.items() if k != "guarantee"} for o in rows.GRAPH["operators"]]
     job = rows.job(version={"graph": {**rows.GRAPH, "operators": operators}})
-    assert "End to end" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
+    assert "End-to-end guarantee" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
 
 
 def test_a_version_that_is_not_compiled_claims_nothing(at_console: Client) -> None:
     job = rows.job(version={"graph": None, "state": "compiling"})
     assert JobVersion.objects.get().graph is None
-    assert "End to end" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))
+    assert "End-to-end guarantee" not in blocks.text(at_console.get(f"/jobs/{job.pk}/"))

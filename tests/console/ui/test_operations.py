@@ -16,7 +16,7 @@ def test_operations_are_listed_across_jobs(at_console: Client, operator: User) -
     rows.operation(rows.job("beta"), "savepoint", "failed", error={"code": "expired", "message": "Nobody answered."})
     response = at_console.get("/operations/")
     said = blocks.text(response)
-    assert "Drain alpha Under way operator end of the year" in said
+    assert "Drain alpha In progress operator end of the year" in said
     assert "Savepoint beta Failed Nobody answered." in said
     assert at_console.get("/operations/", headers=POLL).status_code == 200
 
@@ -43,7 +43,7 @@ def test_an_operation_shows_phase_progress_and_what_is_usual(at_console: Client,
     response = at_console.get(f"/operations/{found.pk}/")
     said = blocks.text(response)
     assert "Waiting for acknowledgements: 3 of 10 subtasks have acknowledged." in said
-    assert "This job's last ones took 2.0 s." in said
+    assert "Earlier operations of this kind took 2.0 s." in said
     assert '<progress value="3" max="10"' in response.content.decode()
     assert at_console.get(f"/operations/{found.pk}/", headers=POLL).status_code == 200
 
@@ -68,7 +68,7 @@ def test_a_failed_operation_says_what_happened(at_console: Client) -> None:
 def test_an_unknown_outcome_is_called_unknown_and_watched(at_console: Client) -> None:
     found = rows.operation(rows.job(), "stop", "unknown")
     path = f"/operations/{found.pk}/"
-    assert "It is being reconciled" in blocks.text(at_console.get(path))
+    assert "The console is reconciling it" in blocks.text(at_console.get(path))
     assert at_console.get(path, headers=POLL).status_code == 200
 
 

@@ -65,7 +65,7 @@ def test_pages_that_show_refuse_to_be_posted_to(at_console: Client, path: str) -
 def test_what_does_not_exist_is_said_to_not_exist(at_console: Client, path: str) -> None:
     response = at_console.get(path)
     assert response.status_code == 404
-    assert "There is nothing here" in blocks.text(response)
+    assert "Page not found" in blocks.text(response)
 
 
 def test_every_page_carries_a_strict_policy_and_a_request_id(at_console: Client) -> None:
@@ -188,7 +188,7 @@ def test_a_job_that_never_ran_says_what_to_do(at_console: Client) -> None:
     said = blocks.text(at_console.get(f"/jobs/{rows.job().pk}/"))
     assert "Never started" in said
     assert "The job has never run." in said
-    assert "no numbers yet" in said
+    assert "no metrics yet" in said
     assert "No checkpoints yet." in said
 
 
@@ -197,7 +197,7 @@ def test_a_job_whose_first_version_is_being_compiled_has_no_graph_yet(at_console
     response = at_console.get(f"/jobs/{job.pk}/")
     said = blocks.text(response)
     assert "Version 1 is being compiled" in said
-    assert "The graph appears here" in said
+    assert "The graph appears once" in said
     assert "Start, Restore: The job has no version that is ready." in said
     assert "hx-get" in response.content.decode()
 
@@ -213,7 +213,7 @@ def test_a_run_that_waits_for_slots_says_for_what(at_console: Client) -> None:
     slots = {"wanted": 3, "there": 1, "held_by": "held by flights (4); the cluster has 6 cores on 3 workers"}
     run = rows.run(rows.job(), "waiting", live={"waiting": slots, "restarts": 0}, live_at=timezone.now())
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert "Waiting for slots: 3 wanted, 1 there, held by flights (4); the cluster has 6 cores on 3 workers." in said
+    assert "Waiting for slots: 1 of 3 are available; held by flights (4); the cluster has 6 cores on 3 workers." in said
     assert "Cancel" in said
     assert "Waiting for slots" in blocks.text(at_console.get("/jobs/"))
 
@@ -225,7 +225,7 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     rows.checkpoint(run, 40)
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
     assert f"Why run {run.pk} failed final division by zero Operator window" in said
-    assert "The last 2 events before it BarrierArrived(41) Aligned(41)" in said
+    assert "The last 2 events before the failure BarrierArrived(41) Aligned(41)" in said
     assert '"subtask": 1' in said
     assert "then restore from checkpoint 40." in said
 
@@ -254,11 +254,11 @@ def test_wanted_and_observed_stand_side_by_side_where_they_differ(
     run = rows.run(rows.job(), state)
     if kind:
         rows.operation(run.job, kind, "queued", run=run)
-    assert f"wanted: {wanted}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
+    assert f"desired state: {wanted}" in blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
 
 
 def test_a_run_that_is_as_wanted_does_not_say_it_twice(at_console: Client, running: Run) -> None:
-    assert "wanted:" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
+    assert "desired state:" not in blocks.text(at_console.get(f"/jobs/{running.job_id}/"))
 
 
 def test_the_page_says_when_its_numbers_were_seen(at_console: Client) -> None:
@@ -304,8 +304,8 @@ def test_the_page_takes_a_bounded_number_of_queries(at_console: Client, running:
     ("state", "said"),
     [
         ("ready", "Version 2 is newer; a start or restore uses it."),
-        ("rejected", "Version 2 is newer, but rejected; a start or restore uses the newest that is ready."),
-        ("compiling", "Version 2 is newer, but compiling; a start or restore uses the newest that is ready."),
+        ("rejected", "Version 2 is newer, but rejected; a start or restore uses the newest ready version."),
+        ("compiling", "Version 2 is newer, but compiling; a start or restore uses the newest ready version."),
     ],
 )
 def test_a_newer_version_is_announced(at_console: Client, running: Run, state: str, said: str) -> None:
@@ -325,7 +325,7 @@ def test_the_graph_stands_at_the_parallelism_of_the_run(at_console: Client) -> N
 def test_a_run_that_ended_without_a_checkpoint_does_not_promise_one(at_console: Client) -> None:
     run = rows.run(rows.job(), "failed")
     said = blocks.text(at_console.get(f"/jobs/{run.job_id}/"))
-    assert "No checkpoint was taken. The first comes when a run has lasted for its interval, 5.0 s." in said
+    assert "No checkpoint was taken. The first checkpoint is due after a run's checkpoint interval, 5.0 s." in said
 
 
 # ---------------------------------------------------------------- the page of a checkpoint
@@ -373,9 +373,9 @@ def test_what_a_stop_or_drain_takes_is_called_a_savepoint(at_console: Client, ki
 
 def test_a_failed_checkpoint_says_why_and_cannot_be_restored(at_console: Client) -> None:
     found = rows.checkpoint(rows.run(rows.job()), 9, status="failed", reason="expired", detail="window (1) was silent")
-    said = blocks.text(at_console.get(f"/checkpoints/{found.pk}/"))
-    assert "Expired: window (1) was silent" in said
-    assert "Restore from it" not in said
+    response = at_console.get(f"/checkpoints/{found.pk}/")
+    assert "Expired: window (1) was silent" in blocks.text(response)
+    assert "restore-this" not in response.content.decode()
 
 
 def test_a_checkpoint_under_way_is_polled_until_it_ends(at_console: Client) -> None:

@@ -97,10 +97,10 @@ def test_a_start_that_was_refused_follows_the_newer_version() -> None:
 
 SAID = {
     Remedy.AGAIN: "Restore from checkpoint 7, taken",
-    Remedy.OUTSIDE: "Put right what the message names, then start the job again.",
-    Remedy.VERSION: "Make a new version, or put right the input that the message names; then start it.",
-    Remedy.CHECKPOINT: "Restore another checkpoint or savepoint than the one that the message names.",
-    Remedy.EMPTY: "A restore meets the same again: start the job from empty state.",
+    Remedy.OUTSIDE: "Correct the fault that the message names, then start the job again.",
+    Remedy.VERSION: "Create a new version, or correct the input that the message names. Then start it.",
+    Remedy.CHECKPOINT: "Restore a checkpoint or savepoint other than the one in the message.",
+    Remedy.EMPTY: "A restore would fail again: start the job from empty state.",
 }
 CODES = dict(
     zip(SAID, ("master-died", "missing-table", "unknown-column", "corrupt-state", "input-changed"), strict=True)
@@ -126,5 +126,8 @@ def test_a_run_in_batch_that_failed_is_started_again(at_console: Client) -> None
     job = rows.job(version=BATCH)
     rows.run(job, "failed", failure={"code": "batch-failed", "message": "there is no folder /in"})
     response = at_console.get(f"/jobs/{job.pk}/")
-    assert "A run in BATCH begins anew: start the job again once the cause is gone." in blocks.text(response)
+    assert (
+        "A run in BATCH always starts from the beginning: start the job again once the cause is resolved."
+        in blocks.text(response)
+    )
     assert 'primary" id="do-start"' in blocks.live(response)["acts"]

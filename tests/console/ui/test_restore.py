@@ -40,7 +40,7 @@ def test_the_newest_completed_one_is_chosen_and_described(at_console: Client, st
     response = at_console.get(f"/jobs/{stopped.job_id}/restore/")
     said = blocks.text(response)
     assert f'id="from-{number(12).pk}" value="{number(12).pk}" checked' in response.content.decode()
-    assert "State is that of savepoint 12, 1.2 MiB" in said
+    assert "State is restored from savepoint 12, 1.2 MiB" in said
     assert "A new run of version 1 starts at parallelism 2." in said
     assert "No output is repeated" in said
     assert "airlines finished it had finished and is skipped 2 → 1 0 B" in said
@@ -66,7 +66,7 @@ def test_a_change_brings_the_plan_alone(at_console: Client, stopped: Run) -> Non
     chosen = choice(12, stopped.version, 3)
     response = at_console.get(f"/jobs/{stopped.job_id}/restore/", chosen, headers=AJAX)
     assert "<html" not in response.content.decode()
-    assert "it was 2: 128 key groups are dealt to 3 subtasks" in blocks.text(response)
+    assert "it was 2: 128 key groups are redistributed to 3 subtasks" in blocks.text(response)
     assert '<input type="hidden" name="parallelism" value="3">' in response.content.decode()
     assert "HX-Request" in response.headers["Vary"]
 
@@ -90,7 +90,7 @@ def test_a_restore_makes_a_run_from_the_checkpoint_at_the_new_parallelism(at_con
     found = Operation.objects.get()
     assert found.run is not None
     assert (found.kind, found.run.parallelism, found.run.restore_checkpoint) == ("restore", 3, number(12))
-    assert "Restore is asked for." in blocks.text(response)
+    assert "The restore was requested." in blocks.text(response)
 
 
 def another_version(of: Run, operators: list[dict[str, Any]], edges: list[dict[str, Any]]) -> JobVersion:
@@ -120,7 +120,7 @@ def test_state_that_the_version_has_no_operator_for_goes_only_if_that_is_accepte
     newer = another_version(stopped, without("window"), [])
     path, chosen = f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)
     shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
-    assert "State is lost. Version 2 lacks what state is held for: window." in blocks.text(shown)
+    assert "State is lost. Version 2 has no operator for the state of window." in blocks.text(shown)
     assert 'name="allow_unmapped" required' in shown.content.decode()
     assert posted.status_code == 422
     said = "Savepoint 12 cannot be restored into version 2: window: the checkpoint holds state for an operator that the"
@@ -137,7 +137,7 @@ def test_state_that_has_no_size_is_state_too(at_console: Client, stopped: Run) -
     store(number(12))
     newer = another_version(stopped, without("prepared"), [])
     said = blocks.text(at_console.get(f"/jobs/{stopped.job_id}/restore/", choice(12, newer, 4)))
-    assert "Version 2 lacks what state is held for: prepared." in said
+    assert "Version 2 has no operator for the state of prepared." in said
 
 
 def test_a_new_operator_before_a_finished_one_is_refused_by_name(at_console: Client, stopped: Run) -> None:
@@ -216,8 +216,8 @@ def test_a_drained_savepoint_warns(at_console: Client) -> None:
 
 
 def test_a_job_without_checkpoints_has_nothing_to_restore(at_console: Client) -> None:
-    assert "There is nothing to restore from." in blocks.text(at_console.get(f"/jobs/{rows.job().pk}/restore/"))
-    assert "restored by its folder, over REST" in blocks.text(
+    assert "The job has no checkpoint to restore." in blocks.text(at_console.get(f"/jobs/{rows.job().pk}/restore/"))
+    assert "A savepoint in another folder is restored over REST" in blocks.text(
         at_console.get(f"/jobs/{rows.job('another').pk}/restore/")
     )
 
@@ -235,7 +235,7 @@ def test_a_double_click_restores_once(at_console: Client, stopped: Run) -> None:
     given = choice(12, stopped.version, key=key)
     at_console.post(f"/jobs/{stopped.job_id}/restore/", given)
     said = blocks.text(at_console.post(f"/jobs/{stopped.job_id}/restore/", given, follow=True))
-    assert "It was asked for already, from the same page." in said
+    assert "This page had already sent the request." in said
     assert Operation.objects.count() == 1
 
 

@@ -38,7 +38,7 @@ def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
     run = rows.run(rows.job())
     stage_of(run, state="running", lease_owner="w", live={"steps": 3, "figures": FIGURES}, live_at=Now())
     said = page(at_console, run)
-    assert "PySpark stages beside the run" in said
+    assert "PySpark stages of the run" in said
     for label, value in [
         ("Input rate", "84 k/s"), ("Batch duration", "0.31 s"), ("Epochs written", "57"), ("Epochs to read", "3"),
         ("Size to read", "1.9 MiB"), ("Last message", "–"),
@@ -49,7 +49,7 @@ def test_the_page_shows_what_a_stage_reports(at_console: Client) -> None:
 def test_the_death_of_the_process_before_is_not_that_of_the_one_that_runs(at_console: Client) -> None:
     run = rows.run(rows.job())
     stage_of(run, state="running", lease_owner="w", deaths=1, reason="Its process ended with signal SIGKILL.")
-    assert "The process before: Its process ended with signal SIGKILL." in page(at_console, run)
+    assert "The previous process: Its process ended with signal SIGKILL." in page(at_console, run)
 
 
 def test_a_stage_that_waited_when_its_run_ended_was_not_started(at_console: Client) -> None:
@@ -57,7 +57,7 @@ def test_a_stage_that_waited_when_its_run_ended_was_not_started(at_console: Clie
     stage_of(run, state="waiting")
     said = page(at_console, run)
     assert "orders Not started" in said
-    assert "Waiting for a place" not in said
+    assert "Waiting for a worker" not in said
 
 
 def test_a_sentence_is_no_large_number(at_console: Client) -> None:
@@ -87,7 +87,7 @@ def test_a_stage_that_has_ended_has_no_rate(at_console: Client) -> None:
 
 
 def test_a_job_without_stages_has_no_such_panel(at_console: Client) -> None:
-    assert "PySpark stages beside the run" not in page(at_console, rows.run(rows.job()))
+    assert "PySpark stages of the run" not in page(at_console, rows.run(rows.job()))
 
 
 def test_a_report_of_another_shape_does_not_break_the_page(at_console: Client) -> None:
@@ -101,7 +101,8 @@ def test_a_stage_that_died_says_why_above_all(at_console: Client) -> None:
     stage_of(run, state="restarting", lease_owner="w", deaths=2, reason="Its process ended with signal SIGKILL.")
     said = page(at_console, run)
     assert (
-        "The PySpark stage of orders died 2 times and is started again. Its process ended with signal SIGKILL." in said
+        "The PySpark stage of orders has failed 2 times and is restarting. Its process ended with signal SIGKILL."
+        in said
     )
 
 
@@ -112,14 +113,14 @@ def test_a_stage_without_a_place_says_who_has_them(at_console: Client, settings:
     run = rows.run(rows.job(name="sales"))
     stage_of(run)
     said = page(at_console, run)
-    assert "The PySpark stage of orders waits: all places for standing stages are taken, by clicks (orders)" in said
-    assert "WEIR_STANDING_STAGES sets how many there are" in said
+    assert "The PySpark stage of orders is waiting: the limit of standing stages is reached by clicks (orders)" in said
+    assert "WEIR_STANDING_STAGES sets the limit" in said
 
 
 def test_a_stage_that_no_worker_takes_says_so_after_a_while(at_console: Client) -> None:
     run = rows.run(rows.job())
     stage = stage_of(run)
-    missing = "no Celery worker of the queue standing has taken it"
+    missing = "no Celery worker of the queue standing has claimed it"
     assert missing not in page(at_console, run)
     StandingStage.objects.filter(pk=stage.pk).update(created_at=Now() - timedelta(minutes=1))
     assert missing in page(at_console, run)

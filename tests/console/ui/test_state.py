@@ -60,7 +60,7 @@ def test_a_state_is_chosen_and_its_rows_are_asked_for(reading: Client, savepoint
     assert query.request["key"] == {"carrier": "AA"}
     assert query.request["cursor"] == {"group": 3, "skip": 1}
     waiting = reading.get(f"/state-queries/{query.pk}/")
-    assert "It waits for a worker of the queue stages" in blocks.text(waiting)
+    assert "The query waits for a worker of the queue stages" in blocks.text(waiting)
     assert "data-poll" in waiting.content.decode()
     reading.post(f"/state-queries/{query.pk}/cancel/")
     assert "Canceled" in blocks.text(reading.get(f"/state-queries/{query.pk}/"))
@@ -88,7 +88,7 @@ def test_saved_sql_is_run_from_the_page_and_its_error_is_shown(at_console: Clien
     query = StateQuery.objects.get()
     state_queries.claim(query.pk, "w")
     state_queries.renew(query.pk, "w", {"phase": "reading", "tasks": 8, "tasks_done": 3})
-    assert "Reading: 3 of 8 tasks of Spark done so far" in blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
+    assert "Reading: 3 of 8 Spark tasks completed so far" in blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
     state_queries.fail(query.pk, "w", {"code": "bad-sql", "detail": "open windows by airline: no column", "field": ""})
     shown = blocks.text(at_console.get(f"/state-queries/{query.pk}/"))
     assert "open windows by airline: no column bad-sql" in shown

@@ -58,7 +58,7 @@ def test_a_restore_that_would_do_nothing_is_refused_and_promises_nothing(at_cons
     shown, posted = at_console.get(path, chosen), at_console.post(path, chosen)
     said = blocks.text(shown)
     assert "every operator of version 1 had finished" in said
-    assert "Sources go on" not in said
+    assert "Sources continue" not in said
     assert "A new run" not in said
     assert re.search(r"<button[^>]* disabled>Restore", shown.content.decode())
     assert posted.status_code == 409
@@ -67,7 +67,7 @@ def test_a_restore_that_would_do_nothing_is_refused_and_promises_nothing(at_cons
 
 def test_sources_that_had_finished_are_named(at_console: Client, drained: Run) -> None:
     said = blocks.text(at_console.get(f"/jobs/{drained.job_id}/restore/"))
-    assert "Sources go on from the positions in it: flights. airlines had finished and is not read again." in said
+    assert "Sources continue from its positions: flights. airlines had finished and is not read again." in said
 
 
 def test_a_run_that_failed_after_its_drain_may_still_commit_what_the_savepoint_owes(at_console: Client) -> None:
@@ -224,7 +224,7 @@ def test_no_operator_is_running_where_the_run_is_not(at_console: Client, state: 
 
 def test_a_failed_run_is_not_what_was_wanted(at_console: Client) -> None:
     rows.run(rows.job(), "failed")
-    assert "as observed" not in blocks.text(at_console.get("/jobs/"))
+    assert "reached" not in blocks.text(at_console.get("/jobs/"))
 
 
 def test_a_job_without_checkpoints_does_not_look_well_in_the_list(at_console: Client) -> None:
@@ -264,8 +264,8 @@ def test_an_attempt_under_way_runs_only_if_its_run_does(at_console: Client) -> N
     rows.operation(run.job, "start", "running", run=run, phase="starting")
     found = blocks.live(at_console.get(f"/jobs/{run.job_id}/"))
     attempts, slots, notices = (re.sub(r"<[^>]+>", "", found[name]) for name in ("attempts", "slots", "notices"))
-    assert "Under way" in attempts
+    assert "In progress" in attempts
     assert "Running" not in attempts
-    assert "the job does not run" not in slots
+    assert "the job is not running" not in slots
     assert "Start running" not in notices
     assert "Start: starting" in notices

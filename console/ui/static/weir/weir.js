@@ -1,5 +1,5 @@
-// What a page gains when scripts run: the theme changes without a reload, clocks tick, polling rests while nobody looks,
-// unchanged blocks stay as they are, and a lost connection is said. Without it every page still works.
+// Enhancements of pages that work without scripts: the theme changes without a reload, times tick, polling pauses in
+// hidden tabs, unchanged blocks keep focus and scroll, and a banner reports a lost connection.
 
 const POLL = "[data-poll]";
 const TICK_MS = 1000;
@@ -23,7 +23,7 @@ for (const form of document.querySelectorAll("form[data-theme-switch]")) {
   });
 }
 
-// ---------------------------------------------------------------- times: the same words as console/ui/formats.py
+// ---------------------------------------------------------------- times, in the formats of console/ui/formats.py
 
 export function lasting(seconds) {
   if (seconds < 60) return `${seconds} s`;
@@ -39,7 +39,7 @@ export function ago(seconds) {
   return seconds >= 7 * 86400 ? null : `${lasting(seconds)} ago`;
 }
 
-// The server's clock counts, not this machine's: the page says when it was made.
+// Times are relative to the server's clock; the page carries the time of its rendering.
 const made = Date.parse(document.documentElement.dataset.now ?? "");
 const offset = Number.isNaN(made) ? 0 : made - Date.now();
 
@@ -77,7 +77,7 @@ document.addEventListener("visibilitychange", () => {
   for (const element of document.querySelectorAll(POLL)) element.dispatchEvent(new Event("wake"));
 });
 
-// A poll says what the page has, so that only blocks that have changed are sent. The others keep focus and scroll.
+// A poll sends the digests of the page's blocks, so that the response contains only changed blocks.
 let revision = "";
 
 document.addEventListener("htmx:configRequest", (event) => {
@@ -95,19 +95,19 @@ document.addEventListener("htmx:oobAfterSwap", tick);
 
 // ---------------------------------------------------------------- connection
 
-function say(text) {
+function showBanner(text) {
   const banner = document.getElementById("lost");
   if (!banner) return;
   banner.hidden = !text;
   if (text) banner.textContent = text;
 }
 
-document.addEventListener("htmx:sendError", () => say("The console cannot be reached. What you see is from before; trying again."));
-document.addEventListener("htmx:timeout", () => say("The console does not answer. What you see is from before; trying again."));
+document.addEventListener("htmx:sendError", () => showBanner("The console cannot be reached. This page may be out of date; retrying."));
+document.addEventListener("htmx:timeout", () => showBanner("The console does not answer. This page may be out of date; retrying."));
 document.addEventListener("htmx:responseError", (event) => {
   const status = event.detail.xhr.status;
-  if (status === 401 || status === 403) say("You are signed out. Reload the page to sign in again.");
-  else say(`The console answered with an error (${status}). What you see is from before; trying again.`);
+  if (status === 401 || status === 403) showBanner("You are signed out. Reload the page to sign in again.");
+  else showBanner(`The console answered with an error (${status}). This page may be out of date; retrying.`);
 });
-// An answer with an error is loaded too: it must not take back what was just said of it.
-document.addEventListener("htmx:afterOnLoad", (event) => { if (event.detail.successful) say(""); });
+// An error response is loaded too and must not clear the banner that it has just set.
+document.addEventListener("htmx:afterOnLoad", (event) => { if (event.detail.successful) showBanner(""); });

@@ -227,7 +227,7 @@ def test_a_failed_run_tells_its_story(at_console: Client) -> None:
     assert f"Why run {run.pk} failed final division by zero Operator window" in said
     assert "The last 2 events before the failure BarrierArrived(41) Aligned(41)" in said
     assert '"subtask": 1' in said
-    assert "then restore from checkpoint 40." in said
+    assert "Then restore from checkpoint 40." in said
 
 
 @pytest.mark.parametrize(

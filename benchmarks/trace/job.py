@@ -36,7 +36,7 @@ ROUNDS: Final = 12
 SAVEPOINTS: Final = 16
 PATIENCE_S: Final = 60.0
 INTERVAL_MS: Final = 600
-FORWARDED_ROWS: Final = 60_000
+FORWARDED_ROWS: Final = 1_000_000
 SCHEMA: Final = pa.schema([("key", pa.int64())])
 
 

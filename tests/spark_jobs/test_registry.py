@@ -95,7 +95,7 @@ HANGS = "import threading\nthreading.Event().wait(100)\n"
 
 LISTING = """
 import json, sys
-from runtime import pipelines
+from runtime.dataflow import pipelines
 from spark_jobs.stages.compile import describe
 pipelines.IMPORT_LIMIT_S = float(sys.argv[1])
 for name in ("components", "flights", "wordcount"):
